@@ -130,7 +130,7 @@ impl RunningDashboard {
             return BoundDashboard::bind(at, token_file, None).map(Some);
         }
         let same = match (token_file, &self.token) {
-            (Some(file), Some(token)) => self.from_file && token.is_of(&read_token(file)?.1),
+            (Some(file), Some(token)) => self.from_file && token.matches_text(&read_token(file)?.1),
             (None, _) => !self.from_file,
             (Some(_), None) => false,
         };

@@ -142,7 +142,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Time limit for dropping tasks when the program ends.
-const DROPPED: std::time::Duration = std::time::Duration::from_millis(250);
+const DROP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(250);
 
 /// Parses the command line, runs the subcommand and prints its error.
 #[must_use]
@@ -177,7 +177,7 @@ pub fn run() -> ExitCode {
     let result = runtime.block_on(work);
     // Drivers write their captures and traces when they are dropped, and must not be interrupted in the middle. But
     // a read of standard input cannot be canceled, so the wait is limited.
-    runtime.shutdown_timeout(DROPPED);
+    runtime.shutdown_timeout(DROP_TIMEOUT);
     match result {
         Ok(code) => code,
         Err(error) => fail(&error),

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_goes_on_when_there_is_room_and_says_how_much_is_missing() {
+    fn a_log_continues_and_counts_missing_lines() {
         let mut sink = Sink::new(Disk { room: 8, has: Vec::new() });
         assert!(sink.line(b"first\n"));
         assert!(!sink.line(b"second\n") && !sink.line(b"third\n"));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_writes_a_burst_and_then_a_line_a_second_that_counts_the_rest() {
+    fn a_call_site_writes_a_burst_and_then_one_line_per_second() {
         let (mut place, start) = (CallSite::default(), Instant::now());
         let mut written = Vec::new();
         // 20,000 lines in five seconds

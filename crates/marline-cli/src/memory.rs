@@ -17,7 +17,7 @@ const PERCENT_OF_GROUP: u64 = 75;
 const PERCENT_OF_MACHINE: u64 = 25;
 
 static BUDGET: OnceLock<MemoryBudget> = OnceLock::new();
-static OWN: OnceLock<MemoryAccount> = OnceLock::new();
+static OWN_ACCOUNT: OnceLock<MemoryAccount> = OnceLock::new();
 
 /// The budget of this process. It has no limit before [`set_limit`].
 pub fn budget() -> &'static MemoryBudget {
@@ -26,7 +26,7 @@ pub fn budget() -> &'static MemoryBudget {
 
 /// The account of a process with a single user: a client, or a front of a service.
 pub fn process_account() -> &'static MemoryAccount {
-    OWN.get_or_init(|| budget().account(u64::MAX))
+    OWN_ACCOUNT.get_or_init(|| budget().account(u64::MAX))
 }
 
 /// Sets the budget's limit to the configured number of bytes, or to the default.
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_of_all_groups_above_counts() {
+    fn the_smallest_limit_of_all_parent_groups_applies() {
         let dir = tempfile::tempdir().expect("a directory");
         let (groups, mount) = (dir.path().join("groups"), dir.path().join("mount"));
         write(&groups, "0::/system.slice/marline.service\n");

@@ -36,20 +36,20 @@ use crate::control::Handle;
 use crate::control::protocol::Event;
 
 /// Interval between two samples.
-const SAMPLE: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shortest interval between two samples.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Limits on concurrent connections. Beyond them, the oldest connection of the source with the most connections is
 /// closed: a scrape takes milliseconds, and a slow client must not block the others.
-const CONNECTIONS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
+const PENDING_LIMITS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
 /// Time limit for a scrape.
-const SCRAPE: Duration = Duration::from_secs(10);
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answer to a request on loopback that uses a host name.
-const BY_ADDRESS: &str = "use an IP address or localhost: other host names are refused\n";
+const FOREIGN_HOST_ANSWER: &str = "use an IP address or localhost: other host names are refused\n";
 
 /// A metrics port that is being served. Dropping this stops the service.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
                 take_sample(&totals, &*handle);
                 // Many connections make a sample expensive, so samples become less frequent.
                 allowed = begin + (begin.elapsed() * 20).max(MIN_SAMPLE_INTERVAL);
-                next = allowed.max(begin + SAMPLE);
+                next = allowed.max(begin + SAMPLE_INTERVAL);
             }
             event = events.recv() => match event {
                 Ok(event) => {
@@ -183,7 +183,7 @@ fn take_sample(totals: &Totals, handle: &dyn Handle) {
 }
 
 async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
-    let table = PendingTable::new(CONNECTIONS);
+    let table = PendingTable::new(PENDING_LIMITS);
     let address = listener.local_addr();
     let is_loopback = address.is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let mut serving = JoinSet::new();
@@ -206,7 +206,7 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
             // Errors of a scraper are ignored.
             let serving = http.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
-                _ = tokio::time::timeout(SCRAPE, serving) => {}
+                _ = tokio::time::timeout(SCRAPE_TIMEOUT, serving) => {}
                 () = place.evicted() => {}
             }
         });
@@ -220,7 +220,7 @@ async fn answer(
     source: &MetricsSource,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match (request.method(), request.uri().path()) {
-        _ if refused => (StatusCode::FORBIDDEN, BY_ADDRESS.to_owned()),
+        _ if refused => (StatusCode::FORBIDDEN, FOREIGN_HOST_ANSWER.to_owned()),
         (&Method::GET, "/metrics") => {
             take_sample(&source.totals, &*source.handle);
             (StatusCode::OK, source.totals.render())

@@ -44,7 +44,7 @@ struct State {
 struct Settings {
     mode: Mode,
     /// True if policies were chosen by name, so that the description of the mode does not apply.
-    own_policies: bool,
+    has_custom_policies: bool,
     /// True if the paths are configured by name.
     named: bool,
 }
@@ -53,7 +53,7 @@ impl Settings {
     fn from_plan(plan: &ClientPlan) -> Settings {
         Settings {
             mode: plan.runtime.mode,
-            own_policies: plan.own_policies,
+            has_custom_policies: plan.has_custom_policies,
             named: !plan.paths.is_empty(),
         }
     }
@@ -134,7 +134,7 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
 
 /// The amount that the mode may send over a path without a limit (docs/research/auto.md).
 fn spending_text(settings: &Settings) -> String {
-    if settings.own_policies {
+    if settings.has_custom_policies {
         return "the chosen policies may send any share of the data over it".to_owned();
     }
     let does = match settings.mode {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn settings(mode: Mode, named: bool) -> Settings {
-        Settings { mode, own_policies: false, named }
+        Settings { mode, has_custom_policies: false, named }
     }
 
     #[test]

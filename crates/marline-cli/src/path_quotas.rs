@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_counted_at_the_path_they_go_by() {
+    fn packets_are_counted_on_their_path() {
         let mut meters = Meters::default();
         let (lte, other): (PathSpec, PathSpec) = (
             "192.0.2.2=198.51.100.1:7".parse().unwrap(),

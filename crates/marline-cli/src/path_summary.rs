@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_sharing_an_address_are_told_apart_by_server() {
+    fn paths_that_share_an_address_are_distinguished_by_server() {
         let subflow = |remote: &str, bytes_sent| Subflow {
             local: "127.0.0.1:5".into(),
             remote: remote.into(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usable_path_by_tcp_or_translation_says_so_and_another_says_its_cause() {
+    fn tcp_and_nat64_are_shown_for_usable_paths_and_causes_for_others() {
         let by_tcp = protocol::Reached { by_tcp: true, ..protocol::Reached::default() };
         let path = |health: PathHealth, cause: Option<&str>| Path {
             health,

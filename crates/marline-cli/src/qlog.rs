@@ -25,7 +25,7 @@ const GATHER_BYTES: usize = 16 << 10;
 /// Longest time that a connection's records are buffered.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
 /// Interval between attempts after a failure to write.
-const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 /// Time without a failure after which writing counts as restored.
 const RECOVERY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 /// Largest number of connections traced concurrently.
@@ -74,7 +74,7 @@ struct WriteFailure {
 }
 
 impl WriteFailure {
-    fn is_there(&mut self, directory: &Path, error: &io::Error) {
+    fn on_failure(&mut self, directory: &Path, error: &io::Error) {
         let now = Instant::now();
         self.last_at = Some(now);
         if self.logged_at.is_none() {
@@ -86,11 +86,11 @@ impl WriteFailure {
 
     /// True if the last failure was a moment ago, so that another attempt would waste time.
     fn is_recent(&self) -> bool {
-        self.last_at.is_some_and(|at| at.elapsed() < RETRY)
+        self.last_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL)
     }
 
     /// Handles a successful write. After a period without failures, logs once that writing works again.
-    fn is_over(&mut self) {
+    fn on_success(&mut self) {
         if self.logged_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME)
         {
             *self = WriteFailure::default();
@@ -218,8 +218,8 @@ impl Traces {
         let Some(open) = self.open.get_mut(&id) else { return };
         match open.write() {
             Ok(false) => {}
-            Ok(true) => self.trouble.is_over(),
-            Err(error) => self.trouble.is_there(&self.directory, &error),
+            Ok(true) => self.trouble.on_success(),
+            Err(error) => self.trouble.on_failure(&self.directory, &error),
         }
     }
 
@@ -465,7 +465,7 @@ mod tests {
         traces.event(&event(2, 1, MonitorKind::Created(ends())));
         traces.event(&event(2, 2, MonitorKind::Established(ends())));
         fs::rename(&away, &within).expect("the file exists");
-        std::thread::sleep(RETRY);
+        std::thread::sleep(RETRY_INTERVAL);
         traces.event(&event(1, 2_000, agreed()));
         traces.event(&data(1, 2_001));
         traces.event(&event(2, 2_002, MonitorKind::Closed(CloseReason::Finished)));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     /// A camera's picture of the code, with three pixels per module in each direction.
-    fn photographed(text: &str) -> String {
+    fn render_photo(text: &str) -> String {
         const PIXELS: usize = 3;
         let mut rows: Vec<Vec<bool>> = Vec::new();
         for line in text.lines() {
@@ -81,7 +81,7 @@ mod tests {
             let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
             let invite = Invite::new(servers, [7; 32], token.clone()).unwrap();
             let text = invite_code(&invite.to_word()).unwrap();
-            assert!(photographed(&text).parse::<Invite>().is_ok_and(|read| read == invite));
+            assert!(render_photo(&text).parse::<Invite>().is_ok_and(|read| read == invite));
             let columns = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(columns - BLACK_ON_WHITE.len() - RESET.len() <= 80, "{columns}");
         }

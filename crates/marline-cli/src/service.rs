@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watchdog_is_heeded_where_its_time_makes_sense() {
+    fn a_watchdog_with_a_valid_timeout_is_used() {
         assert_eq!(watchdog(Some("60000000")), Some(Duration::from_secs(60)));
         for none in [None, Some(""), Some("0"), Some("2000"), Some("soon"), Some("-1")] {
             assert_eq!(watchdog(none), None, "{none:?}");

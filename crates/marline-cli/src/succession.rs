@@ -34,7 +34,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of checks of a successor that has not reported yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the requester to read the answer.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Channel on which a successor that has not started reports a failure.
 static PREDECESSOR: Mutex<Option<Channel>> = Mutex::new(None);
@@ -218,7 +218,7 @@ impl Upgrades {
             let (acknowledge, acknowledged) = oneshot::channel();
             let upgraded = Upgraded { version, pid, connections };
             if request.answer.send(Ok((upgraded, acknowledge))).is_ok() {
-                let _ = tokio::time::timeout(ANSWER, acknowledged).await;
+                let _ = tokio::time::timeout(ANSWER_TIMEOUT, acknowledged).await;
             }
             stopper.hand_over(limit.get());
             marline_proxy::memory_trim::mark_retired();
@@ -311,7 +311,7 @@ async fn wait_until_ready(
             Ok(Err(why)) => bail!("{why}"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                let status = tokio::time::timeout(ANSWER, child.wait()).await;
+                let status = tokio::time::timeout(ANSWER_TIMEOUT, child.wait()).await;
                 match status {
                     Ok(Ok(status)) => bail!("the new process exited before it was ready: {status}"),
                     _ => bail!("no valid answer from the new process: {error}"),
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_replaced_is_looked_for_at_its_place() {
+    fn a_replaced_program_is_found_at_its_path() {
         for (runs, place) in [
             ("/usr/bin/marline (deleted)", "/usr/bin/marline"),
             ("/usr/bin/marline", "/usr/bin/marline"),

@@ -64,7 +64,7 @@ impl Token {
 
     /// Returns true if this text is the token. Surrounding whitespace is ignored.
     #[must_use]
-    pub fn is_of(&self, text: &str) -> bool {
+    pub fn matches_text(&self, text: &str) -> bool {
         self.matches(text.trim().as_bytes())
     }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_one_or_it_is_not_and_is_never_shown() {
+    fn tokens_compare_exactly_and_are_never_shown() {
         let (token, text) = Token::generate().expect("a token");
         assert_eq!(text.len(), 32);
         assert!(token.matches(text.as_bytes()));

@@ -29,16 +29,16 @@ use crate::{Access, Source, page};
 
 /// Maximum number of connections that are not viewers. Beyond it, the oldest one from the source with the most such
 /// connections is closed.
-const PENDING: PendingLimits = PendingLimits { total: 64, per_source: 32 };
+const PENDING_LIMITS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
 /// Maximum number of viewers of single connections ([`Source::watch_places`]).
-const MAX_PLACES: usize = 32;
+const MAX_POSITION_VIEWERS: usize = 32;
 
 /// Timeout for a request's headers.
-const HEADERS: Duration = Duration::from_secs(5);
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout for a request with its response, except for viewers.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum length of a request's headers in bytes, and their maximum number.
 const MAX_HEADER_BYTES: usize = 16 * 1_024;
@@ -118,7 +118,7 @@ impl DashboardListener {
         source: &Arc<dyn Source>,
     ) -> DashboardListener {
         let source = Arc::clone(source);
-        let (dashboard, places) = (dashboard.clone(), Arc::new(Semaphore::new(MAX_PLACES)));
+        let (dashboard, places) = (dashboard.clone(), Arc::new(Semaphore::new(MAX_POSITION_VIEWERS)));
         let shown = Arc::new(SharedState { dashboard, access, source, places });
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(Arc::clone(&listener), shown));
@@ -197,7 +197,7 @@ impl ConnectionState {
 }
 
 async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
-    let table = PendingTable::new(PENDING);
+    let table = PendingTable::new(PENDING_LIMITS);
     // Ends with this task.
     let mut serving = JoinSet::new();
     loop {
@@ -208,17 +208,17 @@ async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
         };
         let shown = Arc::clone(&shown);
         let place = table.admit(remote.ip());
-        serving.spawn(async move { serve_visit(stream, &shown, place).await });
+        serving.spawn(async move { serve_connection_requests(stream, &shown, place).await });
         while serving.try_join_next().is_some() {}
     }
 }
 
-async fn serve_visit(stream: TcpStream, shown: &SharedState, place: PendingPlace) {
+async fn serve_connection_requests(stream: TcpStream, shown: &SharedState, place: PendingPlace) {
     let visit = ConnectionState::default();
     let service = service_fn(|request| std::future::ready(answer(&request, shown, &visit)));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEADERS_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
         .max_headers(MAX_HEADERS)
         .keep_alive(false);
@@ -235,7 +235,7 @@ async fn serve_visit(stream: TcpStream, shown: &SharedState, place: PendingPlace
     let limit = async {
         let mut place = place;
         tokio::select! {
-            () = tokio::time::sleep(REQUEST) => {}
+            () = tokio::time::sleep(REQUEST_TIMEOUT) => {}
             () = place.evicted() => {}
             () = visit.watching.notified() => {}
         }

@@ -25,7 +25,7 @@ pub(crate) const MAX_LAG: usize = 64;
 const MAX_EVENTS_PER_S: u32 = 64;
 
 /// One in this many samples lists the connections.
-const DETAILED: u32 = 4;
+const DETAIL_INTERVAL: u32 = 4;
 
 /// Handle with which others report events to a dashboard. Clones refer to the same dashboard.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,7 @@ impl Dashboard {
 
     /// Returns true if an event reported now would be sent. Otherwise the event is counted as omitted.
     #[must_use]
-    pub fn wants_more(&self) -> bool {
+    pub fn accepts_event(&self) -> bool {
         let mut state = self.state();
         let wants = state.has_room(Instant::now());
         state.unreported += u64::from(!wants);
@@ -164,7 +164,7 @@ impl Dashboard {
 
     fn sample_connection(&self, source: &dyn Source, number: u32, pace: &mut Pace) -> Duration {
         let begin = thread_time();
-        let sample = source.sample(number.is_multiple_of(DETAILED));
+        let sample = source.sample(number.is_multiple_of(DETAIL_INTERVAL));
         let at_us = sample.at_us;
         let text = message("sample", &sample);
         let mut state = self.state();
@@ -228,17 +228,17 @@ mod tests {
         }
         assert_eq!(dashboard.viewers(), 1);
         assert!(slow.len() <= MAX_LAG);
-        assert!(was_told(&end), "the slow viewer's connection is ended");
+        assert!(is_notified(&end), "the slow viewer's connection is ended");
     }
 
     /// Returns true if a notification is stored.
-    fn was_told(end: &Notify) -> bool {
+    fn is_notified(end: &Notify) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::pin::pin!(end.notified()).poll(&mut context).is_ready()
     }
 
     #[test]
-    fn viewers_are_limited_and_a_leaving_one_frees_its_place() {
+    fn viewers_are_limited_until_one_leaves() {
         let dashboard = Dashboard::default();
         let mut all: Vec<_> = (0..MAX_VIEWERS)
             .map(|_| dashboard.add_viewer(Arc::default(), &Still).expect("a place"))
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_viewers_counts_in_the_polling_pace() {
+    fn the_sampling_pace_includes_the_cost_of_viewers() {
         let (dashboard, mut pace) = (Dashboard::default(), Pace::default());
         let mut looks = |took: Duration| {
             let each = (0..40).map(|number| {

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polling_takes_less_than_a_hundredth_of_the_time() {
+    fn sampling_uses_less_than_one_percent_of_a_processor() {
         let mut pace = Pace::default();
         assert_eq!(pace.next_delay(Duration::from_micros(100)), Pace::MIN_INTERVAL);
         for took_us in [500, 3_000, 20_000] {

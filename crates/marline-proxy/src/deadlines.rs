@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_the_time_of_its_rule_and_of_the_rules_in_force() {
+    fn the_current_rule_of_a_port_determines_its_deadline() {
         let deadlines = Deadlines::default();
         let shared = deadlines.clone();
         assert_eq!(deadlines.for_port(22), None);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rules_for_a_port_are_found() {
+    fn overlapping_rules_are_found() {
         let (one, other) = (rule(20, 22, 80), rule(22, 22, 50));
         let rules = [rule(1, 19, 10), one.clone(), rule(23, 65_535, 10), other.clone()];
         assert_eq!(DeadlineRule::conflict(&rules), Some((&one, &other)));

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Number of connections that have ended in this process.
-static ENDED: AtomicU64 = AtomicU64::new(0);
+static ENDED_CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// True if this process accepts no new connections.
-static RETIRED: AtomicBool = AtomicBool::new(false);
+static IS_RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Minimum number of ended connections: fewer leave too little free memory to justify the call.
 const MIN_ENDED: u64 = 256;
@@ -30,7 +30,7 @@ const POST_END_PERIOD: u32 = 13;
 
 /// Another process accepts new connections from now on, so freed memory is no longer needed here.
 pub fn mark_retired() {
-    RETIRED.store(true, Ordering::Relaxed);
+    IS_RETIRED.store(true, Ordering::Relaxed);
 }
 
 /// Counts a connection's end, when it is dropped.
@@ -39,7 +39,7 @@ pub(super) struct EndCounter;
 
 impl Drop for EndCounter {
     fn drop(&mut self) {
-        ENDED.fetch_add(1, Ordering::Relaxed);
+        ENDED_CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -80,7 +80,7 @@ pub async fn release_after_floods() {
     let mut watch = FloodDetector::default();
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if !watch.should_trim(ENDED.load(Ordering::Relaxed), RETIRED.load(Ordering::Relaxed)) {
+        if !watch.should_trim(ENDED_CONNECTIONS.load(Ordering::Relaxed), IS_RETIRED.load(Ordering::Relaxed)) {
             continue;
         }
         let begin = Instant::now();

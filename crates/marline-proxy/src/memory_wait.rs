@@ -8,14 +8,14 @@ use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 
 /// Bytes charged for a stream while it is being opened. This is about its guaranteed minimum, which is charged to
 /// its buffers afterwards.
-const FLOOR: u64 = 20 * 1_024;
+const OPENING_BYTES: u64 = 20 * 1_024;
 
 /// Resolves when there is room for another stream. The returned charge is held until the stream is open.
 pub(crate) async fn wait_for_memory(account: &MemoryAccount) -> MemoryCharge {
     if !account.has_room() {
         tracing::warn!("memory budget used up: new streams wait until memory is freed");
     }
-    account.wait_for_room(MemoryKind::Connection, FLOOR).await
+    account.wait_for_room(MemoryKind::Connection, OPENING_BYTES).await
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
             drop(held);
         });
         let room = waited.expect("room");
-        assert_eq!((account.wait_count(), account.used()), (2, FLOOR));
+        assert_eq!((account.wait_count(), account.used()), (2, OPENING_BYTES));
         drop(room);
     }
 }

@@ -162,7 +162,7 @@ mod tests {
 
     /// A handshake that takes time is awaited.
     #[tokio::test]
-    async fn a_target_that_does_not_answer_at_once_is_waited_for() {
+    async fn a_slow_target_is_awaited() {
         let silent = Silent::start();
         let account = memory();
         let waiting = tokio::time::timeout(PAUSE, to_address(silent.address, &account));

@@ -15,14 +15,14 @@ use crate::transport::{PeerState, Transport};
 #[derive(Debug)]
 pub struct PrefixedStream<T> {
     head: Vec<u8>,
-    given: usize,
+    delivered: usize,
     inner: T,
 }
 
 impl<T> PrefixedStream<T> {
     /// Reads `head` first, then the rest of `inner`.
     pub fn new(head: Vec<u8>, inner: T) -> PrefixedStream<T> {
-        PrefixedStream { head, given: 0, inner }
+        PrefixedStream { head, delivered: 0, inner }
     }
 }
 
@@ -67,16 +67,16 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let rest = &this.head[this.given..];
+        let rest = &this.head[this.delivered..];
         if rest.is_empty() {
             return Pin::new(&mut this.inner).poll_read(cx, buf);
         }
         let count = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..count]);
-        this.given += count;
-        if this.given == this.head.len() {
+        this.delivered += count;
+        if this.delivered == this.head.len() {
             // Freed, or it would stay for the life of the connection.
-            (this.head, this.given) = (Vec::new(), 0);
+            (this.head, this.delivered) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
     }

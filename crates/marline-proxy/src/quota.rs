@@ -136,30 +136,30 @@ impl fmt::Display for ByteQuota {
 
 /// `[CLIENT@]VALUE`: a value for one client, or for all clients that have no value of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForClient<T> {
+pub struct PerClient<T> {
     /// The client. `None`: all others.
     pub client: Option<String>,
     /// Value for the client.
     pub value: T,
 }
 
-impl<T> ForClient<T> {
+impl<T> PerClient<T> {
     /// The value for this client.
-    pub fn find<'a>(rules: &'a [ForClient<T>], client: &str) -> Option<&'a T> {
+    pub fn find<'a>(rules: &'a [PerClient<T>], client: &str) -> Option<&'a T> {
         let own = rules.iter().find(|rule| rule.client.as_deref() == Some(client));
         own.or_else(|| rules.iter().find(|rule| rule.client.is_none())).map(|rule| &rule.value)
     }
 
     /// A client that two of these rules name, if there is one. `*` stands for all others.
     #[must_use]
-    pub fn duplicate_client(rules: &[ForClient<T>]) -> Option<&str> {
+    pub fn duplicate_client(rules: &[PerClient<T>]) -> Option<&str> {
         let later = |at: usize| rules[at + 1..].iter().any(|rule| rule.client == rules[at].client);
         let at = (0..rules.len()).find(|at| later(*at))?;
         Some(rules[at].client.as_deref().unwrap_or("*"))
     }
 }
 
-impl<T: FromStr<Err: fmt::Display>> FromStr for ForClient<T> {
+impl<T: FromStr<Err: fmt::Display>> FromStr for PerClient<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -169,11 +169,11 @@ impl<T: FromStr<Err: fmt::Display>> FromStr for ForClient<T> {
             None => (None, text),
         };
         let value = value.parse().map_err(|error: T::Err| format!("{value:?}: {error}"))?;
-        Ok(ForClient { client, value })
+        Ok(PerClient { client, value })
     }
 }
 
-impl<T: fmt::Display> fmt::Display for ForClient<T> {
+impl<T: fmt::Display> fmt::Display for PerClient<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(client) = &self.client {
             write!(f, "{client}@")?;
@@ -322,27 +322,27 @@ mod tests {
         ] {
             assert!(bad.parse::<ByteQuota>().is_err(), "{bad}");
         }
-        let rule: ForClient<ByteQuota> = "laptop@5GB,day=3".parse().unwrap();
+        let rule: PerClient<ByteQuota> = "laptop@5GB,day=3".parse().unwrap();
         assert_eq!((rule.to_string().as_str(), rule.value.day), ("laptop@5GB,day=3", 3));
         for bad in ["@5GB", "a@", "a@b@5GB", "laptop"] {
-            assert!(bad.parse::<ForClient<ByteQuota>>().is_err(), "{bad}");
+            assert!(bad.parse::<PerClient<ByteQuota>>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_client_has_its_own_rule_or_that_of_all_others() {
-        let rules: Vec<ForClient<usize>> =
+        let rules: Vec<PerClient<usize>> =
             ["4", "laptop@2", "phone@1"].iter().map(|text| text.parse().unwrap()).collect();
-        let of = |client| ForClient::find(&rules, client).copied();
+        let of = |client| PerClient::find(&rules, client).copied();
         assert_eq!((of("laptop"), of("phone"), of("other")), (Some(2), Some(1), Some(4)));
-        assert_eq!(ForClient::find(&rules[1..], "other"), None);
-        assert_eq!(ForClient::duplicate_client(&rules), None);
-        let twice: Vec<ForClient<usize>> = ["4", "a@2", "5"].map(|t| t.parse().unwrap()).into();
-        assert_eq!(ForClient::duplicate_client(&twice), Some("*"));
+        assert_eq!(PerClient::find(&rules[1..], "other"), None);
+        assert_eq!(PerClient::duplicate_client(&rules), None);
+        let twice: Vec<PerClient<usize>> = ["4", "a@2", "5"].map(|t| t.parse().unwrap()).into();
+        assert_eq!(PerClient::duplicate_client(&twice), Some("*"));
     }
 
     #[test]
-    fn limits_are_reached_at_their_byte() {
+    fn limits_apply_at_the_exact_byte() {
         let quota: ByteQuota = "1000B,soft=80%".parse().unwrap();
         for (used, standing) in [
             (0, QuotaState::Within),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_begins_on_its_day_or_on_the_last_that_there_is() {
+    fn a_month_begins_on_its_day_or_on_the_last_day_of_a_shorter_month() {
         for (day, now, start, end) in [
             (1, "2026-11-24", "2026-11-01", "2026-12-01"),
             (1, "2026-12-31", "2026-12-01", "2027-01-01"),

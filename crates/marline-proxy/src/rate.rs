@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_limits_of_their_own_and_are_forgotten_once_they_are_idle() {
+    fn each_key_has_its_own_limit_until_it_is_idle() {
         let (mut limits, start) = (RateLimits::new(RATE, 2), Instant::now());
         for key in ["a", "b"] {
             assert_eq!((0..100).filter(|_| limits.try_take(key, start)).count(), 3);

@@ -22,9 +22,9 @@ pub const MAX_PLAINTEXT: usize = 16_384;
 /// Plaintext of one write at the largest record size. TLS splits it into records.
 const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
 /// Bytes sent in records of one size before the size grows.
-const GROW_AFTER: usize = 64 * 1_024;
+const GROW_AFTER_BYTES: usize = 64 * 1_024;
 /// Idle time after which records shrink again.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Size of the next record.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Default for RecordSizer {
 impl RecordSizer {
     /// Plaintext that the record written at `now` may hold.
     pub fn next(&mut self, now: Instant) -> usize {
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= IDLE) {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= IDLE_TIME) {
             *self = RecordSizer::default();
         }
         self.size
@@ -53,7 +53,7 @@ impl RecordSizer {
     pub fn on_written(&mut self, bytes: usize, now: Instant) {
         self.last = Some(now);
         self.since_growth += bytes;
-        if self.since_growth >= GROW_AFTER && self.size < MAX_PLAINTEXT {
+        if self.since_growth >= GROW_AFTER_BYTES && self.size < MAX_PLAINTEXT {
             self.size = (self.size * 4).min(MAX_PLAINTEXT);
             self.since_growth = 0;
         }
@@ -142,8 +142,8 @@ mod tests {
             sent += size;
         }
         assert_eq!(sizes, [FIRST_PLAINTEXT, 4 * FIRST_PLAINTEXT, MAX_PLAINTEXT]);
-        assert_eq!(sizer.next(start + IDLE - Duration::from_millis(1)), MAX_PLAINTEXT);
-        assert_eq!(sizer.next(start + IDLE), FIRST_PLAINTEXT);
+        assert_eq!(sizer.next(start + IDLE_TIME - Duration::from_millis(1)), MAX_PLAINTEXT);
+        assert_eq!(sizer.next(start + IDLE_TIME), FIRST_PLAINTEXT);
     }
 
     #[test]

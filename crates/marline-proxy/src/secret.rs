@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_show_no_invite_wherever_it_stands() {
+    fn errors_never_show_an_invite() {
         let word = format!("marline1{}", "abcdefgh".repeat(20));
         for text in [
             format!("invite = \"{word}\""),

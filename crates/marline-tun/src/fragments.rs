@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_in_any_order_give_the_packet_and_whole_packets_are_left_alone() {
+    fn fragments_in_any_order_are_reassembled() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         assert_eq!(fragments.add_packet(&part(0, 0, b"whole", false), now), None);
         assert!(!may_be_fragment(&part(0, 0, b"whole", false)) && !may_be_fragment(b""));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_first_parts_takes_bounded_room_and_does_not_lock_others_out() {
+    fn a_flood_of_first_fragments_uses_bounded_memory() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         for identification in 0..5_000 {
             fragments.add_packet(&part(identification, 0, &[1; 1_480], true), now);

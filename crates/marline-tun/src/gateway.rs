@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::addresses::{Addresses, GatewayQueries};
 use crate::datagram::{DatagramWriter, Datagrams};
-use crate::dns::{DirectNames, Forwarder, QUEUED, Query};
+use crate::dns::{DirectNames, Forwarder, MAX_QUEUED_QUERIES, Query};
 use crate::exceptions::{Destinations, Exceptions};
 use crate::resolver::Resolvers;
 use crate::responder::{PacketCounters, Responder};
@@ -24,7 +24,7 @@ use crate::warning_limit::WarningLimit;
 
 /// Maximum number of bytes buffered for a connection in each direction. The round-trip time to a program is a few
 /// microseconds, so a larger buffer would only take data from the program earlier than necessary.
-const BUFFER: u64 = 1 << 20;
+const BUFFER_BYTES: u64 = 1 << 20;
 /// Initial window, in segments: between a program and its own machine there is no bandwidth to probe for.
 const INITIAL_WINDOW: u32 = 64;
 
@@ -94,7 +94,7 @@ impl Gateway {
     ) -> io::Result<Gateway> {
         let tun = Tun::adopt(tun)?;
         let writer = Arc::new(tun.try_clone()?);
-        let (ask, queries) = mpsc::channel(QUEUED);
+        let (ask, queries) = mpsc::channel(MAX_QUEUED_QUERIES);
         let GatewaySettings { addresses, resolvers, served, connections, targets, memory } =
             settings;
         let (destinations, direct_names) = match served {
@@ -238,8 +238,8 @@ fn connection_config() -> ConnectionConfig {
         mptcp: false,
         withhold_syn_ack: true,
         pacing: false,
-        send_buffer: BUFFER,
-        receive_buffer: BUFFER,
+        send_buffer: BUFFER_BYTES,
+        receive_buffer: BUFFER_BYTES,
         initial_window: INITIAL_WINDOW,
         ..ConnectionConfig::new(marline::algos::reference_policies())
     }

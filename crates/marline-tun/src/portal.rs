@@ -95,7 +95,7 @@ impl Open for PortalOpener {
             |resolver: &&SocketAddr| resolver.ip() == ip && resolver.port() == target.port;
         if target.port == DNS_PORT || self.resolvers.iter().any(|r| is_resolver(&r)) {
             let first = self.resolvers.iter().find(is_resolver).copied().unwrap_or(to);
-            return Ok(names::stream_to(self.clone(), first));
+            return Ok(names::open_dns_stream(self.clone(), first));
         }
         match self.connect(to).await {
             Ok(stream) => Ok(PortalStream::Tcp(stream)),

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resolver_is_an_address_perhaps_with_a_port() {
+    fn a_resolver_is_an_address_with_an_optional_port() {
         for (text, address) in [
             ("192.0.2.1", "192.0.2.1:53"),
             ("192.0.2.1:5353", "192.0.2.1:5353"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn resolvers_are_tried_in_turn_and_the_one_that_was_reached_stays() {
+    fn resolvers_are_tried_in_turn_until_one_is_reached() {
         let target = |text: &str| text.parse::<Target>().unwrap();
         let (first, second) = (target("192.0.2.1:53"), target("192.0.2.2:53"));
         let resolvers = Resolvers::new(first.clone(), [second.clone()]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_first_resolver_counts_unless_only_the_host_reaches_it() {
+    fn the_first_resolver_is_used_unless_it_is_local() {
         let text = "# comment\n; another\nnameserverx 9.9.9.9\n nameserver\t192.0.2.1 # first\nnameserver 192.0.2.2";
         assert_eq!(host_resolver(text).unwrap().to_string(), "192.0.2.1:53");
         for local in ["127.0.0.53", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0"] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_list_goes_inside_and_the_hosts_resolvers_do_not() {
+    fn the_search_list_is_copied_without_the_resolvers() {
         let host = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch a.example b.example\noptions ndots:2";
         let text = resolv_conf_for(host, "198.18.0.1".parse().unwrap());
         assert_eq!(

@@ -29,7 +29,7 @@ use crate::stream::ProgramStream;
 use crate::warning_limit::WarningLimit;
 
 /// Timeout for the handshake. The program's system answers a SYN/ACK immediately unless the program gave up.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Refusal as seen by a program.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ enum Destination {
 /// Returns the program's stream once its handshake is complete, or `None` if the program has given up.
 async fn connected(request: Request) -> Option<Stream> {
     let stream = request.admit()?;
-    match timeout(HANDSHAKE, stream.connected()).await {
+    match timeout(HANDSHAKE_TIMEOUT, stream.connected()).await {
         Ok(Ok(_)) => Some(stream),
         Ok(Err(reason)) => {
             tracing::debug!("the program closed its connection: {reason}");
@@ -208,7 +208,7 @@ impl<O: Open> Service<O> {
             }
             _ => {
                 let text = error.to_string();
-                if self.warnings.admits(&text) {
+                if self.warnings.should_log(&text) {
                     tracing::warn!(%target, "{text}");
                 }
             }

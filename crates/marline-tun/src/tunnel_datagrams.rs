@@ -117,7 +117,7 @@ impl AnswerWriter {
             if inbound.asked
                 && let Some(sources) = self.sources.upgrade()
             {
-                sources.is_answered(self.to);
+                sources.record_peer_answer(self.to);
             }
             if let Some(from) = address(&inbound)
                 && let Err(error) = self.writer.send(from, self.to, &inbound.payload)
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_programs_own_datagrams_to_hosts_elsewhere_pass() {
+    fn only_own_datagrams_to_other_hosts_pass() {
         let addresses = Addresses::default();
         let (v4, v6) = ("198.18.0.2:9", "[fd6d:6172:6c69:6e65::2]:9");
         let passes =

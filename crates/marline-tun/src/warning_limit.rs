@@ -22,7 +22,7 @@ impl Default for WarningLimit {
 
 impl WarningLimit {
     /// Returns true if this warning is to be logged now, and records it as logged.
-    pub(crate) fn admits(&self, text: &str) -> bool {
+    pub(crate) fn should_log(&self, text: &str) -> bool {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         limits.try_take(text.to_owned(), Instant::now())
     }
@@ -35,11 +35,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn warnings_are_limited_per_minute_and_in_total() {
         let limit = WarningLimit::default();
-        assert!(limit.admits("a") && limit.admits("b"));
-        assert!(!limit.admits("a"));
+        assert!(limit.should_log("a") && limit.should_log("b"));
+        assert!(!limit.should_log("a"));
         tokio::time::advance(RATE.interval).await;
-        assert!(limit.admits("a"));
-        let admitted = (0..1_000).filter(|number| limit.admits(&number.to_string())).count();
+        assert!(limit.should_log("a"));
+        let admitted = (0..1_000).filter(|number| limit.should_log(&number.to_string())).count();
         assert_eq!(admitted, MAX_REMEMBERED - 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::config::server::ServerOptions;
 pub struct Args {
     /// Configuration to check.
     #[command(subcommand)]
-    pub whose: ConfigKind,
+    pub kind: ConfigKind,
 }
 
 /// Kinds of configuration.
@@ -29,7 +29,7 @@ pub enum ConfigKind {
 /// # Errors
 /// The errors in the configuration, with their location.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let text = match args.whose {
+    let text = match args.kind {
         ConfigKind::Client(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
             let text = toml::to_string(&options.clone().into_effective())?;

@@ -90,7 +90,7 @@ struct ShownDecisions {
 
 impl ShownDecisions {
     /// Interval between two shown decisions of the same kind.
-    const EVERY_US: u64 = 1_000_000;
+    const SHOW_INTERVAL_US: u64 = 1_000_000;
     /// Largest number of remembered kinds. Beyond it, old ones are removed.
     const MAX_KINDS: usize = 1_000;
 
@@ -103,7 +103,7 @@ impl ShownDecisions {
         let key = (event.connection, rule, event.subflow);
         let mut line = event.to_line();
         if let Some((at_us, left_out)) = self.shown.get_mut(&key) {
-            if event.at_us.saturating_sub(*at_us) < Self::EVERY_US {
+            if event.at_us.saturating_sub(*at_us) < Self::SHOW_INTERVAL_US {
                 *left_out += 1;
                 return None;
             }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_decisions_are_shown_once_a_second() {
+    fn similar_decisions_are_shown_once_per_second() {
         let mut alike = ShownDecisions::default();
         let first = alike.line(&decision(1_000, "late"));
         let line = "[     1.000000]       DECISION conn=2 subflow=1 copy of 14 kB on lte";

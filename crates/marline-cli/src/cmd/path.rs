@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_which_nothing_comes_is_not_just_up() {
+    fn a_silent_path_is_listed_as_unreachable() {
         let server = |reach: &str, text: &str| Reached {
             server: "9.9.9.1:7777".into(),
             reach: reach.into(),

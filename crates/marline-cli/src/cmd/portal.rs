@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_probe_is_one() {
+    fn the_default_probe_parses() {
         assert_eq!(PROBE.parse::<Probe>().unwrap().to_string(), PROBE);
     }
 }

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut() {
+    fn long_values_are_truncated() {
         let long = toml::Value::String("ä".repeat(500));
         assert_eq!(display_value(&long).chars().count(), MAX_VALUE_CHARS + 3);
     }

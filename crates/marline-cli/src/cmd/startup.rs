@@ -14,7 +14,7 @@ use super::opened::CurrentTunnel;
 use crate::service;
 
 /// Time without an answer after which the attempt is repeated.
-const PROOF: Duration = Duration::from_secs(30);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// Interval of checks for paths while waiting for one.
@@ -68,7 +68,7 @@ enum StartFailure {
 
 /// Checks that the server accepts this client.
 async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
-    match timeout(PROOF, way.now().check()).await {
+    match timeout(ATTEMPT_TIMEOUT, way.now().check()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             let Trouble { kind, text } = Trouble::from(&error);
@@ -83,7 +83,7 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
             })
         }
         Err(_) => {
-            let seconds = PROOF.as_secs();
+            let seconds = ATTEMPT_TIMEOUT.as_secs();
             Err(StartFailure::Temporary(anyhow!("no answer from the server within {seconds} s")))
         }
     }

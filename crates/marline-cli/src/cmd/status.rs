@@ -470,7 +470,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
     }
 
     #[test]
-    fn a_path_that_was_taken_down_says_so_and_json_has_words() {
+    fn a_disabled_path_is_shown_with_its_cause() {
         let cause = Some("disabled by hand".to_owned());
         let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", PathHealth::Unreachable) };
         let status = status(hello(), &[], &[down], Clients::default());

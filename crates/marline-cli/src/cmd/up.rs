@@ -37,7 +37,7 @@ use crate::memory;
 use crate::reload::reloads;
 
 /// Largest number of names waiting for their addresses to be made direct.
-const QUEUED: usize = 64;
+const MAX_QUEUED_NAMES: usize = 64;
 
 /// Arguments of `marline up`.
 #[derive(Debug, clap::Args)]
@@ -165,7 +165,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
         () = wait_for_early_end(&mut signals) => return Ok(ExitCode::SUCCESS),
     }
     let addresses = Addresses::default();
-    let (ask, mut asked) = mpsc::channel(QUEUED);
+    let (ask, mut asked) = mpsc::channel(MAX_QUEUED_NAMES);
     let served = PacketSource::Machine {
         exceptions,
         handles_dns_queries: routing.handles_dns_queries(),

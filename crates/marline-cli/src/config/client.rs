@@ -157,7 +157,7 @@ pub struct ClientPlan {
     /// Text form of the connection settings. A different text means different settings.
     pub behavior: String,
     /// True if the configuration sets a scheduler, path manager or datagram policy instead of the mode's.
-    pub own_policies: bool,
+    pub has_custom_policies: bool,
     /// Paths. Empty: every interface with a default route.
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
@@ -331,7 +331,7 @@ impl ClientOptions {
     pub fn plan(self) -> anyhow::Result<ClientPlan> {
         let route = self.route()?;
         let chosen = [&self.scheduler, &self.path_manager, &self.datagram_policy];
-        let own_policies = chosen.into_iter().any(Option::is_some);
+        let has_custom_policies = chosen.into_iter().any(Option::is_some);
         let options = self.into_effective();
         let words =
             |list: &[StringValue<Forward>]| list.iter().map(|word| word.0.clone()).collect();
@@ -379,7 +379,7 @@ impl ClientOptions {
                 options.receive_timer,
                 options.lone_keepalive
             ),
-            own_policies,
+            has_custom_policies,
             paths: options.path.iter().map(|word| word.0.clone()).collect(),
             path_quotas,
             wifi_signal: options.wifi_signal(),

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_says_when_a_change_of_it_takes_effect() {
+    fn every_setting_has_an_effect() {
         assert_complete::<ClientOptions>(&["up"]);
         assert_complete::<ServerOptions>(&[]);
         assert_complete::<ServeOptions>(&[]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use marline::datagrams::LaneConfig;
 use marline_proxy::deadlines::DeadlineRule;
-use marline_proxy::quota::ForClient;
+use marline_proxy::quota::PerClient;
 use marline_proxy::remote_rules::RemoteRule;
 use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::allowances::ClientAllowances;
@@ -260,8 +260,8 @@ impl ServerOptions {
         let sessions: Vec<SessionLimit> =
             self.max_sessions.iter().map(|word| word.0.clone()).collect();
         for (flag, twice) in [
-            ("--quota", ForClient::duplicate_client(&quotas)),
-            ("--max-sessions", ForClient::duplicate_client(&sessions)),
+            ("--quota", PerClient::duplicate_client(&quotas)),
+            ("--max-sessions", PerClient::duplicate_client(&sessions)),
         ] {
             if let Some(client) = twice {
                 bail!("{flag}: given twice for the client {client}");

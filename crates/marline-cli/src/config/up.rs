@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_a_port_perhaps_of_one_protocol() {
+    fn a_service_word_is_a_port_with_an_optional_protocol() {
         let options: UpOptions =
             toml::from_str("reachable = [22, '22/tcp', '53/udp']\nlockdown = true").unwrap();
         let (routing, _) = options.clone().plan().unwrap();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use marline_proxy::deadlines::{self, DeadlineRule};
 use marline_proxy::invite::{BadInvite, Invite};
-use marline_proxy::quota::{BadQuota, ByteQuota, ForClient, exact_bytes, parse_bytes};
+use marline_proxy::quota::{BadQuota, ByteQuota, PerClient, exact_bytes, parse_bytes};
 use marline_proxy::target::{BadTarget, Target};
 use marline_tun::resolver::{self, BadResolver};
 
@@ -268,10 +268,10 @@ impl Display for Bytes {
 }
 
 /// `[CLIENT@]BYTES[,soft=PERCENT][,day=DAY]`: quota of clients.
-pub type ClientQuota = ForClient<ByteQuota>;
+pub type ClientQuota = PerClient<ByteQuota>;
 
 /// `[CLIENT@]COUNT`: session limit of clients.
-pub type SessionLimit = ForClient<usize>;
+pub type SessionLimit = PerClient<usize>;
 
 /// `PATH=BYTES[,soft=PERCENT][,day=DAY]`: quota of a path, named as in `marline path`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,13 +19,13 @@ use crate::memory;
 use crate::path_summary::{ip, is_on, retransmitted_share, summarize_where};
 
 /// Largest number of connections listed, the busiest first.
-const LISTED: usize = 100;
+const MAX_LISTED: usize = 100;
 
 /// Largest number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
-const PEERS: usize = 8;
+const MAX_PEERS: usize = 8;
 
 /// Minimum delay of delivery beyond a round trip that counts as waiting, in microseconds.
-const WAITS_US: u64 = 100_000;
+const MIN_WAIT_US: u64 = 100_000;
 
 /// Number of connections at the last sample. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -101,15 +101,15 @@ struct PreviousSample {
 
 /// Traffic of a path since the last sample.
 #[derive(Copy, Clone, Debug, Default)]
-struct LanePathUse {
+struct DisplayedPathTraffic {
     sum: PayloadBytes,
     /// Bytes and round-trip time of the busiest subflow since the last sample. The measurements of other subflows may
     /// be old.
     busiest: (u64, Option<u64>),
 }
 
-impl LanePathUse {
-    fn add_bytes(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
+impl DisplayedPathTraffic {
+    fn add_bytes(&mut self, bytes: u64, connection: &Connection, lane: &DisplayedPath) {
         if bytes > self.busiest.0 {
             let mut there = connection.subflows.iter().filter(|subflow| lane.has(subflow));
             self.busiest = (bytes, there.find_map(|subflow| subflow.srtt_us));
@@ -118,7 +118,7 @@ impl LanePathUse {
 }
 
 /// A path, and the rule that assigns subflows to it.
-struct Lane {
+struct DisplayedPath {
     path: Path,
     by: LookupKey,
 }
@@ -132,7 +132,7 @@ enum LookupKey {
     Own,
 }
 
-impl Lane {
+impl DisplayedPath {
     fn has(&self, subflow: &Subflow) -> bool {
         match self.by {
             LookupKey::Path => is_on(subflow, &self.path),
@@ -157,13 +157,13 @@ impl DashboardSource {
         self.open.clone()
     }
 
-    fn lanes(&self, connections: &[Connection]) -> Vec<Lane> {
+    fn lanes(&self, connections: &[Connection]) -> Vec<DisplayedPath> {
         if self.handle.role() == "client" {
             return self
                 .handle
                 .paths()
                 .into_iter()
-                .map(|path| Lane { path, by: LookupKey::Path })
+                .map(|path| DisplayedPath { path, by: LookupKey::Path })
                 .collect();
         }
         // A server has no paths of its own. It shows up to eight peers one by one.
@@ -171,7 +171,7 @@ impl DashboardSource {
             let mut found = BTreeSet::new();
             for subflow in connections.iter().flat_map(|connection| &connection.subflows) {
                 found.insert(of(subflow).to_owned());
-                if found.len() > PEERS {
+                if found.len() > MAX_PEERS {
                     break;
                 }
             }
@@ -181,22 +181,22 @@ impl DashboardSource {
         let lane = |name: String, by| {
             let health = PathHealth::Usable;
             let path = Path { local: None, name, up: true, health, ..Path::default() };
-            Lane { path, by }
+            DisplayedPath { path, by }
         };
-        if peers.len() <= PEERS {
+        if peers.len() <= MAX_PEERS {
             return peers.into_iter().map(|name| lane(name, LookupKey::Peer)).collect();
         }
         let own = ends(|subflow| ip(&subflow.local));
-        own.into_iter().take(PEERS).map(|name| lane(name, LookupKey::Own)).collect()
+        own.into_iter().take(MAX_PEERS).map(|name| lane(name, LookupKey::Own)).collect()
     }
 
     /// Adds the changes since the last sample: sums for each path, and bytes moved for each connection.
-    fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<LanePathUse>, Vec<u64>) {
+    fn count(&self, lanes: &[DisplayedPath], connections: &[Connection]) -> (Vec<DisplayedPathTraffic>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let SampleTotals { paths, connections: before } = &mut *counted;
         let mut open = BTreeMap::new();
         let mut news = Vec::with_capacity(connections.len());
-        let mut on_lanes = vec![LanePathUse::default(); lanes.len()];
+        let mut on_lanes = vec![DisplayedPathTraffic::default(); lanes.len()];
         for connection in connections {
             let last = before.remove(&connection.connection).unwrap_or_default();
             let mut now = PreviousSample {
@@ -247,7 +247,7 @@ impl Source for DashboardSource {
         let at_us = self.clock.now().as_micros();
         let lanes = self.lanes(&connections);
         let (sums, news) = self.count(&lanes, &connections);
-        let summary = |(lane, LanePathUse { sum, busiest }): (&Lane, LanePathUse)| {
+        let summary = |(lane, DisplayedPathTraffic { sum, busiest }): (&DisplayedPath, DisplayedPathTraffic)| {
             let all = summarize_where(&lane.path, &connections, &|subflow| lane.has(subflow));
             PathSummary {
                 srtt_us: busiest.1.or(all.srtt_us),
@@ -290,8 +290,8 @@ fn totals(connections: &[Connection], at_us: u64) -> Totals {
 fn waiting_us(connection: &Connection, at_us: u64) -> Option<u64> {
     let for_us = |since: Option<u64>| Some(at_us.saturating_sub(since?));
     let round_trip = connection.subflows.iter().filter_map(|s| s.srtt_us).min().unwrap_or(0);
-    let sent = for_us(connection.ack_due_since_us).filter(|us| *us >= WAITS_US + round_trip);
-    let received = for_us(connection.data_due_since_us).filter(|us| *us >= WAITS_US);
+    let sent = for_us(connection.ack_due_since_us).filter(|us| *us >= MIN_WAIT_US + round_trip);
+    let received = for_us(connection.data_due_since_us).filter(|us| *us >= MIN_WAIT_US);
     sent.into_iter().chain(received).max()
 }
 
@@ -303,7 +303,7 @@ fn busiest(
     let mut order: Vec<usize> = (0..connections.len()).collect();
     // The newest first among idle connections.
     order.sort_by_key(|at| std::cmp::Reverse((news[*at], connections[*at].connection)));
-    order.truncate(LISTED);
+    order.truncate(MAX_LISTED);
     order.into_iter().map(|at| row(&connections[at], at_us)).collect()
 }
 
@@ -425,7 +425,7 @@ mod tests {
         let listed = sample.connections.expect("a detailed sample");
         assert_eq!(
             (listed.len(), listed[0].connection, sample.totals.connections),
-            (LISTED, 249, 250)
+            (MAX_LISTED, 249, 250)
         );
     }
 

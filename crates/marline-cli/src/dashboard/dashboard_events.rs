@@ -26,7 +26,7 @@ use crate::control::protocol::Event;
 const MAX_WATCHED_CONNECTIONS: usize = 16;
 
 /// Largest number of decisions kept until a hole ends.
-const DECISIONS: usize = 256;
+const MAX_DECISIONS: usize = 256;
 
 /// Interval of checks whether decisions are needed.
 const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl DashboardEvents {
         let connection = self.handle.number(event.connection);
         let name = |id: SubflowId| self.name(connection, id.0.into());
         let text = reason.text(&name);
-        if self.decisions.len() == DECISIONS {
+        if self.decisions.len() == MAX_DECISIONS {
             self.decisions.pop_front();
         }
         let at_us = event.at.as_micros();
@@ -182,7 +182,7 @@ impl DashboardEvents {
                 | MonitorKind::Fallback(_)
         );
         // A name may need a snapshot of all connections, so it is looked up only for an event that will be shown.
-        if !of_interest || !self.dashboard.wants_more() {
+        if !of_interest || !self.dashboard.accepts_event() {
             return None;
         }
         let said = Event::from_monitor_event(event, number);

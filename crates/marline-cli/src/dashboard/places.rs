@@ -18,7 +18,7 @@ use crate::control::Handle;
 use crate::control::path_names::PathNames;
 
 /// Interval between messages.
-const PAUSE: Duration = Duration::from_millis(200);
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
 /// Largest number of entries in a message. Further entries are only counted.
 const MAX_ENTRIES: usize = 2_000;
 /// Entries within this time are merged into one piece.
@@ -48,7 +48,7 @@ async fn report_places(
     let clock = Clock::start();
     let (mut gathered, mut names) = (PendingMessage::default(), PathNames::default());
     let mut named: Vec<u8> = Vec::new();
-    let mut pause = tokio::time::interval(PAUSE);
+    let mut pause = tokio::time::interval(MESSAGE_INTERVAL);
     pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

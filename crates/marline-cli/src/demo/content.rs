@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_does_not_depend_on_how_it_is_cut() {
+    fn the_file_does_not_depend_on_piece_sizes() {
         let mut pieces = Vec::new();
         let mut content = Content::new(1, 1_000);
         for most in [1, 7, 8, 9, 300, 10_000, 10] {

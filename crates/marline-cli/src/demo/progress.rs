@@ -15,7 +15,7 @@ use crate::path_table::bytes;
 const STALL_MS: u64 = 300;
 
 /// Interval between two lines of the display without a terminal.
-const PLAIN: Duration = Duration::from_secs(2);
+const PLAIN_LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Progress display.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Progress {
         if self.plain {
             eprintln!("{}", plain_line("time", "WiFi", &SETUPS.map(|way| way.name.to_owned())));
         }
-        let beat = if self.plain { PLAIN } else { Duration::from_millis(200) };
+        let beat = if self.plain { PLAIN_LINE_INTERVAL } else { Duration::from_millis(200) };
         self.time.set_length(plan.run.as_millis() as u64);
         let mut ticks = tokio::time::interval_at(start, beat);
         loop {
@@ -133,7 +133,7 @@ mod tests {
     use crate::demo::columns::COLUMNS;
 
     #[test]
-    fn a_plain_line_has_a_column_for_each_way_and_fits() {
+    fn a_plain_line_has_a_column_for_each_variant_and_fits() {
         let live = |latency_us, answered_ms| LiveProgress {
             latency_us: AtomicU64::new(latency_us),
             answered_ms: AtomicU64::new(answered_ms),

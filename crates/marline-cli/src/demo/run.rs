@@ -24,7 +24,7 @@ use marline_emulator::traces;
 const START_PAUSE: Duration = Duration::from_millis(200);
 
 /// Time limit for a connection through SOCKS5, generous for a loaded machine.
-const OPENING: Duration = Duration::from_secs(8);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Processes and links of one variant.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ async fn run_applications(
     for way in running {
         let open = |target| application::connect(way.socks5, target);
         let both = async { anyhow::Ok((open(origin.echo).await?, open(origin.http).await?)) };
-        let opened = tokio::time::timeout(OPENING, both)
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, both)
             .await
             .context("no connection within the time limit");
         let opened = opened.and_then(|result| result);

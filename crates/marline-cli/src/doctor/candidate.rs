@@ -20,7 +20,7 @@ use crate::path_summary::nat64_text;
 
 /// Time without an answer to several attempts after which the server counts as unreachable. A running client
 /// reports this after three seconds.
-const ANSWERING: Duration = Duration::from_millis(3_300);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(3_300);
 /// Time without an answer after which a refusal reported by the server or a host on the path is believed.
 const REFUSAL_DELAY: Duration = Duration::from_millis(700);
 /// Enough time for an answer of a resolver in the local network.
@@ -144,7 +144,7 @@ pub(super) async fn try_candidate(
     if !fits(&way.server) && servers.iter().any(fits) {
         return None;
     }
-    let stream = match timeout(ANSWERING, client.connect(way.server)).await {
+    let stream = match timeout(ANSWER_TIMEOUT, client.connect(way.server)).await {
         Ok(Ok(stream)) => stream,
         failed => {
             let error = failed.ok().and_then(Result::err);
@@ -199,7 +199,7 @@ async fn explain_unreached(
             CandidateResult::Unreached { cause: cause.to_owned(), help }
         }
         Err(_) => {
-            let silent = || format!("no answer within {:.1} s", ANSWERING.as_secs_f64());
+            let silent = || format!("no answer within {:.1} s", ANSWER_TIMEOUT.as_secs_f64());
             CandidateResult::Unreached {
                 cause: error.unwrap_or_else(silent),
                 help: open_port_hint(way),

@@ -29,7 +29,7 @@ const CLIENT: &str = "client";
 /// Time limit for all checks together.
 const TIMEOUT: Duration = Duration::from_millis(4_800);
 /// Time after which a name counts as unresolvable.
-const RESOLVING: Duration = Duration::from_millis(1_200);
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(1_200);
 /// Largest number of server addresses tried over each path.
 const MAX_SERVERS: usize = 8;
 
@@ -217,7 +217,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
             }
         };
         let lookup = tokio::net::lookup_host((name, server.port));
-        match timeout(RESOLVING, lookup).await {
+        match timeout(RESOLVE_TIMEOUT, lookup).await {
             Ok(Ok(found)) => {
                 let found: Vec<SocketAddr> = found.collect();
                 let words: Vec<String> = found.iter().map(|a| a.ip().to_string()).collect();

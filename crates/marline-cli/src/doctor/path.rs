@@ -33,7 +33,7 @@ use super::{Finding, FindingStatus};
 pub use responder::{respond, responder};
 
 /// Largest number of segments recorded per connection.
-const LOG: usize = 8_192;
+const MAX_LOGGED_SEGMENTS: usize = 8_192;
 /// Time limit for all checks on one path.
 const TIMEOUT: Duration = Duration::from_secs(75);
 /// Time limit for the other end's report.
@@ -77,7 +77,7 @@ async fn client(
 }
 
 async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
-    let log = SegmentLog::new(LOG);
+    let log = SegmentLog::new(MAX_LOGGED_SEGMENTS);
     let opened = client(&path, true, Some(log.clone())).await;
     let probing = match opened {
         Ok(probing) => probing,

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_has_cumulative_classes_and_a_sum() {
+    fn a_histogram_has_cumulative_buckets_and_a_sum() {
         let mut histogram = DelayHistogram::default();
         for ms in [3, 30, 300_000] {
             histogram.record(Duration::from_millis(ms));

@@ -40,7 +40,7 @@ struct State {
     /// True while a renewal of the session is in progress.
     renewing: bool,
     handshakes: usize,
-    last_begun: Option<Instant>,
+    last_handshake_start: Option<Instant>,
 }
 
 /// State shared by all requests.
@@ -79,7 +79,7 @@ impl State {
 
     /// Time at which the next handshake may start. `None`: as soon as a running one ends.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
-        match (self.handshakes, self.last_begun) {
+        match (self.handshakes, self.last_handshake_start) {
             (0, _) | (_, None) => Some(now),
             (shaking, _) if shaking >= MAX_HANDSHAKES => None,
             (_, Some(_)) if alone => Some(now),
@@ -91,7 +91,7 @@ impl State {
 impl Admission {
     fn start_handshake(&self, state: &mut State, now: Instant) -> HandshakeTurn {
         state.handshakes += 1;
-        state.last_begun = Some(now);
+        state.last_handshake_start = Some(now);
         HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
@@ -161,7 +161,7 @@ impl Admission {
     }
 
     /// Removes a session that is unknown to the server.
-    pub(super) fn forgotten(&self, id: SessionId) {
+    pub(super) fn forget_session(&self, id: SessionId) {
         let mut state = lock(&self.state);
         if state.current.as_ref().is_some_and(|current| current.session.id() == id) {
             state.current = None;

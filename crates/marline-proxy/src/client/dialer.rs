@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_known_address_is_used_at_once_while_a_dead_resolver_is_asked_again_by_one() {
+    async fn known_addresses_are_used_immediately_while_one_task_retries_a_dead_resolver() {
         let (names, lookups) = names().await;
         let known = names.addresses().await.unwrap();
         assert_eq!(known, ["192.0.2.1:7777".parse().unwrap()]);

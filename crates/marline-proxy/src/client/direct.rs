@@ -25,7 +25,7 @@ use crate::target::Target;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to wait for the first bytes of an application that may be sent with the SYN: a round trip to devices in a
 /// home, and less than the round trip that is saved.
-const FIRST_BYTES: Duration = Duration::from_millis(10);
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Direct connections without a Marline server.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Open for Direct {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
         let first: &[u8] = match ahead {
             Some(ahead) if self.client.fast_open_room(&addresses).is_some() => {
-                ahead.first_bytes(FIRST_BYTES).await
+                ahead.first_bytes(FIRST_BYTES_TIMEOUT).await
             }
             _ => &[],
         };

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ten_thousand_identifiers_have_bounded_room_and_silent_ones_end() {
+    async fn ten_thousand_identifiers_use_bounded_memory_and_silent_ones_are_removed() {
         let udp = Arc::new(UdpTunnel::default());
         let sources = EchoSources::new(Arc::clone(&udp));
         let mut inboxes = Vec::new();

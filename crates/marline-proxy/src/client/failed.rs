@@ -59,7 +59,7 @@ mod tests {
 
     /// The server evicts handshakes of clients when it has too many. Those clients should retry.
     #[test]
-    fn an_end_before_the_welcome_is_worth_another_attempt_and_a_refusal_is_not() {
+    fn an_end_before_the_welcome_is_retried_but_a_refusal_is_not() {
         let failed = |kind: io::ErrorKind| {
             Failed::classify_early_error(OpenError::from_io(
                 "the server ended the connection",

@@ -21,7 +21,7 @@ use crate::transport::Transport;
 /// Time limit for the complete head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest number of bytes in empty lines before a request.
-const MAX_EMPTY: usize = 64;
+const MAX_EMPTY_BYTES: usize = 64;
 /// Time an application may take to read an answer of the proxy, and the number of its bytes that are discarded
 /// meanwhile. A reset would destroy the answer.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
@@ -130,7 +130,7 @@ async fn read_head(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Read> {
         let leading = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
         bytes.drain(..leading);
         empty += leading;
-        if empty > MAX_EMPTY {
+        if empty > MAX_EMPTY_BYTES {
             return Ok(Err(Refusal::bad_request("empty lines instead of a request")));
         }
         if bytes.len() < try_at && !is_head_end(&bytes[before.saturating_sub(3).min(bytes.len())..])

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_listed_with_its_bytes_as_long_as_it_is_open() {
+    fn a_stream_is_listed_with_its_bytes_while_it_is_open() {
         let list = OpenTargets::default();
         let traffic = Arc::new(Traffic::default());
         let (stream, _other) = tokio::io::duplex(1);

@@ -12,9 +12,9 @@ use crate::message::{ErrorCode, Failure};
 use crate::rate::{Rate, RateLimit};
 
 /// How long a connection waits for a place: longer than a burst lasts, shorter than an application's timeout.
-const WAIT: Duration = Duration::from_secs(3);
+const PLACE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Connections that wait at the same time; further ones stay in the kernel's queue.
-const WAITING: usize = 1_024;
+const MAX_WAITING_CONNECTIONS: usize = 1_024;
 /// Warnings about the limit.
 const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 
@@ -45,7 +45,7 @@ impl Places {
         Places {
             free: Arc::new(Semaphore::new(count)),
             count: Mutex::new(count),
-            waiting: Arc::new(Semaphore::new(WAITING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING_CONNECTIONS)),
             refused: AtomicU64::new(0),
             warnings: Mutex::new(RateLimit::new(WARNINGS)),
         }
@@ -85,7 +85,7 @@ impl Places {
     /// # Errors
     /// All places are taken. The failure is meant for the application. A warning is logged once a minute.
     pub async fn take_place(&self, turn: WaitTurn) -> Result<Place, Failure> {
-        let taken = timeout(WAIT, Arc::clone(&self.free).acquire_owned()).await;
+        let taken = timeout(PLACE_TIMEOUT, Arc::clone(&self.free).acquire_owned()).await;
         drop(turn);
         match taken {
             Ok(Ok(permit)) => Ok(Place(permit)),
@@ -128,18 +128,18 @@ mod tests {
         let refused = places.take_place(places.wait_for_turn().await).await.expect_err("no place");
         assert_eq!(refused.code, ErrorCode::ResourceExceeded);
         assert!(refused.text.contains("limit of 1 connections"), "{}", refused.text);
-        assert_eq!(begun.elapsed(), WAIT);
+        assert_eq!(begun.elapsed(), PLACE_TIMEOUT);
         assert!(places.try_take().is_err());
         let (waiting, ()) =
             tokio::join!(async { places.take_place(places.wait_for_turn().await).await }, async {
-                tokio::time::sleep(WAIT / 2).await;
+                tokio::time::sleep(PLACE_TIMEOUT / 2).await;
                 drop(first);
             });
         assert!(waiting.is_ok(), "a place was freed in time");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_number_holds_as_connections_end() {
+    async fn a_lower_limit_applies_as_connections_end() {
         let places = Places::new(3);
         let mut taken: Vec<Place> = (0..3).map(|_| places.try_take().expect("free")).collect();
         places.resize(1);

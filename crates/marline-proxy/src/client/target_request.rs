@@ -13,7 +13,7 @@ use crate::transport::Transport;
 
 impl<C: Connect> Tunnel<C> {
     /// Sends the request on a connection that was active just now, followed by the application's first bytes.
-    pub(super) async fn request_on_used(
+    pub(super) async fn request_on_used_connection(
         &self,
         mut stream: Channel<C::Stream>,
         request: &Message,

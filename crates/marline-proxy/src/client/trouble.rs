@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_stands_until_the_server_serves_and_not_until_it_is_unreached() {
+    fn a_rejection_lasts_until_the_server_serves_the_client() {
         let last = LastTrouble::default();
         assert_eq!(last.record_outcome(None), Some(None));
         let rejected =

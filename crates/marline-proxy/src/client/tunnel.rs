@@ -63,7 +63,7 @@ pub struct Tunnel<C: Connect> {
     used: UsedConnections<Channel<C::Stream>>,
     trouble: LastTrouble,
     /// For tasks that must not keep the tunnel alive.
-    me: Weak<Tunnel<C>>,
+    weak_self: Weak<Tunnel<C>>,
 }
 
 /// An authenticated connection, its idle limit, and its session.
@@ -98,10 +98,10 @@ impl<C: Connect> Tunnel<C> {
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
         let tls = tls::connector(pin)?;
         let (admission, pool) = (Admission::default(), Pool::new(warm));
-        let tunnel = Arc::new_cyclic(|me| {
-            let me = Weak::clone(me);
+        let tunnel = Arc::new_cyclic(|weak_self| {
+            let weak_self = Weak::clone(weak_self);
             let (used, trouble) = Default::default();
-            Tunnel { connect, tls, token, patience, deadlines, admission, pool, used, trouble, me }
+            Tunnel { connect, tls, token, patience, deadlines, admission, pool, used, trouble, weak_self }
         });
         if warm > 0 {
             tokio::spawn(keep_pool_filled(Arc::downgrade(&tunnel)));
@@ -142,10 +142,10 @@ impl<C: Connect> Tunnel<C> {
     /// Lends a connection that has just been connected to a target. If it ends properly, it is kept for the next
     /// request.
     fn lease(&self, channel: Channel<C::Stream>) -> Leased<C::Stream> {
-        let me = Weak::clone(&self.me);
+        let weak_self = Weak::clone(&self.weak_self);
         let take_back = move |channel| {
             // Without a tunnel no further request will come. The dropped connection ends properly.
-            if let Some(tunnel) = me.upgrade() {
+            if let Some(tunnel) = weak_self.upgrade() {
                 tunnel.used.add(channel);
             }
         };
@@ -284,7 +284,7 @@ impl<C: Connect> Tunnel<C> {
         match opened.map_err(late)?? {
             Ok(fresh) => Ok(fresh),
             Err(stream) => {
-                self.admission.forgotten(session.id());
+                self.admission.forget_session(session.id());
                 match self.admission.try_enter() {
                     Some(turn) => self.authenticate_by_tls(stream, &turn, request).await,
                     None => {
@@ -390,7 +390,7 @@ impl<C: Connect> Tunnel<C> {
         self.renew_in_time();
         if let Some((stream, just_used)) = self.waiting().await {
             let asked = match ahead.as_deref_mut().filter(|_| just_used) {
-                Some(ahead) => self.request_on_used(stream, request, ahead).await,
+                Some(ahead) => self.request_on_used_connection(stream, request, ahead).await,
                 None => self.request_on_idle(stream, request).await,
             };
             match asked {
@@ -440,7 +440,7 @@ impl<C: Connect> Tunnel<C> {
 
     pub(super) fn renew_in_time(&self) {
         if self.admission.should_renew()
-            && let Some(tunnel) = self.me.upgrade()
+            && let Some(tunnel) = self.weak_self.upgrade()
         {
             tokio::spawn(async move { tunnel.renew().await });
         }

@@ -27,7 +27,7 @@ const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// A keepalive is sent at once when a path becomes silent, but not sooner after the last one than this.
 const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a lane without sockets is closed.
-const UNUSED: Duration = Duration::from_secs(60);
+const UNUSED_LANE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -215,10 +215,10 @@ impl LaneMaintainer {
 
     /// Resolves when there has been no socket for a while.
     async fn wait_until_unused(&self) {
-        let mut look = interval(UNUSED / 4);
+        let mut look = interval(UNUSED_LANE_TIMEOUT / 4);
         loop {
             look.tick().await;
-            if self.udp.idle_time() >= UNUSED {
+            if self.udp.idle_time() >= UNUSED_LANE_TIMEOUT {
                 return;
             }
         }

@@ -26,7 +26,7 @@ use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 /// Largest number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
 /// Pause after an error of a socket, so that a lasting error does not cause a busy loop.
-const PAUSE: Duration = Duration::from_millis(20);
+const ERROR_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for sending the answer to an application's request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -123,7 +123,7 @@ impl Forward {
             let readable = self.socket.readable().await;
             if let Err(error) = readable.and_then(|()| self.drain()) {
                 tracing::debug!("cannot read UDP forward; retrying: {error}");
-                sleep(PAUSE).await;
+                sleep(ERROR_PAUSE).await;
             }
             tokio::task::yield_now().await;
         }
@@ -175,7 +175,7 @@ impl AnswerWriter {
             // A user of a forward expects all datagrams to be from the target.
             if inbound.asked {
                 let Some(sources) = self.sources.upgrade() else { return };
-                sources.is_answered(self.to);
+                sources.record_peer_answer(self.to);
                 // If there is no room, the datagram is lost, as on any link.
                 let _ = send_to(&self.socket, &inbound.payload, self.to);
             }
@@ -277,7 +277,7 @@ impl Association {
             };
             if let Err(error) = readable.and_then(|()| self.drain()) {
                 tracing::debug!("cannot read UDP association; retrying: {error}");
-                sleep(PAUSE).await;
+                sleep(ERROR_PAUSE).await;
             }
             tokio::task::yield_now().await;
         }

@@ -30,13 +30,13 @@ struct Source<S> {
 /// Sources by address.
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    most: usize,
+    capacity: usize,
     by_address: BTreeMap<SocketAddr, Source<S>>,
 }
 
 impl<S> Table<S> {
-    const fn new(most: usize) -> Table<S> {
-        Table { most, by_address: BTreeMap::new() }
+    const fn new(capacity: usize) -> Table<S> {
+        Table { capacity, by_address: BTreeMap::new() }
     }
 
     /// Records a datagram from a source to this port. Returns its socket.
@@ -53,14 +53,14 @@ impl<S> Table<S> {
     }
 
     /// Records an answer to a source.
-    fn is_answered(&mut self, address: SocketAddr, now: Instant) {
+    fn record_peer_answer(&mut self, address: SocketAddr, now: Instant) {
         if let Some(source) = self.by_address.get_mut(&address) {
             source.used_at = now;
         }
     }
 
     fn insert(&mut self, address: SocketAddr, socket: S, now: Instant) {
-        if self.by_address.len() >= self.most {
+        if self.by_address.len() >= self.capacity {
             self.forget_oldest();
         }
         self.by_address.insert(address, Source { socket, used_at: now, only_dns: true });
@@ -136,8 +136,8 @@ impl UdpSources {
     }
 
     /// Records that a peer which an address had sent to has answered.
-    pub fn is_answered(&self, address: SocketAddr) {
-        self.lock().is_answered(address, Instant::now());
+    pub fn record_peer_answer(&self, address: SocketAddr) {
+        self.lock().record_peer_answer(address, Instant::now());
     }
 }
 
@@ -171,14 +171,14 @@ mod tests {
             sources.insert(port(number), number, begun + secs(number.into()));
         }
         assert_eq!(sources.sends(port(1), 443, begun + secs(4)), Some(&1));
-        sources.is_answered(port(2), begun + secs(5));
+        sources.record_peer_answer(port(2), begun + secs(5));
         sources.insert(port(4), 4, begun + secs(6));
         let left: Vec<u16> = sources.by_address.keys().map(SocketAddr::port).collect();
         assert_eq!(left, [1, 2, 4]);
     }
 
     #[test]
-    fn a_silent_port_is_closed_in_five_minutes_and_one_that_only_asked_for_names_in_half_of_one() {
+    fn a_silent_port_closes_after_five_minutes_and_a_dns_only_port_after_thirty_seconds() {
         let begun = Instant::now();
         let mut sources = Table::new(9);
         for number in 1..=3 {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(sources.by_address.len(), 3);
         sources.close_silent(begun + secs(30));
         assert!(!sources.by_address.contains_key(&port(1)));
-        sources.is_answered(port(3), begun + secs(299));
+        sources.record_peer_answer(port(3), begun + secs(299));
         sources.close_silent(begun + secs(300));
         let left: Vec<u16> = sources.by_address.keys().map(SocketAddr::port).collect();
         assert_eq!(left, [3]);

@@ -66,7 +66,7 @@ struct OwnFlow {
 struct WaitingItem {
     at: Instant,
     socket: u32,
-    what: SentKind,
+    kind: SentKind,
     payload: Vec<u8>,
 }
 
@@ -108,7 +108,7 @@ pub struct UdpTunnel {
     state: Mutex<State>,
     counters: UdpCounters,
     /// Notified when a socket is opened.
-    wanted: Notify,
+    socket_opened: Notify,
     memory: MemoryAccount,
 }
 
@@ -172,13 +172,13 @@ impl Batch<'_> {
     }
 
     /// Keeps a datagram or request until there is a lane. If too many wait, the oldest is dropped.
-    fn queue_until_lane(&mut self, socket: u32, what: SentKind, payload: &[u8]) {
+    fn queue_until_lane(&mut self, socket: u32, kind: SentKind, payload: &[u8]) {
         let early = &mut self.state.early;
         if early.len() >= MAX_EARLY_DATAGRAMS {
             early.pop_front();
             count(&self.tunnel.counters.dropped);
         }
-        early.push_back(WaitingItem { at: self.now, socket, what, payload: payload.to_vec() });
+        early.push_back(WaitingItem { at: self.now, socket, kind, payload: payload.to_vec() });
     }
 
     /// Largest datagram that the paths carry, in bytes, if that is known.
@@ -237,7 +237,7 @@ impl UdpTunnel {
         UdpTunnel {
             state: Mutex::new(state),
             counters: UdpCounters::default(),
-            wanted: Notify::new(),
+            socket_opened: Notify::new(),
             memory,
         }
     }
@@ -267,7 +267,7 @@ impl UdpTunnel {
         state.sockets.insert(number, socket);
         drop(state);
         count(&self.counters.sockets);
-        self.wanted.notify_one();
+        self.socket_opened.notify_one();
         Some(UdpSender { number, tunnel: Arc::clone(self) })
     }
 
@@ -357,7 +357,7 @@ impl UdpTunnel {
     /// Resolves when there is a socket.
     pub(super) async fn wait_for_socket(&self) {
         loop {
-            let notified = self.wanted.notified();
+            let notified = self.socket_opened.notified();
             if !self.lock().sockets.is_empty() {
                 return;
             }
@@ -393,7 +393,7 @@ impl UdpTunnel {
             if now.duration_since(early.at) > EARLY_TIMEOUT {
                 count(&self.counters.dropped);
             } else if state.sockets.contains_key(&early.socket) {
-                match early.what {
+                match early.kind {
                     SentKind::Datagram(peer) => {
                         self.queue_datagram(state, now, early.socket, &peer, &early.payload);
                     }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_answer_that_any_parser_reads() {
+    fn refusals_are_valid_http_answers() {
         let bytes = Refusal::new(405, "no").to_bytes();
         let mut fields = [httparse::EMPTY_HEADER; 16];
         let mut parsed = httparse::Response::new(&mut fields);

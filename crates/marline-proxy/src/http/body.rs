@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_ends_where_it_says() {
+    fn content_of_known_length_ends_after_its_length() {
         assert_eq!(follow_body(Body::with_length(0), b"GET"), Ok((0, true)));
         assert_eq!(follow_body(Body::with_length(3), b"abcGET"), Ok((3, true)));
         assert_eq!(follow_body(Body::with_length(u64::MAX), b"abc"), Ok((3, false)));
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_chunks_in_any_pieces_end_where_they_end(
+        fn chunked_content_ends_at_its_end_in_any_pieces(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..70), 0..6),
             piece in 1usize..50,
             rest in prop::collection::vec(any::<u8>(), 0..9),
@@ -258,7 +258,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_followed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut body = Body::chunked();
             if let Ok(taken) = body.parse_bytes(&bytes) {
                 prop_assert!(taken == bytes.len() || body.is_complete());

@@ -44,7 +44,7 @@ pub struct Exchange<S> {
     socket: S,
     /// Bytes for the target that precede the unread content.
     ahead: Vec<u8>,
-    given: usize,
+    delivered: usize,
     body: Body,
     interim_responses: usize,
     is_old: bool,
@@ -63,7 +63,7 @@ impl<S> Exchange<S> {
         Exchange {
             socket,
             ahead: head,
-            given: 0,
+            delivered: 0,
             body,
             interim_responses: 0,
             is_old,
@@ -182,13 +182,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Exchange<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let rest = &this.ahead[this.given..];
+        let rest = &this.ahead[this.delivered..];
         if !rest.is_empty() {
             let count = rest.len().min(buf.remaining());
             buf.put_slice(&rest[..count]);
-            this.given += count;
-            if this.given == this.ahead.len() {
-                (this.ahead, this.given) = (Vec::new(), 0);
+            this.delivered += count;
+            if this.delivered == this.ahead.len() {
+                (this.ahead, this.delivered) = (Vec::new(), 0);
             }
             return Poll::Ready(Ok(()));
         }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_goes_one_way_and_an_answer_the_other() {
+    async fn content_and_answer_pass_in_opposite_directions() {
         let mut ends = exchange(POST, b"a");
         assert!(
             head_of(&mut ends.target).await.starts_with("POST / HTTP/1.1\r\nHost: a.example\r\n")
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_application_that_stays_after_its_answer_is_not_waited_for() {
+    async fn an_application_that_stays_open_is_not_waited_for() {
         let mut ends = exchange(GET, b"");
         head_of(&mut ends.target).await;
         ends.target.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();

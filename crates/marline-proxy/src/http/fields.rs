@@ -12,7 +12,7 @@ pub const MAX_HEAD: usize = 32 * 1_024;
 const PSEUDONYM: &str = "marline";
 
 /// Fields for the next hop only, whether `Connection` names them or not (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 9] = [
+const HOP_BY_HOP_FIELDS: [&str; 9] = [
     "connection",
     "proxy-connection",
     "keep-alive",
@@ -24,7 +24,7 @@ const HOP_BY_HOP: [&str; 9] = [
     "proxy-authentication-info",
 ];
 /// Fields that `Connection` must not name: removing them would change the end or the recipient of a message.
-const ESSENTIAL: [&str; 3] = ["host", "content-length", "transfer-encoding"];
+const ESSENTIAL_FIELDS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
 /// An error in a head's fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,12 +98,12 @@ impl<'a> Fields<'a> {
     /// Appends the fields for the next hop, except those in `also_without`.
     pub(super) fn pass_on(self, also_without: &[&str], out: &mut Vec<u8>) -> Result<(), BadFields> {
         let nominated: Vec<&[u8]> = self.elements("connection").collect();
-        let essential = ESSENTIAL.iter().find(|name| is_among(&nominated, name));
+        let essential = ESSENTIAL_FIELDS.iter().find(|name| is_among(&nominated, name));
         if let Some(name) = essential {
             return Err(BadFields::Nominated(name));
         }
         for field in self.0 {
-            let stays = HOP_BY_HOP.iter().chain(also_without);
+            let stays = HOP_BY_HOP_FIELDS.iter().chain(also_without);
             if is_among(&nominated, field.name)
                 || stays.into_iter().any(|n| equal_names(n, field.name))
             {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_names_the_address_that_was_asked() {
+    fn the_script_names_the_requested_address() {
         for (host, named) in [
             (None, "127.0.0.1:1080"),
             (Some("127.0.0.1:1080"), "127.0.0.1:1080"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_site_could_have_gets_nothing() {
+    fn requests_for_a_possible_site_name_are_refused() {
         for host in
             ["evil.example:1080", "localhost.evil.example", "", "a b", "localhost:x", "[::1"]
         {

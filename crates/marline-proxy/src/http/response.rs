@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beside_chunks_is_not_passed_on() {
+    fn content_length_next_to_chunks_is_removed() {
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(
             text(head, false),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_answers_go_before_the_last_but_not_to_http_1_0() {
+    fn interim_answers_are_forwarded_except_to_http_1_0() {
         let head = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: close\r\n\r\n";
         assert_eq!(text(head, false), "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
         assert_eq!(text(head, true), "");
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_answer_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_as_an_answer_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let bytes = [&b"HTTP/1."[..], &bytes].concat();
             if let Ok(Some(rewritten)) = rewrite(&bytes, false) {
                 prop_assert!(rewritten.len <= bytes.len());

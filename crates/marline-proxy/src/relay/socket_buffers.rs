@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_memory_is_short_a_connection_begins_with_small_buffers_until_there_is_plenty() {
+    async fn connections_start_with_small_buffers_while_memory_is_short() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let budget = MemoryBudget::new(Some(0));
         let memory = budget.account(u64::MAX);

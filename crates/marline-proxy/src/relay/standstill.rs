@@ -78,8 +78,8 @@ impl Standstill {
         };
         let waited = self.0.as_ref().is_some_and(|watch| watch.was == is);
         if waited
-            && (has_undeliverable_rest(out, local, remote)
-                || has_undeliverable_rest(back, remote, local))
+            && (has_undeliverable_data(out, local, remote)
+                || has_undeliverable_data(back, remote, local))
         {
             let text =
                 format!("one end has closed, and the other took no data for {} s", LIMIT.as_secs());
@@ -94,7 +94,7 @@ impl Standstill {
 }
 
 /// True if the sender of a direction has finished and its receiver does not accept the remaining bytes.
-fn has_undeliverable_rest(direction: Direction, sender: PeerState, receiver: PeerState) -> bool {
+fn has_undeliverable_data(direction: Direction, sender: PeerState, receiver: PeerState) -> bool {
     let finished = direction.read_all || sender.finished;
     let left = match direction.is_done {
         true => receiver.unacknowledged > 0,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_application_that_is_there_or_a_receiver_that_is_not_heard_is_waited_for() {
+    async fn open_applications_and_unreachable_receivers_are_waited_for() {
         for (finishes, refuses_data) in [(false, true), (true, false)] {
             let (mut app, target, run) = start(refuses_data);
             app.write_all(&[1; 3_000]).await.unwrap();

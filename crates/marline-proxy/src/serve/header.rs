@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_has_the_lengths_it_names() {
+    fn a_binary_header_has_its_stated_length() {
         let v4 = header(HeaderVersion::V2, "192.0.2.7:5000", "198.51.100.1:443");
         let mut expected = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
         expected.extend([192, 0, 2, 7, 198, 51, 100, 1, 0x13, 0x88, 0x01, 0xbb]);

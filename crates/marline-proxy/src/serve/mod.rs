@@ -208,11 +208,11 @@ fn log_eviction(peer: SocketAddr) {
 
 /// Resolves when nothing was relayed for `limit`, up to an eighth of it later.
 async fn silence(traffic: &Traffic, limit: Option<Duration>) {
-    const LOOKS: u32 = 8;
+    const CHECKS_PER_LIMIT: u32 = 8;
     let Some(limit) = limit else { return std::future::pending().await };
     let (mut seen, mut same) = (traffic.counts(), 0);
-    while same < LOOKS {
-        sleep(limit / LOOKS).await;
+    while same < CHECKS_PER_LIMIT {
+        sleep(limit / CHECKS_PER_LIMIT).await;
         let now = traffic.counts();
         same = if now == seen { same + 1 } else { 0 };
         seen = now;

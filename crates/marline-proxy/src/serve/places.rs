@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_counted_once_whether_evicted_or_left_and_spoken_ones_stay() {
+    fn places_are_counted_once_and_only_silent_ones_are_evicted() {
         let places = Places::new(PendingLimits { total: 3, per_source: 2 });
         let traffic = Arc::new(Traffic::default());
         traffic.count(0, 1);
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(places.count(), 2, "only the silent connection is evicted");
         drop(silent);
         assert_eq!(places.count(), 2);
-        again_speaks(&again);
+        record_first_bytes(&again);
         let other = places.take_place(source(2), &traffic).unwrap();
         assert_eq!(places.take_place(source(3), &traffic).unwrap_err(), Full::Total);
         assert_eq!(places.take_place(source(1), &traffic).unwrap_err(), Full::Key);
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((table.all, table.by_source.len(), table.silent.len()), (0, 0, 0));
     }
 
-    fn again_speaks(place: &Place) {
+    fn record_first_bytes(place: &Place) {
         let mut table = place.places.lock();
         let silent = table.silent.remove(place.source, place.id).unwrap();
         silent.traffic.count(0, 1);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval};
 use super::{ClientCounts, Server};
 use crate::credentials::{SuspensionReasons, Suspensions};
 use crate::ledger::{Ledger, Moment, PendingCounts, Tally};
-use crate::quota::{ByteQuota, ForClient, QuotaState, period};
+use crate::quota::{ByteQuota, PerClient, QuotaState, period};
 use crate::session::SessionId;
 
 /// Interval at which counts are read.
@@ -25,9 +25,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub struct ClientAllowances {
     /// Byte quotas per month, both directions together.
-    pub quotas: Vec<ForClient<ByteQuota>>,
+    pub quotas: Vec<PerClient<ByteQuota>>,
     /// Limits on concurrent sessions.
-    pub sessions: Vec<ForClient<usize>>,
+    pub sessions: Vec<PerClient<usize>>,
 }
 
 /// A client's quota and its usage.
@@ -84,7 +84,7 @@ pub(super) struct Allowances {
 #[derive(Debug, Default)]
 struct State {
     may: ClientAllowances,
-    book: Option<(Ledger, Suspensions)>,
+    bookkeeping: Option<(Ledger, Suspensions)>,
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     recorded: BTreeMap<Arc<str>, (u64, u64, u64)>,
     /// State of each client's quota that was logged last.
@@ -115,7 +115,7 @@ impl Allowances {
         session: SessionId,
         lifetime: Duration,
     ) -> Result<Option<Box<ConnectionPlace>>, usize> {
-        let Some(most) = ForClient::find(&self.lock().may.sessions, name).copied() else {
+        let Some(most) = PerClient::find(&self.lock().may.sessions, name).copied() else {
             return Ok(None);
         };
         let counts_for = lifetime * 3 / 4;
@@ -126,7 +126,7 @@ impl Allowances {
 
 impl State {
     fn record_counts(&mut self, counts: &[ClientCounts], now_unix_s: u64) {
-        let Some((ledger, _)) = &mut self.book else { return };
+        let Some((ledger, _)) = &mut self.bookkeeping else { return };
         for client in counts {
             let noted = self.recorded.entry(Arc::clone(&client.name)).or_default();
             let now = (client.connections, client.to_targets, client.from_targets);
@@ -140,14 +140,14 @@ impl State {
                 seen: true,
             };
             *noted = now;
-            let quota = ForClient::find(&self.may.quotas, &client.name);
+            let quota = PerClient::find(&self.may.quotas, &client.name);
             ledger.count(&client.name, counted, moment(quota, now_unix_s));
         }
     }
 
     fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
-        let quota = ForClient::find(&self.may.quotas, name)?;
-        let (ledger, _) = self.book.as_ref()?;
+        let quota = PerClient::find(&self.may.quotas, name)?;
+        let (ledger, _) = self.bookkeeping.as_ref()?;
         let tally = ledger.tally_of(name, moment(Some(quota), now_unix_s));
         Some(QuotaUse::new(*quota, &tally, now_unix_s))
     }
@@ -178,7 +178,7 @@ impl State {
                 _ => tracing::info!(client = %name, "quota: within limit again"),
             }
         }
-        if let Some((_, suspensions)) = &self.book {
+        if let Some((_, suspensions)) = &self.bookkeeping {
             suspensions.set(suspended);
         }
     }
@@ -194,13 +194,13 @@ impl Server {
     /// Counts in this ledger from now on and suspends clients by it. `suspensions` must be the one that the
     /// credentials follow.
     pub fn use_ledger(&self, ledger: Ledger, suspensions: Suspensions) {
-        self.allowances.lock().book = Some((ledger, suspensions));
+        self.allowances.lock().bookkeeping = Some((ledger, suspensions));
     }
 
     /// Number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
-        self.allowances.lock().book.as_ref().map_or(0, |(ledger, _)| ledger.failures())
+        self.allowances.lock().bookkeeping.as_ref().map_or(0, |(ledger, _)| ledger.failures())
     }
 
     /// A client's usage of its quota. `None` if it has no quota.
@@ -242,14 +242,14 @@ impl Server {
     }
 
     async fn write_ledger(&self, now_unix_s: u64, force: bool) {
-        let writing = match &mut self.allowances.lock().book {
+        let writing = match &mut self.allowances.lock().bookkeeping {
             Some((ledger, _)) => ledger.begin_write(now_unix_s, force),
             None => None,
         };
         let Some(writing) = writing else { return };
         // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
-        if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().book) {
+        if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping) {
             ledger.finish(written);
         }
     }
@@ -273,7 +273,7 @@ struct OccupiedPlace {
 pub(super) struct ConnectionPlace {
     name: Arc<str>,
     session: SessionId,
-    seats: Arc<Mutex<OccupiedPlaces>>,
+    occupied_places: Arc<Mutex<OccupiedPlaces>>,
 }
 
 fn lock_places(places: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
@@ -302,13 +302,13 @@ impl SessionPlaces {
         } else {
             return None;
         }
-        Some(ConnectionPlace { name: Arc::clone(name), session, seats: Arc::clone(&self.0) })
+        Some(ConnectionPlace { name: Arc::clone(name), session, occupied_places: Arc::clone(&self.0) })
     }
 }
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        let mut seated = lock_places(&self.seats);
+        let mut seated = lock_places(&self.occupied_places);
         let Some(sessions) = seated.get_mut(&self.name) else { return };
         if let Some(occupied) = sessions.get_mut(&self.session) {
             occupied.connections -= 1;
@@ -327,11 +327,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_are_counted_by_those_that_have_connections_and_are_young() {
-        let (seats, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
+    async fn only_young_sessions_with_connections_are_counted() {
+        let (occupied_places, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
         let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
         let counts_for = Duration::from_secs(2_700);
-        let enter = |name: &Arc<str>, session| seats.take_place(name, session, 2, counts_for);
+        let enter = |name: &Arc<str>, session| occupied_places.take_place(name, session, 2, counts_for);
         let first = enter(&name, id(1)).unwrap();
         let again = enter(&name, id(1)).unwrap();
         let second = enter(&name, id(2)).unwrap();
@@ -346,6 +346,6 @@ mod tests {
         let renewed = [4, 5].map(|number| enter(&name, id(number)).unwrap());
         assert!(enter(&name, id(6)).is_none());
         drop((second, third, renewed));
-        assert!(lock_places(&seats.0).is_empty(), "no entry remains");
+        assert!(lock_places(&occupied_places.0).is_empty(), "no entry remains");
     }
 }

@@ -327,7 +327,7 @@ struct Table {
 /// A running handshake. Dropping `_evict` evicts it.
 #[derive(Debug)]
 struct RunningHandshake {
-    since: Instant,
+    started_at: Instant,
     _evict: oneshot::Sender<()>,
 }
 
@@ -386,7 +386,7 @@ impl HandshakeQueue {
         let place = tokio::select! {
             // The semaphore is never closed.
             Ok(place) = places.acquire_owned() => place,
-            () = table.evict_stalled_of(source) => unreachable!("the eviction loop never returns"),
+            () = table.evict_stalled_handshakes(source) => unreachable!("the eviction loop never returns"),
         };
         loop {
             let freed = table.handshake_ended.notified();
@@ -439,7 +439,7 @@ impl Table {
         }
         let (evict, evicted) = oneshot::channel();
         let (id, _) =
-            running.admit(source, RunningHandshake { since: Instant::now(), _evict: evict });
+            running.admit(source, RunningHandshake { started_at: Instant::now(), _evict: evict });
         Some(AdmittedHandshake { id, evicted })
     }
 
@@ -454,7 +454,7 @@ impl Table {
     }
 
     /// Evicts handshakes of a source when they stall. Never returns.
-    async fn evict_stalled_of(&self, source: Source) {
+    async fn evict_stalled_handshakes(&self, source: Source) {
         loop {
             sleep(CHECK_INTERVAL).await;
             let mut running = lock(&self.running);
@@ -467,7 +467,7 @@ impl Table {
 
 impl RunningHandshake {
     fn is_stalled(&self) -> bool {
-        self.since.elapsed() >= STALL_TIME
+        self.started_at.elapsed() >= STALL_TIME
     }
 }
 

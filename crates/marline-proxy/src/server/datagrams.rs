@@ -31,7 +31,7 @@ const SOCKETS_TOTAL: usize = 16_384;
 const LANES_PER_CLIENT: usize = 16;
 const LANES_TOTAL: usize = 4_096;
 /// Time without a keepalive after which the client is considered gone. Its mappings have ended by then.
-const SILENCE: Duration = Duration::from_secs(300);
+const MAX_SILENCE: Duration = Duration::from_secs(300);
 /// Time limit for an answer and for closing.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -126,7 +126,7 @@ impl Server {
         let (lane, ours, filtering) = match service.open_lane(&stream, session, end) {
             Ok(begun) => begun,
             Err(failure) => {
-                self.refuse_request(client, &failure, "datagrams");
+                self.log_refusal(client, &failure, "datagrams");
                 return unsaid.refuse(stream, failure).await;
             }
         };
@@ -201,7 +201,7 @@ async fn read_messages(
     nat: &Nat,
 ) -> ControlEnd {
     loop {
-        match timeout(SILENCE, Message::read(&mut reader)).await {
+        match timeout(MAX_SILENCE, Message::read(&mut reader)).await {
             Ok(Ok(Message::Alive)) => drop(ask.try_send(())),
             Ok(Ok(Message::Path { number, flow })) => nat.lane().add_path(PathId(number), flow),
             Ok(Ok(other)) => {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_race_goes_on_after_a_refusal() {
+    async fn the_race_continues_after_a_refusal() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let open = listener.local_addr().unwrap();
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -211,7 +211,7 @@ mod tests {
         );
     }
     #[tokio::test]
-    async fn a_silent_address_holds_up_the_next_one_for_the_stagger_and_no_longer() {
+    async fn the_next_address_is_tried_after_the_stagger() {
         let (silent, listener) = (Silent::start(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let open = listener.local_addr().unwrap();
         let begun = std::time::Instant::now();

@@ -418,7 +418,7 @@ impl Server {
         match dialed {
             Ok(socket) => Some((stream, unsaid, socket)),
             Err(failure) => {
-                self.refuse_request(client, &failure, "a target");
+                self.log_refusal(client, &failure, "a target");
                 unsaid.refuse(stream, failure).await;
                 None
             }
@@ -469,7 +469,7 @@ impl Server {
 
     /// Counts and logs a refused request. The log omits the target unless the rules forbid it, because an administrator
     /// then has to decide whether to allow it.
-    fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
+    fn log_refusal(&self, client: &Client, failure: &Failure, what: &str) {
         let reason = RefusalReason::from_failure(failure);
         if reason == RefusalReason::Rules {
             return self.refusals.record(reason, &client.name, &failure.text);

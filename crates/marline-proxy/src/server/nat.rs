@@ -40,12 +40,12 @@ use filter::{
     UdpFiltering, UnsolicitedFlow, UnsolicitedRates, UnsolicitedReaction, set_unsolicited,
 };
 use mapped_ports::{MappedPort, MappedPorts};
-use names::LOOKUPS;
+use names::MAX_LOOKUPS;
 
 /// Interval of checks for idle sockets.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest number of datagrams of a flow that wait for the lookup of its name.
-const WAITING: usize = 8;
+const MAX_WAITING_DATAGRAMS: usize = 8;
 /// Largest number of datagrams kept for flows whose Open has not arrived.
 const MAX_EARLY_DATAGRAMS: usize = 16;
 /// Largest number of datagrams read from a socket in one turn.
@@ -73,7 +73,7 @@ enum PeerRoute {
 #[derive(Copy, Clone, Debug)]
 struct Peer {
     address: SocketAddr,
-    way: PeerRoute,
+    route: PeerRoute,
 }
 
 impl Drop for FamilySocket {
@@ -131,7 +131,7 @@ impl Mapping {
         payload: &[u8],
         read: impl FnOnce(Arc<UdpSocket>) -> AbortHandle,
     ) -> io::Result<()> {
-        let Peer { address: to, way } = peer;
+        let Peer { address: to, route } = peer;
         self.sends(now, to);
         let half = if to.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
         let half = match half {
@@ -144,7 +144,7 @@ impl Mapping {
             }
         };
         let send = || send_to(&half.socket, payload, to).map(drop);
-        match way {
+        match route {
             PeerRoute::Allowed => send(),
             PeerRoute::Hairpin => {
                 self.ports.send(to, send).unwrap_or(Err(io::ErrorKind::ConnectionRefused.into()))
@@ -169,7 +169,7 @@ struct State {
     sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
     unsolicited: FlowTable<UnsolicitedFlow>,
-    unasked_rates: UnsolicitedRates,
+    unsolicited_rates: UnsolicitedRates,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
     echoes: Echoes,
@@ -213,7 +213,7 @@ pub(super) struct Nat {
     shared: SharedNatState,
     lookups: Arc<Semaphore>,
     state: Mutex<State>,
-    me: Weak<Nat>,
+    weak_self: Weak<Nat>,
 }
 
 /// Items from the client.
@@ -230,15 +230,15 @@ impl Nat {
             sockets: BTreeMap::new(),
             flows: FlowTable::new(2, MAX_FLOWS),
             unsolicited: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
-            unasked_rates: UnsolicitedRates::default(),
+            unsolicited_rates: UnsolicitedRates::default(),
             early: VecDeque::new(),
             outbox: Outbox::default(),
             echoes: Echoes::default(),
         });
-        let lookups = Arc::new(Semaphore::new(LOOKUPS));
-        Arc::new_cyclic(|me| {
-            let me = Weak::clone(me);
-            Nat { lane, client, rules, filtering, shared, lookups, state, me }
+        let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS));
+        Arc::new_cyclic(|weak_self| {
+            let weak_self = Weak::clone(weak_self);
+            Nat { lane, client, rules, filtering, shared, lookups, state, weak_self }
         })
     }
 
@@ -297,7 +297,7 @@ impl Nat {
                 self.forward(state, now, socket, peer, payload);
             }
             Some((_, Flow::LookedUp(waiting), _)) => {
-                if waiting.len() < WAITING {
+                if waiting.len() < MAX_WAITING_DATAGRAMS {
                     waiting.push(payload.to_vec());
                 } else {
                     count(&self.shared.counters.dropped);
@@ -389,7 +389,7 @@ impl Nat {
     /// Applies the rules to an address.
     fn apply_rules(&self, address: SocketAddr) -> Flow {
         match self.route_to(address) {
-            Ok(way) => Flow::Open { peer: Peer { address, way }, named: false },
+            Ok(route) => Flow::Open { peer: Peer { address, route }, named: false },
             Err(refused) => {
                 tracing::warn!(client = %self.client.name, "datagrams to {address} refused: {refused}");
                 Flow::Refused(refused.code())
@@ -449,7 +449,7 @@ impl Nat {
         }
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
         let read =
-            |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
+            |opened| tokio::spawn(read(Weak::clone(&self.weak_self), opened, socket)).abort_handle();
         match mapping.send(now, peer, payload, read) {
             Ok(()) => {
                 self.client.account.traffic.count(0, payload.len() as u64);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_three_are_asked_and_comments_are_not() {
+    fn the_first_three_resolvers_are_used_and_comments_are_ignored() {
         let text = "# nameserver 192.0.2.9\nnameserver 127.0.0.53 # stub\nnameserver\t2001:db8::1\n\
                     nameserver fe80::1%eth0\nnameserverx 9\nnameserver 1.1.1.1\nnameserver 1.0.0.1";
         let shown: Vec<String> = parse_resolvers(text).iter().map(ToString::to_string).collect();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_counted_under_its_reason() {
+    fn each_refusal_is_counted_under_its_reason() {
         let refusals = Refusals::default();
         for (place, reason) in RefusalReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, place);

@@ -32,16 +32,16 @@ use crate::secret::Digest;
 use crate::transport::Transport;
 
 /// Limits on addresses, per credential and in total.
-const PER_CLIENT: usize = 16;
-const TOTAL: usize = 256;
+const MAX_PER_CLIENT: usize = 16;
+const MAX_TOTAL: usize = 256;
 /// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
-const WAITING: usize = 64;
+const MAX_WAITING_VISITORS: usize = 64;
 /// How long a visitor waits to be accepted.
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
-const SILENCE: Duration = Duration::from_secs(120);
+const MAX_SILENCE: Duration = Duration::from_secs(120);
 /// Time within which the old listener of an address ends.
-const HANDOVER: Duration = Duration::from_secs(2);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Like [`timeout`], but counts only time during which this process was running. If the timer fires late, data may have
 /// arrived that was not read yet, and the wait starts again.
@@ -125,7 +125,7 @@ impl Drop for HeldAddress {
 impl Default for Remotes {
     fn default() -> Self {
         let rules = watch::Sender::new(Arc::from([]));
-        Remotes { state: Arc::default(), rules, places: Quota::new(PER_CLIENT, TOTAL) }
+        Remotes { state: Arc::default(), rules, places: Quota::new(MAX_PER_CLIENT, MAX_TOTAL) }
     }
 }
 
@@ -173,7 +173,7 @@ impl Remotes {
     ) -> Result<(HeldAddress, TcpListener), Failure> {
         self.check(client, wanted)?;
         let displaced = self.displace(client, wanted);
-        let until = Instant::now() + HANDOVER;
+        let until = Instant::now() + HANDOVER_TIMEOUT;
         loop {
             match self.try_hold(client, wanted).await {
                 Err(_) if displaced && Instant::now() < until => {
@@ -199,7 +199,7 @@ impl Remotes {
     ) -> Result<(HeldAddress, TcpListener), Failure> {
         let _place = self.places.take_permit(Arc::clone(&client.name)).map_err(|_| {
             let text = format!(
-                "too many remote forwards: at most {PER_CLIENT} per client and {TOTAL} in total"
+                "too many remote forwards: at most {MAX_PER_CLIENT} per client and {MAX_TOTAL} in total"
             );
             Failure::new(ErrorCode::ResourceExceeded, text)
         })?;
@@ -279,7 +279,7 @@ impl Visitors {
     }
 
     /// Resolves when the first visitor has waited too long.
-    async fn wait_for_late(first: Option<(Instant, VisitorId)>) {
+    async fn wait_for_overdue_visitor(first: Option<(Instant, VisitorId)>) {
         match first {
             Some((at, _)) => sleep_until(at).await,
             None => std::future::pending().await,
@@ -322,7 +322,7 @@ impl Server {
         let (mut held, listener) = match self.remotes.listen_for(client, wanted).await {
             Ok(held) => held,
             Err(failure) => {
-                self.refuse_request(client, &failure, "an address to listen on");
+                self.log_refusal(client, &failure, "an address to listen on");
                 return unsaid.refuse(stream, failure).await;
             }
         };
@@ -348,7 +348,7 @@ impl Server {
         drop((listener, held));
         tracing::info!(client = %name, %address, "remote forward closed");
         match end {
-            ControlEnd::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
+            ControlEnd::Orderly => drop(timeout(HANDOVER_TIMEOUT, stream.shutdown()).await),
             ControlEnd::Refused(failure) => super::refuse(stream, failure).await,
             ControlEnd::Broken => stream.abort(),
         }
@@ -362,7 +362,7 @@ impl Server {
         client: &Client,
     ) -> ControlEnd {
         loop {
-            match running_timeout(SILENCE, Message::read(&mut reader)).await {
+            match running_timeout(MAX_SILENCE, Message::read(&mut reader)).await {
                 Ok(Ok(Message::Alive)) => drop(ask.try_send(())),
                 Ok(Ok(Message::Decline(id))) => {
                     if let Some(visitor) = self.remotes.take_visitor(id, client) {
@@ -396,7 +396,7 @@ impl Server {
         listener: &TcpListener,
         client: &Client,
     ) -> ControlEnd {
-        let places = Arc::new(Semaphore::new(WAITING));
+        let places = Arc::new(Semaphore::new(MAX_WAITING_VISITORS));
         let state = Arc::clone(&self.remotes.state);
         let mut visitors = Visitors { state, queue: VecDeque::new(), places };
         loop {
@@ -410,7 +410,7 @@ impl Server {
                     }
                 }
                 Some(()) = asked.recv() => Message::Alive,
-                () = Visitors::wait_for_late(visitors.queue.front().copied()) => {
+                () = Visitors::wait_for_overdue_visitor(visitors.queue.front().copied()) => {
                     visitors.expire();
                     continue;
                 }

@@ -17,9 +17,9 @@ use crate::session::{LIFETIME, Session, SessionId};
 
 /// Sessions per credential. Beyond it, the oldest is removed. A program needs only one, but several programs may
 /// share a credential.
-const PER_CLIENT: usize = 64;
+const MAX_PER_CLIENT: usize = 64;
 /// Sessions in total. Beyond it, the oldest is removed.
-const TOTAL: usize = 16_384;
+const MAX_TOTAL: usize = 16_384;
 
 /// A known session.
 #[derive(Clone, Debug)]
@@ -73,16 +73,16 @@ impl Table {
 
     fn make_room(&mut self, name: &Arc<str>) {
         let of_client = self.by_client.get(name);
-        let oldest = of_client.filter(|ids| ids.len() >= PER_CLIENT).and_then(VecDeque::front);
+        let oldest = of_client.filter(|ids| ids.len() >= MAX_PER_CLIENT).and_then(VecDeque::front);
         if let Some(id) = oldest.copied() {
             self.remove(id);
         }
-        while self.known.len() >= TOTAL {
+        while self.known.len() >= MAX_TOTAL {
             let Some(id) = self.order.pop_front() else { return };
             self.remove(id);
         }
         // A removed id stays in the order until it reaches the front. This bounds how many do.
-        if self.order.len() >= 2 * TOTAL {
+        if self.order.len() >= 2 * MAX_TOTAL {
             let known = &self.known;
             self.order.retain(|id| known.contains_key(id));
         }

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_direction_goes_on_with_its_next_key_and_never_with_the_old_one() {
+    fn a_direction_continues_only_with_its_next_key() {
         for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
             let new = || Direction::new(cipher, &[1; 32], &[2; 32], b"opening", b"there");
             let (mut seal, mut open, mut stuck) = (new(), new(), new());
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_of_a_silent_stream_take_little() {
+    fn keys_of_a_silent_stream_use_little_memory() {
         assert!(size_of::<Keys>() <= 160, "{} bytes", size_of::<Keys>());
     }
 
     #[test]
-    fn directions_and_connections_have_keys_of_their_own() {
+    fn each_direction_and_connection_has_its_own_keys() {
         let sealed = |binding: u8, label: &[u8]| {
             let mut out = Vec::new();
             let session = [1; 32];

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_until_its_place_is_needed() {
+    fn a_key_is_derived_once_until_its_slot_is_reused() {
         let beside = 3 + CACHED_KEYS as u64;
         assert_eq!(count_derived(&[3, 4, 3, 4]), 2);
         assert_eq!(count_derived(&[3, beside - 1, 3]), 2);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_makes_its_own() {
+    fn each_thread_derives_its_own_keys() {
         assert_eq!((count_derived(&[5]), count_derived(&[5])), (1, 1));
     }
 }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_flows_take_the_room_of_the_bound() {
+    fn a_hundred_thousand_flows_use_bounded_memory() {
         let now = Instant::now();
         let mut table = FlowTable::new(2, MOST);
         const MOST: usize = 4_096;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_by_its_address_until_its_flow_is_gone() {
+    fn a_named_peer_is_found_by_its_address_until_its_flow_is_removed() {
         let now = Instant::now();
         let mut table = FlowTable::new(2, 8);
         let name: Target = "example.org:7".parse().unwrap();

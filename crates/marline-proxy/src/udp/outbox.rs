@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_does_not_fit_beside_its_description_follows_it() {
+    fn a_datagram_that_does_not_fit_with_its_flow_key_follows_it() {
         let peer: Target = "192.0.2.1:443".parse().unwrap();
         let mut outbox = Outbox::default();
         outbox.set_largest(1_210);

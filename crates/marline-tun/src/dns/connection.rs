@@ -12,7 +12,7 @@ use super::query::Query;
 /// Maximum number of concurrent queries of a connection. Further queries are not read until others are answered.
 const MAX_CONCURRENT_QUERIES: usize = 16;
 /// Idle time after which a connection is closed.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for a program to accept an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -56,7 +56,7 @@ async fn next_message(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
         from.read_exact(&mut message).await?;
         std::io::Result::Ok(message)
     };
-    timeout(IDLE, read).await.ok()?.ok()
+    timeout(IDLE_TIMEOUT, read).await.ok()?.ok()
 }
 
 /// Writes a message. Returns false if that fails.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn queries_of_one_connection_are_asked_side_by_side_and_all_are_answered() {
+    async fn concurrent_queries_of_one_connection_are_all_answered() {
         let (mut program, gateway) = tokio::io::duplex(1 << 16);
         let (ask, mut asked) = mpsc::channel(4);
         let serving = tokio::spawn(answer_queries(gateway, ask));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_queries_ends_and_one_that_asks_much_waits() {
+    async fn idle_connections_end_and_busy_ones_wait() {
         let (program, gateway) = tokio::io::duplex(1 << 16);
         let (ask, mut asked) = mpsc::channel(100);
         tokio::spawn(answer_queries(gateway, ask.clone()));

@@ -27,11 +27,11 @@ const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Time to wait for a resolver's answer before the next attempt.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts per resolver.
-const TIMES: usize = 2;
+const ATTEMPTS: usize = 2;
 /// Maximum length of a DNS message over UDP.
 const MAX_MESSAGE_LEN: usize = 4_096;
 /// Maximum number of addresses of one answer that are made direct.
-const ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 /// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
 const MIN_LIFETIME: Duration = Duration::from_secs(300);
 /// Maximum lifetime. After it the name must be resolved again.
@@ -111,7 +111,7 @@ impl DirectNames {
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network, and with it the resolvers, may have changed.
         let resolvers = resolver::host_resolvers(self.gateway);
-        for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
+        for resolver in resolvers.iter().cycle().take(ATTEMPTS * resolvers.len()) {
             match timeout(ANSWER_TIMEOUT, self.exchange(*resolver, query)).await {
                 Ok(Ok(answer)) if message::is_truncated(&answer) => {
                     // A truncated answer is better than none.
@@ -195,7 +195,7 @@ fn excepted_addresses(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddres
         let ttl = Duration::from_secs(ttl_s.into());
         TimedAddress { address, lifetime: ttl.clamp(MIN_LIFETIME, MAX_NAME_LIFETIME) }
     };
-    message::timed_addresses(answer).filter(open).take(ADDRESSES).map(timed).collect()
+    message::timed_addresses(answer).filter(open).take(MAX_ADDRESSES).map(timed).collect()
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_public_addresses_that_are_not_blocked_are_opened() {
+    fn only_public_unblocked_addresses_become_direct() {
         let blocked = vec!["9.9.9.0/24".parse().unwrap()];
         let exceptions = Exceptions::new(Vec::new(), blocked);
         let all = answer(&[
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_for_its_time_within_bounds_and_few_do() {
+    fn lifetimes_and_number_of_addresses_are_bounded() {
         let timed = [("1.1.1.1", 0), ("1.1.1.2", 299), ("1.1.1.3", 3_600), ("1.1.1.4", u32::MAX)];
         let opened = excepted_addresses(&answer(&timed), &Exceptions::default());
         let seconds: Vec<u64> = opened.iter().map(|timed| timed.lifetime.as_secs()).collect();
         assert_eq!(seconds, [300, 300, 3_600, 86_400]);
         let many: Vec<String> = (1..=40).map(|number| format!("1.1.2.{number}")).collect();
         let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 60)).collect();
-        assert_eq!(excepted_addresses(&answer(&many), &Exceptions::default()).len(), ADDRESSES);
+        assert_eq!(excepted_addresses(&answer(&many), &Exceptions::default()).len(), MAX_ADDRESSES);
     }
 }

@@ -16,9 +16,9 @@ const MAX_ANSWER_LEN: usize = 1_232;
 /// Type of the record with the program's maximum UDP answer length.
 const OPT: u16 = 41;
 /// Maximum number of a query's records that are searched for OPT. A query has one or two records.
-const RECORDS: u16 = 8;
+const MAX_QUERY_RECORDS: u16 = 8;
 /// Maximum number of labels in a name, which has at most 255 bytes, with at least two bytes per label.
-const LABELS: usize = 128;
+const MAX_LABELS: usize = 128;
 
 /// Types of records whose data name another host to use instead: CNAME, DNAME, and SVCB and HTTPS (RFC 9460).
 const CNAME: u16 = 5;
@@ -69,7 +69,7 @@ fn udp_size(query: &[u8]) -> Option<u16> {
     let mut at = after_questions(query)?;
     let records =
         [count(6)?, count(8)?, count(10)?].iter().fold(0, |a: u16, b| a.saturating_add(*b));
-    for _ in 0..records.min(RECORDS) {
+    for _ in 0..records.min(MAX_QUERY_RECORDS) {
         at = after_name(query, at)?;
         let (kind, class) = (count(at)?, count(at + 2)?);
         if kind == OPT {
@@ -122,7 +122,7 @@ fn read_name_at(message: &[u8], at: usize) -> Option<String> {
 /// each below the previous one, so that there are no loops. Returns `None` if the name is invalid.
 fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String> {
     let mut name = String::new();
-    for _ in 0..LABELS {
+    for _ in 0..MAX_LABELS {
         let len = usize::from(*message.get(at)?);
         match len {
             0 => return Some(name),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_answer_is_cut_to_its_question_and_says_so() {
+    fn a_long_answer_is_truncated_to_its_question() {
         let mut answer = query(&[7; 2_000], 9);
         answer[2] |= RESPONSE;
         let whole = answer.clone();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_repeats_the_question_and_nothing_of_the_rest() {
+    fn a_failure_repeats_only_the_question() {
         let asked = query(&opt(900), 1);
         let answer = without_records(&asked, SERVFAIL).unwrap();
         assert_eq!(answer.len(), query(&[], 0).len());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_in_lower_case_and_addresses_beside_other_records() {
+    fn names_are_lowercased_and_addresses_found_among_other_records() {
         let asked = query(&[], 0);
         assert_eq!(question_name(&asked).as_deref(), Ok("a.example"));
         assert_eq!(question_name(&asked.to_ascii_uppercase()).as_deref(), Ok("a.example"));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_has_one_question_with_a_name_that_is_spelled_out() {
+    fn a_query_has_one_question_with_an_uncompressed_name() {
         let good = b"\x01A\x07Blocked\x00";
         assert_eq!(question_name(&message(&[good], &[])).as_deref(), Ok("a.blocked"));
         assert_eq!(question_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root zone");

@@ -37,11 +37,11 @@ use crate::resolver::Resolvers;
 use crate::warning_limit::WarningLimit;
 
 /// Maximum number of queries that wait to be sent.
-pub(crate) const QUEUED: usize = 512;
+pub(crate) const MAX_QUEUED_QUERIES: usize = 512;
 /// Time after which a connection without queries is closed. Resolvers do not keep idle connections longer.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a resolver's answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Forwarder of queries to the first resolver that can be reached.
 pub(crate) struct Forwarder<O> {
@@ -115,7 +115,7 @@ impl<O: Open> Forwarder<O> {
             "DNS queries fail: the resolver {resolver} cannot be reached through the server: {error} \
              (choose another with --dns ADDRESS)"
         );
-        if self.warnings.admits(&text) {
+        if self.warnings.should_log(&text) {
             tracing::warn!("{text}");
         }
     }
@@ -141,7 +141,7 @@ impl<O: Open> Forwarder<O> {
         loop {
             let until = pending
                 .oldest_start()
-                .map_or_else(|| Instant::now() + IDLE, |since| since + ANSWER);
+                .map_or_else(|| Instant::now() + IDLE_TIMEOUT, |since| since + ANSWER_TIMEOUT);
             tokio::select! {
                 query = self.queries.recv(), if pending.has_room() => {
                     let Some(query) = query else { return };
@@ -169,7 +169,7 @@ impl<O: Open> Forwarder<O> {
             to.write_all(&messages).await?;
             to.flush().await
         };
-        matches!(timeout(ANSWER, write).await, Ok(Ok(())))
+        matches!(timeout(ANSWER_TIMEOUT, write).await, Ok(Ok(())))
     }
 
     /// Passes on the complete answers among the received bytes.
@@ -221,7 +221,7 @@ async fn end<S: Transport>(from: ReadHalf<S>, to: WriteHalf<S>, in_order: bool) 
         stream.shutdown().await?;
         stream.read(&mut [0]).await
     };
-    if matches!(timeout(IDLE, rest).await, Ok(Ok(0))) {
+    if matches!(timeout(IDLE_TIMEOUT, rest).await, Ok(Ok(0))) {
         stream.finish();
     }
 }

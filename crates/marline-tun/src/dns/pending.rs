@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 2;
 struct PendingQuery {
     query: Query,
     attempts: u32,
-    since: Instant,
+    started_at: Instant,
     /// True if the query was sent on the current connection.
     sent: bool,
 }
@@ -25,45 +25,45 @@ struct PendingQuery {
 /// Pending queries of the forwarder.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueries {
-    asked: BTreeMap<u16, PendingQuery>,
+    pending: BTreeMap<u16, PendingQuery>,
     next: u16,
 }
 
 impl PendingQueries {
     pub(super) fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.pending.is_empty()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.asked.len() < MAX_QUERIES
+        self.pending.len() < MAX_QUERIES
     }
 
     /// Adds a query. A message that is not a query is dropped.
     pub(super) fn add(&mut self, query: Query) {
         if message::is_query(&query.message) {
-            self.insert(PendingQuery { query, attempts: 0, since: Instant::now(), sent: false });
+            self.insert(PendingQuery { query, attempts: 0, started_at: Instant::now(), sent: false });
         }
     }
 
     /// Start time of the query that has waited longest.
     pub(super) fn oldest_start(&self) -> Option<Instant> {
-        self.asked.values().map(|asked| asked.since).min()
+        self.pending.values().map(|pending| pending.started_at).min()
     }
 
-    fn insert(&mut self, asked: PendingQuery) {
-        while self.asked.contains_key(&self.next) {
+    fn insert(&mut self, pending: PendingQuery) {
+        while self.pending.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
-        self.asked.insert(self.next, asked);
+        self.pending.insert(self.next, pending);
         self.next = self.next.wrapping_add(1);
     }
 
     /// Encodes the queries not sent yet for DNS over TCP, with our own numbers.
     pub(super) fn encode_unsent(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (number, asked) in self.asked.iter_mut().filter(|(_, asked)| !asked.sent) {
-            (asked.sent, asked.attempts) = (true, asked.attempts + 1);
-            let message = &asked.query.message;
+        for (number, pending) in self.pending.iter_mut().filter(|(_, pending)| !pending.sent) {
+            (pending.sent, pending.attempts) = (true, pending.attempts + 1);
+            let message = &pending.query.message;
             // A datagram is shorter than 64 KiB.
             bytes.extend((message.len() as u16).to_be_bytes());
             bytes.extend(number.to_be_bytes());
@@ -78,7 +78,7 @@ impl PendingQueries {
         if !message::is_answer(answer) {
             return None;
         }
-        let PendingQuery { query, .. } = self.asked.remove(&number)?;
+        let PendingQuery { query, .. } = self.pending.remove(&number)?;
         let mut answer = answer.to_vec();
         answer[..2].copy_from_slice(&query.message[..2]);
         Some((query, answer))
@@ -88,11 +88,11 @@ impl PendingQueries {
     /// their attempts.
     pub(super) fn renumber(&mut self) -> Vec<Query> {
         let mut failed = Vec::new();
-        for asked in std::mem::take(&mut self.asked).into_values() {
-            if asked.attempts >= ATTEMPTS {
-                failed.push(asked.query);
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            if pending.attempts >= ATTEMPTS {
+                failed.push(pending.query);
             } else {
-                self.insert(PendingQuery { sent: false, ..asked });
+                self.insert(PendingQuery { sent: false, ..pending });
             }
         }
         failed
@@ -100,6 +100,6 @@ impl PendingQueries {
 
     /// Removes all queries.
     pub(super) fn take_all(&mut self) -> Vec<Query> {
-        std::mem::take(&mut self.asked).into_values().map(|asked| asked.query).collect()
+        std::mem::take(&mut self.pending).into_values().map(|pending| pending.query).collect()
     }
 }

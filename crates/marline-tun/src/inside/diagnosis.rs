@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_that_forbids_it_is_named() {
+    fn the_forbidding_setting_is_named() {
         for (path, value, word) in [
             (
                 "/proc/sys/kernel/unprivileged_userns_clone",

@@ -17,7 +17,7 @@ use super::running::RunningProgram;
 use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
 /// Maximum length of an error message from the half outside, in bytes.
-const TEXT: usize = 4_096;
+const MAX_TEXT_BYTES: usize = 4_096;
 
 /// One half of the process.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Program {
         rustix::net::sendmsg(&self.other, &bytes, &mut control, SendFlags::NOSIGNAL)
             .context("the carrying process exited")?;
         drop(tun);
-        let mut text = vec![0; TEXT];
+        let mut text = vec![0; MAX_TEXT_BYTES];
         let (len, _) = rustix::net::recv(&self.other, &mut text[..], RecvFlags::empty())?;
         match text[..len].split_first() {
             Some((b'+', _)) => Ok(()),
@@ -158,7 +158,7 @@ impl OuterProcess {
 
     /// Sends an error to the other half, which shows it to the user.
     pub fn failed(self, error: &str) {
-        let end = error.floor_char_boundary(TEXT - 1);
+        let end = error.floor_char_boundary(MAX_TEXT_BYTES - 1);
         self.send_text(&format!("-{}", &error[..end]));
     }
 

@@ -12,12 +12,12 @@ const MAX_HOSTS: usize = 4_096;
 /// Maximum number of hosts per name, which may have other addresses in each answer.
 const MAX_HOSTS_PER_NAME: usize = 64;
 /// Extension for an expired host that is in use, after which it is checked again.
-const EXTENSION: Duration = Duration::from_secs(60);
+const LIFETIME_EXTENSION: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 struct Host {
     name: String,
-    until: Instant,
+    expires_at: Instant,
 }
 
 /// Result of adding a host.
@@ -37,9 +37,9 @@ pub(super) struct DirectHosts {
 
 impl DirectHosts {
     /// Adds a host for a name, or extends its lifetime.
-    pub(super) fn open(&mut self, name: &str, address: IpAddr, until: Instant) -> AddOutcome {
+    pub(super) fn open(&mut self, name: &str, address: IpAddr, expires_at: Instant) -> AddOutcome {
         if let Some(host) = self.hosts.get_mut(&address) {
-            host.until = host.until.max(until);
+            host.expires_at = host.expires_at.max(expires_at);
             return AddOutcome { is_new: false, evicted: None };
         }
         let of_name = |host: &Host| host.name == name;
@@ -54,13 +54,13 @@ impl DirectHosts {
         if let Some(evicted) = evicted {
             self.remove(evicted);
         }
-        self.hosts.insert(address, Host { name: name.to_owned(), until });
+        self.hosts.insert(address, Host { name: name.to_owned(), expires_at });
         AddOutcome { is_new: true, evicted }
     }
 
     fn next_expiry(&self, among: impl Fn(&Host) -> bool) -> Option<IpAddr> {
         let among = self.hosts.iter().filter(|(_, host)| among(host));
-        among.min_by_key(|(_, host)| host.until).map(|(address, _)| *address)
+        among.min_by_key(|(_, host)| host.expires_at).map(|(address, _)| *address)
     }
 
     pub(super) fn remove(&mut self, address: IpAddr) {
@@ -74,18 +74,18 @@ impl DirectHosts {
 
     /// Returns true if a host has expired.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.hosts.values().any(|host| host.until <= now)
+        self.hosts.values().any(|host| host.expires_at <= now)
     }
 
     /// Removes expired hosts. Those in use are extended.
     pub(super) fn expire(&mut self, now: Instant, in_use: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let mut expired = Vec::new();
         self.hosts.retain(|address, host| {
-            if host.until > now {
+            if host.expires_at > now {
                 return true;
             }
             if in_use.contains(address) {
-                host.until = now + EXTENSION;
+                host.expires_at = now + LIFETIME_EXTENSION;
                 return true;
             }
             expired.push(*address);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_goes_when_its_time_is_over_unless_it_is_in_use() {
+    fn expired_hosts_are_removed_unless_in_use() {
         let (mut hosts, start) = (DirectHosts::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         assert!(hosts.open("a.example", address(1), after(300)).is_new);
@@ -127,18 +127,18 @@ mod tests {
     #[test]
     fn direct_hosts_are_limited_per_name_and_in_total() {
         let (mut hosts, start) = (DirectHosts::default(), Instant::now());
-        let until = |number: u32| start + Duration::from_secs(300 + u64::from(number));
+        let expires_at = |number: u32| start + Duration::from_secs(300 + u64::from(number));
         for number in 0..MAX_HOSTS_PER_NAME as u32 {
-            assert_eq!(hosts.open("many.example", address(number), until(number)).evicted, None);
+            assert_eq!(hosts.open("many.example", address(number), expires_at(number)).evicted, None);
         }
-        let further = hosts.open("many.example", address(5_000), until(5_000));
+        let further = hosts.open("many.example", address(5_000), expires_at(5_000));
         assert_eq!(further, AddOutcome { is_new: true, evicted: Some(address(0)) });
         for number in MAX_HOSTS_PER_NAME as u32..MAX_HOSTS as u32 {
             let name = format!("{number}.example");
-            assert_eq!(hosts.open(&name, address(number), until(number)).evicted, None);
+            assert_eq!(hosts.open(&name, address(number), expires_at(number)).evicted, None);
         }
         assert_eq!(hosts.hosts.len(), MAX_HOSTS);
-        let further = hosts.open("one.example", address(6_000), until(6_000));
+        let further = hosts.open("one.example", address(6_000), expires_at(6_000));
         assert_eq!(further.evicted, Some(address(1)));
         assert_eq!(hosts.hosts.len(), MAX_HOSTS);
     }

@@ -29,7 +29,7 @@ use super::routing::{
 /// Priority of unreachable routes, after all others.
 const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
-const INTERFACES: usize = 256;
+const MAX_INTERFACES: usize = 256;
 /// All users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
@@ -217,7 +217,7 @@ impl Routing {
             } else if name.as_deref() == Some(GATEWAY_INTERFACE) {
                 facts.gateway = Some(link.header.index);
             } else if let Some(name) = name
-                && facts.interfaces.len() < INTERFACES
+                && facts.interfaces.len() < MAX_INTERFACES
             {
                 facts.interfaces.push((name, link.header.index));
             }

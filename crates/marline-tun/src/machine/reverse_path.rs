@@ -14,7 +14,7 @@ const CONF: &str = "/proc/sys/net/ipv4/conf";
 const STRICT: u8 = 1;
 const LOOSE_MODE: u8 = 2;
 /// File with the value of `all` before the change.
-const RECORD: &str = "rp_filter";
+const RECORD_NAME: &str = "rp_filter";
 
 /// Loosens the filter if it is strict on any interface. The previous value is recorded so that it can be restored.
 pub(super) fn loosen_filter() {
@@ -26,7 +26,7 @@ pub(super) fn loosen_filter() {
     if !strict_somewhere || before >= LOOSE_MODE {
         return;
     }
-    let recorded = records::file(RECORD).and_then(|path| fs::write(path, before.to_string()));
+    let recorded = records::file(RECORD_NAME).and_then(|path| fs::write(path, before.to_string()));
     if let Err(error) = recorded {
         tracing::warn!("net.ipv4.conf.all.rp_filter will not be restored to {before}: {error}");
     }
@@ -43,7 +43,7 @@ pub(super) fn loosen_filter() {
 
 /// Restores the recorded value if it was changed.
 pub(super) fn restore() {
-    let Ok(record) = records::file(RECORD) else { return };
+    let Ok(record) = records::file(RECORD_NAME) else { return };
     let Ok(before) = fs::read_to_string(&record) else { return };
     let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE_MODE) else {
         return;

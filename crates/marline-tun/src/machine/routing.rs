@@ -51,7 +51,7 @@ pub(super) const JUMP_TARGET_PRIORITY: u32 = 5_499;
 /// Priority of rules for replies on connections, relative to the start of a set.
 const REPLY_PRIORITY: u32 = 3;
 /// Priority of the switch's rules for hosts that are direct because of their names.
-const DIRECT_HOST: u32 = KILL_SWITCH_PRIORITIES.start + 20;
+const DIRECT_HOST_PRIORITY: u32 = KILL_SWITCH_PRIORITIES.start + 20;
 
 /// Link-specific networks, which the machine's own routing handles.
 const LINK_SPECIFIC_NETWORKS: [(IpAddr, u8); 5] = [
@@ -246,12 +246,12 @@ impl RoutingSettings {
             }
             planned.next();
             if self.kill_switch || self.has_domain_exceptions || facts.holds_bound_names {
-                add_bound_names(&mut planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
+                add_bound_query_rules(&mut planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
             }
             planned.next();
             // Programs that open the login page of a network use its resolver.
             if !self.has_domain_exceptions {
-                add_bound_names(&mut planned, facts, ipv6, Verdict::OwnRules);
+                add_bound_query_rules(&mut planned, facts, ipv6, Verdict::OwnRules);
             }
             planned.next();
             for transport in TRANSPORTS {
@@ -296,7 +296,7 @@ impl RoutingSettings {
         planned.next();
         let hosts = facts.direct_hosts.iter().filter(|host| host.is_ipv6() == ipv6);
         planned.rules.extend(hosts.map(|host| direct_host_rule(*host)));
-        planned.priority = DIRECT_HOST + 1;
+        planned.priority = DIRECT_HOST_PRIORITY + 1;
         planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
         let all = [Selector::All];
         let through: Vec<Selector> = self
@@ -311,7 +311,7 @@ impl RoutingSettings {
 
     /// Keeps DNS queries from leaving.
     fn add_dns_block_rules(&self, planned: &mut PlannedRules, facts: &MachineState, ipv6: bool) {
-        add_bound_names(planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
+        add_bound_query_rules(planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
         planned.next();
         planned.block(&TRANSPORTS.map(Selector::Names), ipv6);
     }
@@ -341,7 +341,7 @@ impl RoutingSettings {
 
     /// Routes of one family for the switch, which is effective even without them: they make the reverse path filter
     /// accept the server's replies, and prevent sockets bound to an interface from querying that network's resolver.
-    pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &MachineState) -> Vec<Route> {
+    pub(super) fn kill_switch_routes(&self, ipv6: bool, facts: &MachineState) -> Vec<Route> {
         if ipv6 {
             return Vec::new();
         }
@@ -393,7 +393,7 @@ pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
 /// Rule of the switch that lets traffic pass to a host that is direct because of its name.
 pub(super) fn direct_host_rule(address: IpAddr) -> Rule {
     let selector = Selector::To(Cidr::containing(address, u8::MAX));
-    Rule { priority: DIRECT_HOST, selector, verdict: Verdict::OwnRules }
+    Rule { priority: DIRECT_HOST_PRIORITY, selector, verdict: Verdict::OwnRules }
 }
 
 /// Route that makes a host direct, in the table for general traffic.
@@ -403,7 +403,7 @@ pub(super) fn direct_host(address: IpAddr) -> Route {
 
 /// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver
 /// also counts as bound, and without a route none could be sent.
-fn add_bound_names(planned: &mut PlannedRules, facts: &MachineState, ipv6: bool, verdict: Verdict) {
+fn add_bound_query_rules(planned: &mut PlannedRules, facts: &MachineState, ipv6: bool, verdict: Verdict) {
     for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
         for transport in TRANSPORTS {
             planned.add(Selector::NamesBoundTo(transport, name.clone()), verdict);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_of_hosts_is_heeded_without_its_comments() {
+    fn hosts_file_entries_are_read_without_comments() {
         let text = "192.0.2.1 a.example b # c\n2001:db8::1\tA.example\n# 192.0.2.9 a.example\nnonsense a.example";
         let found =
             |host| parse_hosts(text, host).iter().map(ToString::to_string).collect::<Vec<_>>();

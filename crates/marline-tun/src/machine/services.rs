@@ -13,9 +13,9 @@ use super::routing::InboundConnection;
 const MAX_CONNECTIONS: usize = 256;
 
 /// States of `/proc/net/tcp`.
-const LISTENING: &str = "0A";
+const LISTENING_STATE: &str = "0A";
 /// States in which either end still sends: established, and the two ends of a shutdown.
-const OPEN: [&str; 5] = ["01", "04", "05", "08", "09"];
+const OPEN_STATES: [&str; 5] = ["01", "04", "05", "08", "09"];
 
 /// Currently open inbound connections.
 pub(super) fn inbound() -> Vec<InboundConnection> {
@@ -49,9 +49,9 @@ fn connections(tables: &str) -> BTreeSet<InboundConnection> {
             continue;
         };
         let (Some((_, port)), Some((peer, _))) = (end(local), end(remote)) else { continue };
-        if state == LISTENING {
+        if state == LISTENING_STATE {
             listening.insert(port);
-        } else if OPEN.contains(&state) && !peer.is_loopback() {
+        } else if OPEN_STATES.contains(&state) && !peer.is_loopback() {
             connected.insert(InboundConnection { port, peer });
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_from_elsewhere_to_listening_ports_are_found() {
+    fn inbound_connections_to_listening_ports_are_found() {
         const ESTABLISHED: &str = "01";
         let hex = |v4: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(v4));
         let mapped = |v4: [u8; 4]| {
@@ -97,19 +97,19 @@ mod tests {
         };
         let text = [
             "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned(),
-            line(&any, 22, &any, LISTENING),
+            line(&any, 22, &any, LISTENING_STATE),
             line(&hex([192, 0, 2, 1]), 22, &hex([203, 0, 113, 9]), ESTABLISHED),
             // Local to this machine.
-            line(&any, 631, &any, LISTENING),
+            line(&any, 631, &any, LISTENING_STATE),
             line(&hex([127, 0, 0, 1]), 631, &hex([127, 0, 0, 1]), ESTABLISHED),
             line(&mapped([127, 0, 0, 1]), 631, &mapped([127, 0, 0, 1]), ESTABLISHED),
             // Closed.
-            line(&any, 80, &any, LISTENING),
+            line(&any, 80, &any, LISTENING_STATE),
             line(&hex([192, 0, 2, 1]), 80, &hex([203, 0, 113, 9]), "06"),
             // No listener on the port, so it is outgoing.
             line(&hex([192, 0, 2, 1]), 40_000, &hex([203, 0, 113, 9]), ESTABLISHED),
             // IPv6.
-            line(&"0".repeat(32), 443, &"0".repeat(32), LISTENING),
+            line(&"0".repeat(32), 443, &"0".repeat(32), LISTENING_STATE),
             line(&mapped([192, 0, 2, 1]), 443, &mapped([203, 0, 113, 8]), ESTABLISHED),
             "cut sho".to_owned(),
         ];

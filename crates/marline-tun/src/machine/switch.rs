@@ -63,7 +63,7 @@ impl Switch {
         if let Err(error) = looked {
             tracing::debug!("interfaces cannot be listed: {error:#}");
         }
-        for route in self.settings.routes_of_switch(false, &self.facts) {
+        for route in self.settings.kill_switch_routes(false, &self.facts) {
             // An interface that is down accepts no route, but it does not send either.
             if let Err(error) = self.routing.add_route(route, 0).await {
                 tracing::debug!("{error:#}");

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kill_switch_is_removed_only_if_a_person_has_asked_for_the_end() {
+    fn a_kill_switch_is_removed_only_at_the_users_request() {
         for (written, extent) in [
             (&b""[..], None),
             (b"+", Some(CleanupExtent::Everything)),

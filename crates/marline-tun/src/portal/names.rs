@@ -12,15 +12,15 @@ use crate::dns::message;
 
 /// Time to wait for an answer, and number of attempts per query.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-const TIMES: usize = 3;
+const ATTEMPTS: usize = 3;
 /// Maximum length of a DNS message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 65_535;
 /// Buffer size in each direction, in bytes.
-const BUFFER: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// Opens a stream to a resolver.
-pub(super) fn stream_to(way: PortalOpener, resolver: SocketAddr) -> PortalStream {
-    let (ours, theirs) = duplex(BUFFER);
+pub(super) fn open_dns_stream(way: PortalOpener, resolver: SocketAddr) -> PortalStream {
+    let (ours, theirs) = duplex(BUFFER_BYTES);
     tokio::spawn(async move {
         if let Err(error) = answer_all(&way, resolver, ours).await {
             tracing::debug!(%resolver, "DNS failed: {error}");
@@ -57,7 +57,7 @@ pub(super) async fn query_resolver(
 ) -> io::Result<Vec<u8>> {
     let socket = way.datagrams(resolver).await?;
     let mut buffer = vec![0; MAX_MESSAGE_BYTES];
-    for _ in 0..TIMES {
+    for _ in 0..ATTEMPTS {
         socket.send(query).await?;
         let answered = timeout(ANSWER_TIMEOUT, async {
             loop {

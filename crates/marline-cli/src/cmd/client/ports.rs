@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ports_come_go_and_change_where_they_lead_without_being_closed() {
+    async fn ports_change_targets_without_being_closed() {
         let (mut ports, mut begun) = Ports::new();
         let first = wanted_port("127.0.0.1:0", None);
         let change = ports.prepare(std::slice::from_ref(&first)).unwrap();

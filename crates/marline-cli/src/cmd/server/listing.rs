@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use marline_proxy::credentials::Store;
 use marline_proxy::ledger;
-use marline_proxy::quota::{ForClient, date, short_bytes};
+use marline_proxy::quota::{PerClient, date, short_bytes};
 use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Client
     });
     let now_unix_s = unix_s();
     let clients = credentials.list().iter().map(|credential| {
-        let quota = ForClient::find(&quotas, &credential.name);
+        let quota = PerClient::find(&quotas, &credential.name);
         let tally = tallies.get(&*credential.name).cloned().unwrap_or_default();
         let tally = tally.counts_in_period(moment(quota, now_unix_s));
         Client {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten_and_nothing_half_made() {
+    fn setup_overwrites_nothing_and_leaves_no_partial_files() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("server.toml");
         let error = init(&file, listening("0.0.0.0:7777"), "first").unwrap_err();

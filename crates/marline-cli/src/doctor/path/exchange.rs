@@ -28,9 +28,9 @@ const LARGE_BYTES: [usize; 2] = [600, 1_100];
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST_BYTES: usize = 138_800;
 /// Time limit for opening a connection. The client sends SYNs without options only after seven seconds.
-const OPENING: Duration = Duration::from_secs(20);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time without received data.
-const SILENCE: Duration = Duration::from_secs(25);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Result of the exchange.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
     let nonce =
         clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
     let mut exchanged = ExchangeResult { nonce, ..ExchangeResult::default() };
-    let opened = match timeout(OPENING, client.connect(server)).await {
+    let opened = match timeout(OPEN_TIMEOUT, client.connect(server)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::new(error))),
         Err(_) => Err("no answer".to_owned()),
@@ -112,7 +112,7 @@ async fn exchange_bytes(stream: &mut Stream, exchanged: &mut ExchangeResult) -> 
         let [first, second] = if number % 3 == 2 { LARGE_BYTES } else { SMALL_BYTES };
         stream.write_all(&pattern_bytes(exchanged.right, first)).await?;
         stream.write_all(&pattern_bytes(exchanged.right + first, second)).await?;
-        read_right(stream, exchanged, first + second).await?;
+        read_pattern(stream, exchanged, first + second).await?;
         sleep(PAUSE).await;
     }
     let burst = pattern_bytes(exchanged.right, BURST_BYTES);
@@ -122,7 +122,7 @@ async fn exchange_bytes(stream: &mut Stream, exchanged: &mut ExchangeResult) -> 
         writer.shutdown().await
     };
     let read = async {
-        read_right(&mut reader, exchanged, BURST_BYTES).await?;
+        read_pattern(&mut reader, exchanged, BURST_BYTES).await?;
         let mut rest = Vec::new();
         with_read_timeout(reader.read_to_end(&mut rest)).await.map(|_| ())
     };
@@ -130,11 +130,11 @@ async fn exchange_bytes(stream: &mut Stream, exchanged: &mut ExchangeResult) -> 
 }
 
 async fn with_read_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(SILENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
+    timeout(SILENCE_TIMEOUT, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 /// Reads `count` bytes and compares them with the pattern.
-async fn read_right(
+async fn read_pattern(
     reader: &mut (impl AsyncReadExt + Unpin),
     exchanged: &mut ExchangeResult,
     bytes: usize,

@@ -21,7 +21,7 @@ use super::exchange::{ANSWER, GREETING};
 use super::seen::{self, SeenSegment};
 
 /// Largest number of recorded segments.
-const LOG: usize = 65_536;
+const MAX_LOGGED_SEGMENTS: usize = 65_536;
 /// Largest number of concurrent connections.
 const MAX_CONNECTIONS: usize = 32;
 /// Largest number of connections for which reports can be requested.
@@ -47,7 +47,7 @@ struct Responder {
 
 /// A server to be bound at this address, with a carrier of raw sockets, and the log of its segments.
 pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
-    let log = SegmentLog::new(LOG);
+    let log = SegmentLog::new(MAX_LOGGED_SEGMENTS);
     let mut server = Server::builder();
     server.listen(listen).segment_log(log.clone());
     server.transport_mut().linger(Linger::new(Duration::from_secs(20)));

@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
 /// Bytes that may wait even if no memory is free.
-const FLOOR: u64 = 16 << 10;
+const MIN_BYTES: u64 = 16 << 10;
 /// Granularity of the memory charge in bytes.
-const STEP: u64 = 4 << 10;
+const CHARGE_STEP_BYTES: u64 = 4 << 10;
 /// Memory of an item in addition to its payload, in bytes.
 const ITEM_BYTES: u64 = 128;
 
@@ -31,18 +31,18 @@ impl InboxContents {
             return false;
         }
         let account = self.charge.account();
-        if after > self.charge.bytes() && after > account.allowance().max(FLOOR) {
+        if after > self.charge.bytes() && after > account.allowance().max(MIN_BYTES) {
             account.note_wait();
             return false;
         }
-        self.charge.resize_in_steps(after, STEP);
+        self.charge.resize_in_steps(after, CHARGE_STEP_BYTES);
         self.bytes = after;
         true
     }
 
     fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        self.charge.resize_in_steps(self.bytes, STEP);
+        self.charge.resize_in_steps(self.bytes, CHARGE_STEP_BYTES);
     }
 }
 
@@ -121,11 +121,11 @@ mod tests {
             let taken = (0..1_000).filter(|_| delivery.push(7, payload)).count();
             assert_eq!(taken, number, "of {payload} bytes");
             let held = taken as u64 * (payload as u64 + ITEM_BYTES);
-            assert!((held..=held + STEP).contains(&account.used()), "{held}, {}", account.used());
+            assert!((held..=held + CHARGE_STEP_BYTES).contains(&account.used()), "{held}, {}", account.used());
             for _ in 0..taken {
                 assert_eq!(inbox.recv().await, Some(7));
             }
-            assert!(account.used() < 2 * STEP, "{}", account.used());
+            assert!(account.used() < 2 * CHARGE_STEP_BYTES, "{}", account.used());
             assert!(delivery.push(7, payload), "there is room again");
             drop((delivery, inbox));
             assert_eq!(account.used(), 0, "including the queued items");
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_an_inbox_holds_little_and_something() {
+    fn an_inbox_keeps_its_minimum_when_memory_is_short() {
         let budget = MemoryBudget::new(Some(1_000_000));
         let (other, account) = (budget.account(u64::MAX), budget.account(u64::MAX));
         let _full = other.charge(MemoryKind::Send, 1_000_000);
         let (delivery, _inbox) = inbox(&account);
         let taken = (0..1_000).filter(|_| delivery.push((), 1_316)).count();
         assert_eq!(taken, 11);
-        assert!(account.used() <= FLOOR && account.wait_count() > 0);
+        assert!(account.used() <= MIN_BYTES && account.wait_count() > 0);
     }
 }

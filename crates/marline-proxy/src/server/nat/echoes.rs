@@ -93,7 +93,7 @@ impl Nat {
     }
 
     /// Handles an answer to an echo request.
-    fn on_answer_of_host(&self, socket: u32, answer: &EchoAnswer<'_>) {
+    fn on_host_answer(&self, socket: u32, answer: &EchoAnswer<'_>) {
         let item = match *answer {
             EchoAnswer::Reply { from, sequence, data } => {
                 let from = from.to_canonical();
@@ -125,7 +125,7 @@ async fn read(nat: Weak<Nat>, socket: Arc<EchoSocket>, number: u32) {
     loop {
         let mut gone = false;
         let heard = socket.answers(|answer| match nat.upgrade() {
-            Some(nat) => nat.on_answer_of_host(number, answer),
+            Some(nat) => nat.on_host_answer(number, answer),
             None => gone = true,
         });
         if heard.await.is_err() || gone {

@@ -29,30 +29,30 @@ pub enum UdpFiltering {
 }
 
 /// Rate of datagrams without a flow, per source.
-const PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
+const RATE_PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// Rate of datagrams without a flow, for all sources of one client.
 const TOTAL_RATE: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
 /// Largest number of sources that are remembered.
-const SOURCES: usize = 256;
+const MAX_SOURCES: usize = 256;
 
 /// Rate limits on what arrives at a client's mapped ports from peers without a flow.
 #[derive(Debug)]
 pub(super) struct UnsolicitedRates {
-    in_all: RateLimit,
+    total_limit: RateLimit,
     by_source: RateLimits<Source>,
 }
 
 impl Default for UnsolicitedRates {
     fn default() -> Self {
-        let by_source = RateLimits::new(PER_SOURCE, SOURCES);
-        UnsolicitedRates { in_all: RateLimit::new(TOTAL_RATE), by_source }
+        let by_source = RateLimits::new(RATE_PER_SOURCE, MAX_SOURCES);
+        UnsolicitedRates { total_limit: RateLimit::new(TOTAL_RATE), by_source }
     }
 }
 
 impl UnsolicitedRates {
     /// Takes one more datagram from `address`. True if it is within the limits.
     pub(super) fn try_take(&mut self, address: IpAddr, now: Instant) -> bool {
-        self.by_source.try_take(Source::of(address), now) && self.in_all.try_take(now)
+        self.by_source.try_take(Source::of(address), now) && self.total_limit.try_take(now)
     }
 }
 
@@ -60,7 +60,7 @@ impl UnsolicitedRates {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct UnsolicitedFlow {
     known: UnsolicitedReaction,
-    way: PeerRoute,
+    route: PeerRoute,
 }
 
 /// The client's reaction to a flow that the server opened.
@@ -83,14 +83,14 @@ impl Nat {
         from: SocketAddr,
         payload: &[u8],
     ) {
-        let Some(way) = self.admit_unsolicited(state, now, key.socket, from) else {
+        let Some(route) = self.admit_unsolicited(state, now, key.socket, from) else {
             return count(&self.shared.counters.filtered);
         };
         self.client.account.traffic.count(payload.len() as u64, 0);
         let flow = match state.unsolicited.find(&key) {
             Some(flow) => flow,
             None => {
-                let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
+                let new = UnsolicitedFlow { known: UnsolicitedReaction::New, route };
                 let (flow, full) = state.unsolicited.open(key.clone(), new, now);
                 count(&self.shared.counters.flows);
                 if full {
@@ -121,7 +121,7 @@ impl Nat {
             UdpFiltering::EndpointIndependent => true,
         };
         let may_be =
-            is_expected && from.port() != 0 && state.unasked_rates.try_take(from.ip(), now);
+            is_expected && from.port() != 0 && state.unsolicited_rates.try_take(from.ip(), now);
         may_be.then(|| self.route_to(from).ok()).flatten()
     }
 
@@ -129,7 +129,7 @@ impl Nat {
     pub(super) fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         let known = state.unsolicited.mark_used(flow, now);
         let to = known.and_then(|(key, flow, _)| {
-            let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
+            let peer = Peer { address: address_of(&key.peer)?, route: flow.route };
             Some((key.socket, peer))
         });
         match to {

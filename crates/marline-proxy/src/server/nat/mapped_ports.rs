@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_mapped_in_its_family_until_its_socket_is_gone() {
+    fn a_port_is_mapped_in_its_family_until_its_socket_closes() {
         let ports = MappedPorts::default();
         let mapped = ports.add("0.0.0.0:7000".parse().unwrap());
         let at = |text: &str| text.parse().unwrap();

@@ -11,7 +11,7 @@ use crate::server::dial::allowed;
 use crate::udp::{FlowKey, Item, count};
 
 /// Largest number of concurrent name lookups for one client.
-pub(super) const LOOKUPS: usize = 64;
+pub(super) const MAX_LOOKUPS: usize = 64;
 
 impl Nat {
     /// Starts the lookup of a name.
@@ -45,7 +45,7 @@ impl Nat {
         match found {
             Ok(addresses) => {
                 let Some(address) = best_address(&addresses) else { return };
-                let peer = Peer { address, way: PeerRoute::Allowed };
+                let peer = Peer { address, route: PeerRoute::Allowed };
                 *entry = Flow::Open { peer, named: true };
                 state.flows.alias(flow, address.into());
                 state.outbox.push(flow, &Item::Known(Some(address)));

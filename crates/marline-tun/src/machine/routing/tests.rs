@@ -180,7 +180,7 @@ fn a_kill_switch_holds_queries_of_sockets_that_are_bound_to_an_interface() {
     assert_eq!(bound(&of(RoutingSettings::default())), Verdict::OwnRules);
     let settings = RoutingSettings { kill_switch: true, ..RoutingSettings::default() };
     assert_eq!(bound(&settings.switch(OWN, &facts())), Verdict::Lookup(BOUND_QUERY_TABLE));
-    let held = settings.routes_of_switch(false, &facts());
+    let held = settings.kill_switch_routes(false, &facts());
     assert!(
         held.iter()
             .any(|route| route.table == BOUND_QUERY_TABLE && route.leads == RouteAction::ToSelf(3))
@@ -202,7 +202,7 @@ fn rules_of_a_connection_or_a_host_are_those_of_the_sets() {
 }
 
 #[test]
-fn a_service_is_a_port_perhaps_with_its_protocol() {
+fn a_service_is_a_port_with_an_optional_protocol() {
     for text in ["22", "22/tcp", "65535/udp"] {
         assert_eq!(text.parse::<Service>().unwrap().to_string(), text);
     }

@@ -118,7 +118,8 @@ impl DashboardListener {
         source: &Arc<dyn Source>,
     ) -> DashboardListener {
         let source = Arc::clone(source);
-        let (dashboard, places) = (dashboard.clone(), Arc::new(Semaphore::new(MAX_POSITION_VIEWERS)));
+        let (dashboard, places) =
+            (dashboard.clone(), Arc::new(Semaphore::new(MAX_POSITION_VIEWERS)));
         let shown = Arc::new(SharedState { dashboard, access, source, places });
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(Arc::clone(&listener), shown));

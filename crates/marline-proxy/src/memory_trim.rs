@@ -80,7 +80,10 @@ pub async fn release_after_floods() {
     let mut watch = FloodDetector::default();
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if !watch.should_trim(ENDED_CONNECTIONS.load(Ordering::Relaxed), IS_RETIRED.load(Ordering::Relaxed)) {
+        if !watch.should_trim(
+            ENDED_CONNECTIONS.load(Ordering::Relaxed),
+            IS_RETIRED.load(Ordering::Relaxed),
+        ) {
             continue;
         }
         let begin = Instant::now();

@@ -191,7 +191,11 @@ impl DashboardSource {
     }
 
     /// Adds the changes since the last sample: sums for each path, and bytes moved for each connection.
-    fn count(&self, lanes: &[DisplayedPath], connections: &[Connection]) -> (Vec<DisplayedPathTraffic>, Vec<u64>) {
+    fn count(
+        &self,
+        lanes: &[DisplayedPath],
+        connections: &[Connection],
+    ) -> (Vec<DisplayedPathTraffic>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let SampleTotals { paths, connections: before } = &mut *counted;
         let mut open = BTreeMap::new();
@@ -247,7 +251,10 @@ impl Source for DashboardSource {
         let at_us = self.clock.now().as_micros();
         let lanes = self.lanes(&connections);
         let (sums, news) = self.count(&lanes, &connections);
-        let summary = |(lane, DisplayedPathTraffic { sum, busiest }): (&DisplayedPath, DisplayedPathTraffic)| {
+        let summary = |(lane, DisplayedPathTraffic { sum, busiest }): (
+            &DisplayedPath,
+            DisplayedPathTraffic,
+        )| {
             let all = summarize_where(&lane.path, &connections, &|subflow| lane.has(subflow));
             PathSummary {
                 srtt_us: busiest.1.or(all.srtt_us),

@@ -101,7 +101,18 @@ impl<C: Connect> Tunnel<C> {
         let tunnel = Arc::new_cyclic(|weak_self| {
             let weak_self = Weak::clone(weak_self);
             let (used, trouble) = Default::default();
-            Tunnel { connect, tls, token, patience, deadlines, admission, pool, used, trouble, weak_self }
+            Tunnel {
+                connect,
+                tls,
+                token,
+                patience,
+                deadlines,
+                admission,
+                pool,
+                used,
+                trouble,
+                weak_self,
+            }
         });
         if warm > 0 {
             tokio::spawn(keep_pool_filled(Arc::downgrade(&tunnel)));

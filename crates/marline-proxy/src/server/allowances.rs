@@ -249,7 +249,8 @@ impl Server {
         let Some(writing) = writing else { return };
         // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
-        if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping) {
+        if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping)
+        {
             ledger.finish(written);
         }
     }
@@ -302,7 +303,11 @@ impl SessionPlaces {
         } else {
             return None;
         }
-        Some(ConnectionPlace { name: Arc::clone(name), session, occupied_places: Arc::clone(&self.0) })
+        Some(ConnectionPlace {
+            name: Arc::clone(name),
+            session,
+            occupied_places: Arc::clone(&self.0),
+        })
     }
 }
 
@@ -331,7 +336,8 @@ mod tests {
         let (occupied_places, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
         let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
         let counts_for = Duration::from_secs(2_700);
-        let enter = |name: &Arc<str>, session| occupied_places.take_place(name, session, 2, counts_for);
+        let enter =
+            |name: &Arc<str>, session| occupied_places.take_place(name, session, 2, counts_for);
         let first = enter(&name, id(1)).unwrap();
         let again = enter(&name, id(1)).unwrap();
         let second = enter(&name, id(2)).unwrap();

@@ -448,8 +448,9 @@ impl Nat {
             return count(&self.shared.counters.dropped);
         }
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
-        let read =
-            |opened| tokio::spawn(read(Weak::clone(&self.weak_self), opened, socket)).abort_handle();
+        let read = |opened| {
+            tokio::spawn(read(Weak::clone(&self.weak_self), opened, socket)).abort_handle()
+        };
         match mapping.send(now, peer, payload, read) {
             Ok(()) => {
                 self.client.account.traffic.count(0, payload.len() as u64);

@@ -41,7 +41,12 @@ impl PendingQueries {
     /// Adds a query. A message that is not a query is dropped.
     pub(super) fn add(&mut self, query: Query) {
         if message::is_query(&query.message) {
-            self.insert(PendingQuery { query, attempts: 0, started_at: Instant::now(), sent: false });
+            self.insert(PendingQuery {
+                query,
+                attempts: 0,
+                started_at: Instant::now(),
+                sent: false,
+            });
         }
     }
 

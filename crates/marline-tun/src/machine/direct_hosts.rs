@@ -129,7 +129,10 @@ mod tests {
         let (mut hosts, start) = (DirectHosts::default(), Instant::now());
         let expires_at = |number: u32| start + Duration::from_secs(300 + u64::from(number));
         for number in 0..MAX_HOSTS_PER_NAME as u32 {
-            assert_eq!(hosts.open("many.example", address(number), expires_at(number)).evicted, None);
+            assert_eq!(
+                hosts.open("many.example", address(number), expires_at(number)).evicted,
+                None
+            );
         }
         let further = hosts.open("many.example", address(5_000), expires_at(5_000));
         assert_eq!(further, AddOutcome { is_new: true, evicted: Some(address(0)) });

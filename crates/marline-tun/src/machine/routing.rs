@@ -246,7 +246,12 @@ impl RoutingSettings {
             }
             planned.next();
             if self.kill_switch || self.has_domain_exceptions || facts.holds_bound_names {
-                add_bound_query_rules(&mut planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
+                add_bound_query_rules(
+                    &mut planned,
+                    facts,
+                    ipv6,
+                    Verdict::Lookup(BOUND_QUERY_TABLE),
+                );
             }
             planned.next();
             // Programs that open the login page of a network use its resolver.
@@ -403,7 +408,12 @@ pub(super) fn direct_host(address: IpAddr) -> Route {
 
 /// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver
 /// also counts as bound, and without a route none could be sent.
-fn add_bound_query_rules(planned: &mut PlannedRules, facts: &MachineState, ipv6: bool, verdict: Verdict) {
+fn add_bound_query_rules(
+    planned: &mut PlannedRules,
+    facts: &MachineState,
+    ipv6: bool,
+    verdict: Verdict,
+) {
     for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
         for transport in TRANSPORTS {
             planned.add(Selector::NamesBoundTo(transport, name.clone()), verdict);

@@ -121,7 +121,11 @@ mod tests {
             let taken = (0..1_000).filter(|_| delivery.push(7, payload)).count();
             assert_eq!(taken, number, "of {payload} bytes");
             let held = taken as u64 * (payload as u64 + ITEM_BYTES);
-            assert!((held..=held + CHARGE_STEP_BYTES).contains(&account.used()), "{held}, {}", account.used());
+            assert!(
+                (held..=held + CHARGE_STEP_BYTES).contains(&account.used()),
+                "{held}, {}",
+                account.used()
+            );
             for _ in 0..taken {
                 assert_eq!(inbox.recv().await, Some(7));
             }

@@ -172,7 +172,7 @@ pub enum ExperimentalMessage {
         fading: bool,
         /// Bytes on the subflow may count against an allowance.
         limited: bool,
-        /// Milliseconds from the last packet until the radio sleeps; 0 if it never sleeps.
+        /// Milliseconds from the last packet until the radio sleeps; 0 if there is no radio that sleeps.
         tail_ms: u16,
     },
 }

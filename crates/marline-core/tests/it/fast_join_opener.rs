@@ -119,7 +119,7 @@ fn payload(sent: &[SentSegment], path: FourTuple) -> Vec<u8> {
 }
 
 fn up(script: &Script, id: ConnectionId) -> usize {
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
 }
 
@@ -326,7 +326,7 @@ fn a_join_that_is_never_answered_gives_its_data_back() {
     script.take_sent();
     script.advance(Duration::from_secs(20));
     assert!(script.take_sent().iter().any(|s| s.path == first.path && !s.seg.payload.is_empty()));
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert!(info.subflows.iter().all(|s| s.path != second.path), "{:?}", info.subflows);
     // The first path works again: the stream continues there.
     first.expected_dsn += 3_000;

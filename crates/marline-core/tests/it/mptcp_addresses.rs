@@ -164,7 +164,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     assert!(on_second > 0);
     sent.iter().filter(|s| s.path == served_path(0)).for_each(|s| first.hear(s));
     first.send(&mut script, Seg::ack().mptcp(remove(9)));
-    assert!(script.take_sent().iter().all(|s| s.path != second.path), "an id that nobody knows");
+    assert!(script.take_sent().iter().all(|s| s.path != second.path), "an unknown id");
     first.send(&mut script, Seg::ack().data_ack(first.expected_dsn).mptcp(remove(2)));
     let sent = script.take_sent();
     let rst =

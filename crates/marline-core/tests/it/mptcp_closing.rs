@@ -252,7 +252,7 @@ fn an_unanswered_join_does_not_outlive_the_connection() {
     }
     hosts.run_ms(1_000);
     for side in [Side::A, Side::B] {
-        assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} waits for nobody");
+        assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} is idle");
     }
 }
 

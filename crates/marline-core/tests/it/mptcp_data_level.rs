@@ -116,7 +116,7 @@ fn a_coupled_controller_sees_its_siblings_as_they_are_when_a_timer_fires() {
     assert!(in_flight.iter().all(|bytes| *bytes > 0), "{in_flight:?}: both carry some");
     let (me, group) = seen;
     assert_eq!((me, group.len()), (SubflowId(0), 2), "{group:?}");
-    assert!(group[0].1 > 0, "what it has lost is in flight yet: {group:?}");
+    assert!(group[0].1 > 0, "its lost data still counts as in flight: {group:?}");
     assert_eq!(group[1], (SubflowId(1), 0), "the second's peer has acknowledged all");
 }
 

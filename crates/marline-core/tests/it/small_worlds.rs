@@ -221,11 +221,11 @@ fn two_segments_each_way_on_two_paths_with_any_fault() {
 
 /// Lists of choices that broke a rule in the past.
 const FIXED: [(&str, &str); 14] = [
-    // an unanswered DATA_FIN is sent again without end, also after the peer's came
+    // an unanswered DATA_FIN is repeated endlessly, even after the peer's arrived
     ("one path", "d0 d0 d0 d0 d0 d0 d0 p0"),
     // the server falls back alone after its client has lost a mapping
     ("one path", "d0 d0 d0 d0 p0 d0 d0 d0 l0"),
-    // an unanswered DATA_FIN is sent again without end, also after the peer's came
+    // an unanswered DATA_FIN is repeated endlessly, even after the peer's arrived
     ("at once", "d0 d0 d0 d0 d1 d1 p0"),
     // the server falls back alone after its client has lost a mapping
     ("at once", "d0 d0 d0 d0 p0 d1 d1 l1"),

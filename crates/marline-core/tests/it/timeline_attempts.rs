@@ -80,7 +80,7 @@ fn a_silent_first_path_is_joined_later() {
     assert_eq!(line.sent(), ["c: ack 1 join hmac"]);
     line.ack(2);
     let _ = line.sent();
-    let subflows = line.script.endpoint.info(line.id()).expect("it is there").subflows;
+    let subflows = line.script.endpoint.info(line.id()).expect("the connection exists").subflows;
     assert_eq!(subflows.len(), 2);
     line.data(2, b"here");
     assert_eq!(line.read(), b"here");
@@ -343,7 +343,7 @@ fn two_answers_without_the_option_are_the_servers_word_and_the_first_one_counts(
     line.send(1, syn_ack());
     assert_eq!(line.sent(), ["a: ack 1"]);
     assert_eq!(line.fallback(), Some(FallbackReason::SynAckWithoutOption));
-    let rtt = line.script.endpoint.info(line.id()).expect("it is there").subflows[0].srtt;
+    let rtt = line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].srtt;
     assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(10), "it lay here for the rest");
     line.send_at(1, 0, syn_ack());
     assert_eq!(line.sent(), ["b: R 1"]);

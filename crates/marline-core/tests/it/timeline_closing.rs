@@ -49,7 +49,7 @@ fn we_close_first() {
     line.wait(61_000);
     assert!(!line.script.endpoint.in_time_wait());
     line.send_at(6, Seg::fin());
-    assert_eq!(line.sent(), ["R 2"], "nobody knows of it any more");
+    assert_eq!(line.sent(), ["R 2"], "no endpoint knows the connection anymore");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_shutdown_before_the_syn_ack_still_allows_reading() {
     while line.wait_for_send(600_000).is_some() {
         assert_eq!(line.sent(), ["S"]);
     }
-    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut), "nobody answers");
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut), "there is no answer");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_peer_closes_first() {
     assert_eq!(closed(&mut line), None, "LAST-ACK");
     line.ack(1_502);
     assert_eq!(closed(&mut line), Some(CloseReason::Finished));
-    assert!(!line.script.endpoint.in_time_wait(), "who closes last does not wait");
+    assert!(!line.script.endpoint.in_time_wait(), "the side that closes last does not wait");
     line.send_at(1, Seg::fin());
     assert_eq!(line.sent(), ["R 1502"]);
 }

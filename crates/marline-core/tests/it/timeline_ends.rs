@@ -200,7 +200,7 @@ fn our_data_fin_waits_for_the_last_data_and_is_repeated() {
     // All data, but not the DATA_FIN.
     let before = line.endpoint_dsn(20_001);
     line.send(0, Seg::ack().data_ack(before));
-    line.wait_for_send(5_000).expect("nobody acknowledged it");
+    line.wait_for_send(5_000).expect("it was not acknowledged");
     let again = line.sent();
     assert_eq!(again, ["a: ack 6 dack8 6 dsn 20001+1@0 dfin"]);
     line.ack(0);

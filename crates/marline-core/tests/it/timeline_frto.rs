@@ -31,7 +31,7 @@ fn timed_out(sack: bool, more: usize) -> Timeline {
 }
 
 fn undone(line: &Timeline) -> u64 {
-    let info = line.script.endpoint.info(line.id()).expect("it is there");
+    let info = line.script.endpoint.info(line.id()).expect("the connection exists");
     info.subflows.iter().map(|subflow| subflow.undone).sum()
 }
 

@@ -81,7 +81,7 @@ fn a_third_ack_waits_two_round_trips_for_the_fourth_and_then_for_the_timer() {
         pauses.push(line.wait_for_send(60_000).expect("again"));
         assert_eq!(line.sent(), ["b: ack 1 join hmac"]);
     }
-    assert_eq!(pauses[..2], [120, 120], "nobody delays the fourth; the round trip takes 60 ms");
+    assert_eq!(pauses[..2], [120, 120], "the fourth is not delayed; the round trip takes 60 ms");
     assert!(pauses[2] >= 200 && pauses[3] == 2 * pauses[2], "{pauses:?}");
 }
 
@@ -92,7 +92,7 @@ fn data_of_the_answerer_is_as_good_as_the_fourth_ack() {
     line.send(1, answer);
     let _ = line.sent();
     line.data(1, b"soon");
-    assert_eq!(line.sent(), ["b: ack 5 dack8 5"], "no third ACK any more");
+    assert_eq!(line.sent(), ["b: ack 5 dack8 5"], "no further third ACK");
     assert_eq!(line.wait_for_send(5_000), None);
 }
 
@@ -241,5 +241,5 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
     let c = line.add_path();
     let syn = line.join_syn(4, false);
     line.send(c, syn);
-    assert_eq!(line.sent(), ["c: R 0 reset 1"], "then nobody knows it any more");
+    assert_eq!(line.sent(), ["c: R 0 reset 1"], "then the connection is unknown");
 }

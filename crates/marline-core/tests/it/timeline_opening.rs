@@ -90,7 +90,7 @@ fn unanswered(config: ConnectionConfig) -> (Vec<u64>, u64) {
 fn a_refusal_ends_it_at_once() {
     let mut line = Timeline::calling(plain());
     line.send_at(0, Seg::rst());
-    assert_eq!(closed(&mut line), None, "no ACK: anybody could have sent it");
+    assert_eq!(closed(&mut line), None, "no ACK: any host could have sent it");
     let ours = 1;
     line.ack_sack(ours, &[]);
     assert_eq!(line.sent(), [""; 0]);

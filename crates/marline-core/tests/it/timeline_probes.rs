@@ -12,7 +12,7 @@ fn flight(sack: bool, bytes: usize) -> Timeline {
 }
 
 fn window(line: &Timeline) -> u64 {
-    line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+    line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].cwnd
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn reordering_that_was_seen_teaches_patience() {
     // The second overtakes the first, which was never repeated.
     line.ack_sack(1, &[(1_001, 2_001)]);
     line.ack(2_001);
-    let info = line.script.endpoint.info(line.id()).expect("it is there");
+    let info = line.script.endpoint.info(line.id()).expect("the connection exists");
     let tcp = info.subflows[0].tcp;
     assert_eq!((tcp.reordering, tcp.reorderings), (2, 1), "the first came two segments late");
     line.ack(4_001);

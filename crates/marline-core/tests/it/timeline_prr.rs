@@ -22,7 +22,7 @@ fn at_each(line: &mut Timeline, acks: impl Iterator<Item = (u32, Vec<(u32, u32)>
 }
 
 fn window(line: &Timeline) -> u64 {
-    line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+    line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].cwnd
 }
 
 /// Fourteen are in flight when the first is detected as lost, as the window grows by SACKed data (9,800, 10,800,

@@ -142,7 +142,7 @@ fn a_removed_address_loses_its_subflows_and_unknown_ids_nothing() {
     let mut line = two();
     let remove = |ids: &[u8]| MptcpOption::RemoveAddr(RemoveAddr::new(ids).expect("ids"));
     line.option(0, remove(&[9, 200]));
-    assert_eq!(line.sent(), nothing(), "nobody is there");
+    assert_eq!(line.sent(), nothing(), "no subflow has this address");
     line.option(0, remove(&[9, 3]));
     assert_eq!(line.sent(), ["b: R 1 reset 0"]);
     line.data(0, b"alive");

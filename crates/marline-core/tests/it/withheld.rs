@@ -79,7 +79,7 @@ fn a_syn_waits_for_the_applications_word_however_often_it_comes() {
     script.inject(from(40_000), data.acking(irs.add(1)));
     assert_eq!(script.read_all(id), b"hello");
     assert_eq!(script.endpoint.requests(), 0);
-    assert_eq!(admit(&mut script, from(40_000)), None, "nobody asks any more");
+    assert_eq!(admit(&mut script, from(40_000)), None, "no request is left");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn the_wait_is_in_no_estimate_of_the_round_trip() {
     let id = admit(&mut script, from(40_000)).expect("it asks");
     script.advance(Duration::from_millis(30));
     complete(&mut script, from(40_000));
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.subflows[0].srtt, Some(Duration::from_millis(30)));
 }
 

@@ -25,7 +25,7 @@ pub(super) struct RateSampler {
     peak: Peak,
 }
 
-/// Newest segment that an ACK delivers: send time and stamp.
+/// Send time and stamp of the newest segment that an ACK delivers.
 pub(super) type Newest = Option<(Instant, RateStamp)>;
 
 /// Largest of the last samples, kept for two time spans.

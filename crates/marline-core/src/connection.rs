@@ -4,9 +4,9 @@
 //! connection's knowledge about each subflow beyond TCP is in its [`SubflowContext`].
 //!
 //! State is divided into components, each of which owns its fields: [`Session`] (mode, keys, negotiated extensions),
-//! [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], besides the policies
-//! and a few timers. A component's methods change that component alone and return the consequences. Structs that
-//! borrow several components (`lend!`) build segments, check joins, assign data and so on. This file defines the
+//! [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], in addition to the
+//! policies and a few timers. A component's methods change that component alone and return the consequences. Structs
+//! that borrow several components (`lend!`) build segments, check joins, assign data and so on. This file defines the
 //! order of events: the first handshake, segments in ([`Connection::on_segment`]), further subflows, segments out
 //! ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
 
@@ -2385,7 +2385,7 @@ impl Connection {
         None
     }
 
-    /// Next segment that TCP has pending on a subflow, besides an ACK.
+    /// Next segment other than an ACK that TCP has pending on a subflow.
     fn next_pending(&mut self, now: Instant, id: SubflowId) -> Option<Egress> {
         self.paths.get(id).filter(|subflow| subflow.tcp().has_pending_besides_ack())?;
         let room = self.segments().repeat_room(id);
@@ -2455,7 +2455,7 @@ impl Connection {
         self.send_segment(cx, id, &egress, buf)
     }
 
-    /// Sends a DATA_FIN in a segment of its own.
+    /// Sends a DATA_FIN in a separate segment.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.next_data_fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
@@ -2523,7 +2523,7 @@ impl Connection {
     }
 }
 
-/// Timers of the connection, besides those of its subflows.
+/// Timers of the connection, except those of its subflows.
 impl Connection {
     /// Time at which this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {

@@ -129,7 +129,7 @@ display_words! {
         FallbackReason::SynAckWithoutOption => "SYN/ACK without a usable MP_CAPABLE",
         FallbackReason::SynWithoutOption => "SYN without MP_CAPABLE",
         FallbackReason::SynRetries => "SYNs with MP_CAPABLE were not answered",
-        FallbackReason::KnownNetwork => "SYNs with MP_CAPABLE were recently not answered",
+        FallbackReason::KnownNetwork => "SYNs with MP_CAPABLE recently went unanswered",
         FallbackReason::FirstDataWithoutOption => "first data without MPTCP options",
         FallbackReason::OptionsUnanswered => "segments with MPTCP options were not answered",
         FallbackReason::ChecksumFailed => "a DSS checksum failed",

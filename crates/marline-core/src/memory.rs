@@ -45,13 +45,13 @@ const POOL: usize = 1024;
 const FREE_CHUNKS_BASE: usize = 16;
 const FREE_CHUNKS_PER_CONNECTION: usize = 4;
 
-/// Bytes of a partial chunk, which an empty buffer allocates if memory is short.
+/// Bytes of a piece: the part of a chunk that an empty buffer allocates if memory is short.
 pub(crate) const PIECE: u64 = CHUNK / 4;
 
-/// Bytes of a chunk.
+/// Storage of a chunk.
 pub(crate) type ChunkBytes = [u8; CHUNK as usize];
 pub(crate) type Chunk = Box<ChunkBytes>;
-/// Bytes of a partial chunk.
+/// Storage of a piece.
 pub(crate) type PieceBytes = [u8; PIECE as usize];
 
 fn new_chunk() -> Chunk {

@@ -145,7 +145,7 @@ pub struct SubflowInfo {
     pub backup: bool,
     /// True if a reliable stream (a kernel TCP connection) carries the subflow instead of datagrams.
     pub reliable: bool,
-    /// Whether data sent on the subflow is expected to arrive, and the cause if not.
+    /// Expectation that data sent on the subflow arrives, with the cause if not.
     pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,

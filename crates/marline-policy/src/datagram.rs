@@ -48,7 +48,7 @@ pub struct DatagramPathView {
     pub metered: bool,
     /// The path has a radio that should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
-    /// Whether datagrams sent on the path are expected to arrive.
+    /// Expectation that datagrams sent on the path arrive, with the cause if not.
     pub health: Health,
     /// The system reports that the path is about to fail (its radio signal fades).
     pub fading: bool,

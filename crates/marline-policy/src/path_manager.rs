@@ -25,8 +25,8 @@ pub struct LocalAddress {
     /// The address; with port 0 the core chooses a port.
     pub address: SocketAddr,
     /// The only remote address to use from this address (`--path LOCAL=REMOTE`); `None` allows every known one. A
-    /// subflow opened from this address goes there, whatever address id the action names. If the peer did not announce
-    /// it, the join names id 0.
+    /// subflow opened from this address uses it, regardless of the address id in the action. If the peer did not
+    /// announce it, the join names id 0.
     pub remote: Option<SocketAddr>,
     /// NAT64 prefix under which IPv4 addresses are reachable from here, if the network has only IPv6.
     pub nat64: Option<Prefix64>,

@@ -51,9 +51,9 @@ pub enum Question {
     Next,
     /// The subflow on which to send this data again.
     Again(Reinjection),
-    /// What to send when new data does not fit the peer's window although this subflow has room.
+    /// Choice of data when new data does not fit the peer's window although this subflow has room.
     WindowBlocked(SubflowId),
-    /// What to send when the send buffer is full of data that is not DATA_ACKed.
+    /// Choice of data when the send buffer is full of data that is not DATA_ACKed.
     BufferBlocked,
 }
 
@@ -90,7 +90,7 @@ pub enum Rule {
     Nothing,
     /// No path can carry data.
     NoPath,
-    /// Data to be sent again goes on the best path that has not carried it.
+    /// Data to be sent again uses the best path that has not carried it.
     Rescue,
     /// Data to be sent again waits, because a copy is in flight or all eligible paths are full.
     RescueWaits,

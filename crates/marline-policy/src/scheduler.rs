@@ -139,7 +139,7 @@ impl Decision {
         }
     }
 
-    /// The same decision limited to one segment, for callers that need a decision for each segment.
+    /// This decision, limited to one segment, for callers that need a decision for each segment.
     #[must_use]
     pub const fn limited_to_segment(self) -> Decision {
         match self {

@@ -28,7 +28,7 @@ impl Phase {
     }
 }
 
-/// Whether a subflow can take data now: its room, or why it has none.
+/// Room of a subflow for data now, or the reason why it has none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
     /// The subflow can take data.
@@ -64,11 +64,11 @@ pub struct SubflowView {
     /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
     /// radio sleeps.
     pub wake_share: f32,
-    /// Whether data sent on the subflow is expected to arrive, and the cause if not.
+    /// Expectation that data sent on the subflow arrives, with the cause if not.
     pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
-    /// Whether the subflow can take data now.
+    /// Room for data now, or the reason why there is none.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,

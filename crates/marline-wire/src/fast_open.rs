@@ -41,7 +41,7 @@ impl FastOpenOption {
         Some(FastOpenOption { cookie, len: bytes.len() as u8, experimental: false })
     }
 
-    /// The same option in the experimental or the standard form.
+    /// This option in the experimental or the standard form.
     #[must_use]
     pub const fn with_form(self, experimental: bool) -> Self {
         FastOpenOption { experimental, ..self }

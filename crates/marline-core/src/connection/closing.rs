@@ -52,7 +52,7 @@ struct DataFin {
     due: Due,
     /// Consecutive repeats, with backoff.
     count: u32,
-    /// A tail probe was sent for it.
+    /// A tail probe was sent for the DATA_FIN.
     probed: bool,
     /// Subflows on which it has yet to be sent now.
     on: SubflowSet,

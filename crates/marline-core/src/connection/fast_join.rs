@@ -12,12 +12,12 @@
 //!                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
 //!   ACK, and data at once                    ->            data from here on, too
 //! ```
-//! The third ACK carries no HMAC, and nobody waits for a fourth ACK, because each side has authenticated itself
-//! with its first segment. In contrast to the original, the HMAC also covers the SYN's data, so that an attacker
-//! on the path cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not
-//! define the handling of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN
-//! (same ports, no data), and after a refusal an ordinary attempt follows at once. Fast JOIN is then not tried on
-//! that pair of addresses for a while.
+//! The third ACK carries no HMAC, and neither side waits for a fourth ACK, because each side has authenticated itself
+//! with its first segment. Unlike the original, the HMAC also covers the SYN's data, so that an attacker on the path
+//! cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not define the handling
+//! of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN (same ports, no data), and
+//! after a refusal an ordinary attempt follows immediately. Fast JOIN is then not tried on that pair of addresses for
+//! a while.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;

@@ -13,8 +13,9 @@
 //!                                       <-  SYN/ACK  MP_JOIN(HMAC-B, nonce B)
 //!   ACK      MP_JOIN(HMAC-A)            ->           repeated until the fourth ACK
 //!                                       <-  ACK      data may go both ways
-//! ``` Without MP_CAPABLE the connection continues as plain TCP. A wrong HMAC ends the subflow with a RST, but never
-//! the connection.
+//! ```
+//! Without MP_CAPABLE the connection continues as plain TCP. A wrong HMAC ends the subflow with a RST, but never the
+//! connection.
 
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::{ExperimentalMessage, MpCapable, MpCapableForm, MpJoin, MptcpOption};

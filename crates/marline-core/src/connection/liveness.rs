@@ -31,7 +31,7 @@ pub(super) struct KeepaliveDue {
     unanswered: u32,
 }
 
-/// What a received segment contributed to the stream.
+/// Contribution of a received segment to the stream.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Content {
     /// First missing byte of the stream after it.

@@ -5,8 +5,9 @@
 //!   ... MP_CAPABLE handshake, confirmed by the first DSS ...
 //!   ACK   HELLO(requested extensions)      ->          repeated with backoff, at most five times
 //!                                          <-   ACK    HELLO(allowed extensions)
-//! ``` HELLO is sent after the handshake, never in MP_CAPABLE, so that it gives other peers and middleboxes no reason
-//! to refuse the connection. A peer that does not know it ignores the option on an otherwise ordinary ACK. The client
+//! ```
+//! HELLO is sent after the handshake, never in MP_CAPABLE, so that it gives other peers and middleboxes no reason to
+//! refuse the connection. A peer that does not know it ignores the option on an otherwise ordinary ACK. The client
 //! stops asking after a while, and the connection uses only RFC 8684. A server never offers extensions on its own
 //! initiative.
 //!

@@ -12,7 +12,7 @@
 //! with its options.
 //!
 //! The retransmission timer does not back off while segments from the peer arrive (`subflow/loss.rs`), so that the
-//! third timeout of a working path comes as early as the second one of a dead path.
+//! third timeout of a working path expires as early as the second one of a dead path.
 //!
 //! A Marline server answers such a segment with an ACK without options, so that the answer passes a middlebox that
 //! drops options in that direction. Other servers may answer with options. If those are dropped, only more timeouts

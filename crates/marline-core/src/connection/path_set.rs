@@ -413,7 +413,7 @@ impl PathSet {
         self.iter_mut().filter(move |subflow| subflow.path().addresses() == path)
     }
 
-    /// Probes a silent path on the subflows there. `false` if there is none.
+    /// Probes a silent path on its subflows. `false` if it has none.
     pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
         let mut asked = false;
         for subflow in self.members_mut(path) {
@@ -427,7 +427,7 @@ impl PathSet {
         asked
     }
 
-    /// Retries pending transmissions on the subflows of a path. `false` if there is none.
+    /// Retries pending transmissions on the subflows of a path. `false` if it has none.
     pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
         let mut owes = false;
         for subflow in self.members_mut(path) {

@@ -1,4 +1,4 @@
-//! Commands of applications and drivers to an endpoint, besides reads and writes.
+//! Commands of applications and drivers to an endpoint, except reads and writes.
 
 use core::net::SocketAddr;
 use std::sync::Arc;

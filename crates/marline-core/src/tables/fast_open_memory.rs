@@ -45,7 +45,7 @@ struct Entry {
     cookie: Option<FastOpenOption>,
     /// Payload bytes of the server's segments, from its last answer with Fast Open.
     mss: u16,
-    /// Whether the server supports Multipath TCP on any port; `None` if it was never offered.
+    /// True if the server supports Multipath TCP on any port; `None` if it was never offered.
     multipath: Option<bool>,
     form: RequestForm,
     /// Consecutive lost SYNs.
@@ -82,9 +82,9 @@ pub(crate) struct Answer {
     pub(crate) asked: Option<FastOpenOption>,
     /// The SYN was repeated without the option and without data.
     pub(crate) repeated: bool,
-    /// Whether the server supports Multipath TCP; `None` if it was not offered.
+    /// True if the server supports Multipath TCP; `None` if it was not offered.
     pub(crate) multipath: Option<bool>,
-    /// Whether the SYN's data was acknowledged; `None` if it had none.
+    /// True if the SYN's data was acknowledged; `None` if it had none.
     pub(crate) took: Option<bool>,
 }
 

@@ -22,7 +22,7 @@ use core::net::IpAddr;
 
 use marline_time::{Duration, Instant};
 
-/// Time without the option after the first detection.
+/// How long the option is avoided after the first detection.
 const FIRST_PERIOD: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the time.
 const MAX_TIME_DOUBLINGS: u32 = 4;

@@ -46,7 +46,7 @@ impl Extensions {
     pub const IDLE: Extensions = Extensions(0x0002);
     /// The receiver may request the sender's retransmission timeout.
     pub const RTO: Extensions = Extensions(0x0004);
-    /// The server sends on the path on which it last heard from the client.
+    /// The server sends on the path from which the client last sent.
     pub const FOLLOW_CLIENT: Extensions = Extensions(0x0008);
     /// Lost segments are repaired by coding.
     pub const REPAIR: Extensions = Extensions(0x0010);

@@ -3,9 +3,10 @@
 //! A middlebox that merges segments has room for the options of only one, so the bytes of the others arrive without a
 //! stream position. They are distinguished from bytes on a path that removes all options:
 //!
-//! ```text [ mapped | torn ]            a part of the segment is mapped, so the middlebox has merged two [ torn ][
-//! torn ]             the rest of the second continues without options [ mapped ][ bare ]           whole segments
-//! arrived without: options do not pass
+//! ```text
+//!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has merged two
+//!   [ torn ][ torn ]             the rest of the second continues without options
+//!   [ mapped ][ bare ]           whole segments arrived without: options do not pass
 //! ```
 //!
 //! Torn ranges are discarded when they are next in order. They are not DATA_ACKed, so that they are sent again

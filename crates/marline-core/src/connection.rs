@@ -2726,8 +2726,8 @@ impl Connection {
         }
     }
 
-    /// Resets a subflow on which a middlebox acknowledged data that the peer never received: and no later data can
-    /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
+    /// Resets a subflow on which a middlebox acknowledged data that the peer never received, because no later data
+    /// can fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
     fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
         let may = self.may_be_rejoined()

@@ -464,7 +464,7 @@ impl Endpoint {
         }
     }
 
-    /// Updates the limited counts that include a connection.
+    /// Updates the counts of limited kinds of connections.
     ///
     /// A connection whose last subflow ended costs its peer nothing, but occupies a slot here.
     /// Connections of authenticated peers are not limited; of the others only the newest are kept

@@ -63,7 +63,7 @@ pub enum Penalty {
 /// Congestion signals and their retraction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CongestionSignal {
-    /// A loss was detected; sent once per recovery episode.
+    /// A loss was detected; reported once per recovery episode.
     Loss {
         /// Bytes in flight at detection.
         bytes_in_flight: u64,
@@ -75,7 +75,7 @@ pub enum CongestionSignal {
         /// First timeout of the episode. Later ones must keep ssthresh.
         first: bool,
     },
-    /// ECN marks arrived; sent at most once per round trip.
+    /// ECN marks arrived; reported at most once per round trip.
     Ecn {
         /// Bytes in flight when the marks arrived.
         bytes_in_flight: u64,

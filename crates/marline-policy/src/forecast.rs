@@ -75,7 +75,7 @@ const UNUSUAL_DECAY_S: f32 = 1.0;
 /// Seconds over which the rate of trouble is smoothed.
 const TROUBLE_MEMORY_S: f32 = 10.0;
 
-/// Episodes per second to which a single one decays within a minute.
+/// Rate, in episodes per second, to which a single episode of trouble decays within a minute.
 const RECENT_TROUBLES: f32 = 0.1 / 25.0;
 
 /// Learns the answer times of a subflow.

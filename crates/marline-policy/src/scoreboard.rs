@@ -120,7 +120,7 @@ pub struct SentSegment {
     pub first_sent_at: Instant,
     /// Number of transmissions.
     pub transmissions: u16,
-    /// The peer has it (SACK).
+    /// SACKed by the peer.
     pub sacked: bool,
     /// Believed lost and not retransmitted since.
     pub lost: bool,

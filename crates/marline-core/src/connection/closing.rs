@@ -182,7 +182,7 @@ impl Closing {
         self.leaving.fin.acked
     }
 
-    /// Our DATA_FIN is sent and not acknowledged.
+    /// True if our DATA_FIN was sent and is not acknowledged.
     pub(super) fn fin_outstanding(&self) -> bool {
         self.leaving.fin.sent && !self.leaving.fin.acked
     }

@@ -9,8 +9,8 @@
 //!                                        <-   SYN/ACK  acknowledges SYN and data
 //!                                        <-   data                                before the third ACK: plain TCP only
 //!   ACK                                  ->
-//! ``` A repeated SYN has neither option nor data. Data that the SYN/ACK does not acknowledge is sent again
-//! immediately.
+//! ```
+//! A repeated SYN has neither option nor data. Data that the SYN/ACK does not acknowledge is sent again immediately.
 //!
 //! *Multipath TCP.* Data in the SYN precedes both sequence spaces of a mapping: the byte after it has DSN IDSN + 1
 //! and SSN 1 (docs/spec, cap-12 and cap-13). Internally, positions count from the SYN as usual. [`Session`] converts

@@ -24,7 +24,7 @@ use marline_time::{Duration, Instant};
 
 /// How long the option is avoided after the first detection.
 const FIRST_PERIOD: Duration = Duration::from_secs(3_600);
-/// Limit on doublings of the time.
+/// Limit on doublings of the avoidance time.
 const MAX_TIME_DOUBLINGS: u32 = 4;
 /// Limit on remembered pairs of addresses of either kind.
 const MAX_ENTRIES: usize = 256;

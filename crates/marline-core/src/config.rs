@@ -171,8 +171,8 @@ pub enum BufferTuning {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
     /// Time without progress after which the connection ends. It starts when the last subflow ends, or when all
-    /// subflows are silent and the second consecutive retransmission or probe (window probe, DATA_FIN, keepalive)
-    /// stays unanswered.
+    /// subflows are silent and the second consecutive retransmission or probe (window probe, DATA_FIN, receiver
+    /// probe) stays unanswered.
     pub timeout: Duration,
     /// For servers: the timeout after a RST ended the last subflow, unless the application has authenticated the peer
     /// ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`]. `None`

@@ -21,7 +21,7 @@ const BURDEN: usize = 100_000;
 /// Longer than the idle time after which a connection releases memory.
 const REST: Duration = Duration::from_secs(21);
 
-/// Goals in bytes per connection and end: just after a message each way; below, after a transfer and an idle time.
+/// Goals in bytes per connection and end: just after a message each way, and after a transfer and an idle time.
 /// With the lists of ten thousand connections (`benches/memory`) it is 73 bytes more, with a goal of at most 3,000.
 const FRESH: u64 = 2_937;
 /// Includes 13 bytes for the NAT64 prefix of its local address.

@@ -32,7 +32,7 @@ use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 const MEGABYTE: u64 = 1_000_000;
 /// Bytes compared before anything is measured.
 const CHECKED_BYTES: u64 = 16 << 20;
-/// Turns of each case; below, the megabytes that it transfers in each.
+/// Turns of each case, and megabytes that it transfers in each.
 const ROUNDS: usize = 11;
 const ROUND_MEGABYTES: u64 = 300;
 

@@ -95,8 +95,8 @@ impl OptionBlackhole {
     }
 
     /// Handles a timeout of the first data. `heard_at` is the time of the last segment received on its subflow.
-    /// `patience` is the number of timeouts of a silent path after which options are given up. `passes` is true if
-    /// options of an earlier connection passed here.
+    /// `patience` is the configured number of timeouts; probes start one before it. `passes` is true if options of an
+    /// earlier connection passed here.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

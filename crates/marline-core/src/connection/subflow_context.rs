@@ -302,7 +302,7 @@ impl CompactCost {
 #[derive(Debug)]
 pub(super) struct SubflowContext {
     tcp: Subflow,
-    /// Our flow id; below, the peer's. See [`FlowKey`].
+    /// Our flow id; see [`FlowKey`].
     local_flow: u64,
     peer_flow: u64,
     local_id: AddressId,

@@ -40,8 +40,9 @@ struct HeldRanges {
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    /// Bytes in the buffers; below, their unused bytes.
+    /// Bytes in the buffers.
     bytes: u64,
+    /// Unused bytes of the buffers.
     spare: u64,
     pool: Vec<Vec<u8>>,
 }

@@ -108,8 +108,9 @@ pub(super) struct Transmission {
     pub(super) mss: u32,
     /// The peer's window scale shift.
     pub(super) window_shift: u8,
-    /// Peer's window in its last acceptable segment; below, the largest so far.
+    /// Peer's window in its last acceptable segment.
     pub(super) window: u64,
+    /// Largest window of the peer so far.
     pub(super) max_window: u64,
     pub(super) undo: Option<Box<Undo>>,
     pub(super) frto: Frto,

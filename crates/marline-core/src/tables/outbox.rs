@@ -26,13 +26,15 @@ pub(crate) struct Outbox {
     monitored: bool,
     /// Decision events are enabled.
     reports_decisions: bool,
-    /// Number of decisions among the events; below, the number dropped since the last of them.
+    /// Number of decisions among the events.
     decisions: usize,
+    /// Number of decisions dropped since the last of those.
     missed: u64,
     /// Connections whose traffic is reported.
     traffic_of: TrafficFilter,
-    /// Number of traffic events among the events; below, the number dropped since the last of them.
+    /// Number of traffic events among the events.
     traffic: usize,
+    /// Number of traffic events dropped since the last of those.
     traffic_missed: u64,
 }
 

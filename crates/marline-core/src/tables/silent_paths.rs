@@ -30,8 +30,9 @@ const LONG_SILENCE: Duration = Duration::from_secs(300);
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between any two probes of the endpoint: if a server's own network fails, all its clients are silent.
 const PROBE_GAP: Duration = Duration::from_millis(5);
-/// Number of connections woken together; below, the time until the next ones are.
+/// Number of connections woken together.
 const WAKE_BATCH: u32 = 16;
+/// Time from one batch of woken connections to the next.
 const WAKE_GAP: Duration = Duration::from_millis(5);
 /// Limit on silent paths. Connections on further paths use their retransmission timers.
 const MAX_PATHS: usize = 4_096;

@@ -451,13 +451,13 @@ impl Connection {
         self.sender.end_record();
     }
 
-    /// The application finished writing.
+    /// Handles a shutdown by the application, which will not write anymore.
     pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shut_down();
         self.advance_closing(cx);
     }
 
-    /// The application released the connection.
+    /// Handles the release of the connection by the application.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
         let unread = self.receiver.readable() > 0;
         self.closing.release(cx.now, self.sender.una());
@@ -2497,7 +2497,7 @@ impl Connection {
         })
     }
 
-    /// Sends data by the scheduler's decisions, and the DATA_FIN or FIN after the last byte.
+    /// Sends data as the scheduler decides, and the DATA_FIN or FIN after the last byte.
     fn send_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         let batch = self.segments().emit_batch(cx, buf)?;
         if self.closing.is_shut_down() {

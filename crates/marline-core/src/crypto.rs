@@ -148,7 +148,7 @@ pub(crate) fn address_hmac(
     u64::from_be_bytes(bytes)
 }
 
-/// Constant-time comparison.
+/// True if the slices are equal. The time does not depend on where they differ.
 pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

@@ -463,7 +463,7 @@ impl Subflow {
         self.last_heard_at
     }
 
-    /// Segments carry the timestamps option.
+    /// True if segments carry the timestamps option.
     pub(crate) fn uses_timestamps(&self) -> bool {
         self.timestamps.enabled
     }

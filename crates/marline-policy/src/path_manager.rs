@@ -1,4 +1,4 @@
-//! Path manager interface: which subflows exist.
+//! Path manager interface: decides which subflows exist.
 
 use core::fmt::Debug;
 use core::net::SocketAddr;

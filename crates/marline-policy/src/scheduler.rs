@@ -1,4 +1,4 @@
-//! Scheduler interface: which subflow carries each piece of data.
+//! Scheduler interface: chooses the subflow for each piece of data.
 
 use core::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! IPv6 header (RFC 8200), and the path through its extension headers to TCP or UDP.
+//! IPv6 header (RFC 8200), and the extension headers before TCP or UDP.
 
 use core::net::Ipv6Addr;
 

@@ -126,7 +126,7 @@ impl Attempts {
         }
     }
 
-    /// Another attempt is scheduled.
+    /// True if another attempt is scheduled.
     pub(super) const fn is_attempt_scheduled(&self) -> bool {
         self.next_at.is_some()
     }
@@ -144,12 +144,12 @@ impl Attempts {
         }
     }
 
-    /// An attempt was refused.
+    /// True if an attempt was refused, even if the refusal is not final.
     pub(super) const fn was_refused(&self) -> bool {
         self.refused_until.is_some()
     }
 
-    /// A refusal was not contradicted in time.
+    /// True if no other attempt contradicted a refusal in time.
     pub(super) fn is_refused(&self, now: Instant) -> bool {
         self.refused_until.is_some_and(|until| until <= now)
     }
@@ -177,7 +177,7 @@ impl Attempts {
         self.plain_answer.take_if(|(kept, _)| kept.on == id);
     }
 
-    /// This attempt was answered without the option.
+    /// True if this attempt was answered without the option.
     pub(super) const fn is_plain(&self, id: SubflowId) -> bool {
         self.plain.contains(id)
     }
@@ -187,7 +187,7 @@ impl Attempts {
         self.settled
     }
 
-    /// An answer without the option is kept.
+    /// True if an answer without the option is kept.
     pub(super) const fn has_kept_answer(&self) -> bool {
         self.plain_answer.is_some()
     }

@@ -125,7 +125,7 @@ impl Closing {
         self.closed
     }
 
-    /// The connection ended for the application; subflows may linger.
+    /// True if the connection has ended for the application. Subflows may linger.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed.is_some()
     }

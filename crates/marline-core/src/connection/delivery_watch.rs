@@ -46,7 +46,7 @@ impl DeliveryWatch {
     ) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
-        // The usual case.
+        // Usually, the wait was short.
         if before.is_within(MIN_HOLE.as_nanos() as u64, now) {
             return None;
         }

@@ -144,9 +144,9 @@ impl FallbackFacts<'_> {
         next.is_some_and(|next| self.session.has_sent_plain(next))
     }
 
-    /// Server: a segment with a DSS, or data without options, overtook the third ACK and the first data, which carry
-    /// the keys. Such a segment cannot be interpreted yet and is not plain TCP either. It is dropped, and the peer
-    /// sends it again.
+    /// Server: true if a segment with a DSS, or data without options, overtook the third ACK and the first data,
+    /// which carry the keys. Such a segment cannot be interpreted yet and is not plain TCP either. It is dropped, and
+    /// the peer sends it again.
     ///
     /// A first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this form if
     /// it was rejected with the SYN, and continues in plain TCP with a peer that does so.
@@ -166,10 +166,10 @@ impl FallbackFacts<'_> {
         }
     }
 
-    /// Server: the segment is a probe without options, which a client sends if no segment with options is answered
-    /// (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either, because our
-    /// options may be the ones that are dropped. The probe alone does not cause a fallback: the client decides after
-    /// our answer.
+    /// Server: true if the segment is a probe without options, which a client sends if no segment with options is
+    /// answered (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either,
+    /// because our options may be the ones that are dropped. The probe alone does not cause a fallback: the client
+    /// decides after our answer.
     pub(super) fn asks_without_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return false };
         let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);

@@ -350,8 +350,8 @@ impl Session {
         }
     }
 
-    /// True if one mapping may cover a run of segments: not if each has its own checksum, and not before the peer is
-    /// known to have the keys.
+    /// True if one mapping may cover a run of segments. With Multipath TCP, this requires that mappings have no
+    /// checksums and that the peer is known to have the keys.
     pub(super) const fn maps_runs(&self, config: &ConnectionConfig) -> bool {
         config.mapping_runs
             && match self.mode {

@@ -225,7 +225,7 @@ struct Columns<'a> {
     all: &'a [&'a Equation],
     range: Range<u64>,
     unknowns: Vec<u64>,
-    /// Number of each equation used so far, with its sum without the known part.
+    /// Sums of the equations used so far without their known part, each with the number of its equation.
     rests: Vec<(usize, Vec<u8>)>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct SackInput {
     blocks: [(Ssn, Ssn); 4],
     len: usize,
     dsack: Option<(Ssn, Ssn)>,
-    /// The option reported a duplicate that an early repeat caused, which is not evidence of anything.
+    /// True if the reported duplicate was caused by an early repeat, and so proves nothing.
     reports_early_repeat: bool,
 }
 

@@ -15,7 +15,7 @@ const MAX_TIMESTAMP_AGE: Duration = Duration::from_secs(24 * 86_400);
 /// The timestamp state of one subflow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct TimestampState {
-    /// Offered, and later agreed.
+    /// True if timestamps are offered or, after the handshake, agreed on.
     pub(super) enabled: bool,
     offset: u32,
     /// TS.Recent: the peer's TSval to be echoed.

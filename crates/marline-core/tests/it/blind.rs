@@ -195,7 +195,7 @@ fn icmp_is_believed_only_about_data_in_flight() {
     script.run(|e, now| e.write(now, id, b"some").expect("room"));
     script.advance(Duration::from_millis(1));
     let sent = peer.receive_all(&mut script);
-    let data = sent.iter().find(|s| s.seg.payload == b"some").expect("it goes out");
+    let data = sent.iter().find(|s| s.seg.payload == b"some").expect("the data is sent");
     let (path, seq) = (peer.path, data.seg.header.seq);
     let mut say =
         |path: &FourTuple, seq, error| script.run(|e, now| e.network_error(now, path, seq, error));

@@ -145,7 +145,7 @@ fn data_with_the_syn_is_there_at_once_and_the_subflow_carries_from_the_third_ack
     script.advance(MS(5));
     let sent = script.take_sent();
     let on_second = sent.iter().filter(|s| s.path == second.path && !s.seg.payload.is_empty());
-    assert!(on_second.count() > 0, "the answer goes where the peer is: {sent:#?}");
+    assert!(on_second.count() > 0, "the answer is sent to the peer's subflow: {sent:#?}");
     assert_eq!(script.endpoint.counters().fast_join_syn_rx, 1);
 }
 

@@ -140,7 +140,7 @@ fn unacknowledged_data_goes_with_the_syn_and_after_the_answer() {
     second.send(&mut script, seg);
     let sent = script.take_sent();
     let rest = payload(&sent, second.path);
-    assert_eq!([asked.data.clone(), rest].concat(), data, "each byte once, in order, at once");
+    assert_eq!([asked.data.clone(), rest].concat(), data, "each byte once, in order, immediately");
     assert_eq!(up(&script, id), 2);
     assert_eq!(script.endpoint.info(id).map(|i| i.bytes_acked), Some(asked.data.len() as u64));
     let counters = script.endpoint.counters();

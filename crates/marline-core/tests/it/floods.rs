@@ -259,7 +259,7 @@ fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
     for n in 0..1_000 {
         assert!(syn_from(9, 1_000 + n, 1_000 + u64::from(n)).len() <= 8);
     }
-    assert!(syn_from(3, 7_000, 2).contains(&slow), "the slow client's handshake goes on");
+    assert!(syn_from(3, 7_000, 2).contains(&slow), "the slow client's handshake continues");
     let path_of = |id| script.endpoint.info(id).map(|info| info.subflows[0].path);
     let newcomer = path(0, 3, 7_000);
     let admitted =

@@ -231,7 +231,7 @@ fn a_data_fin_that_moves_and_data_behind_it() {
     }
     assert_eq!(script.endpoint.counters().dss_not_matching, 3);
     peer.send_data(&mut script, b"last and more");
-    assert_eq!(script.read_all(id), b"last", "nothing behind the end");
+    assert_eq!(script.read_all(id), b"last", "no data after the end");
     let mut out = [0; 8];
     assert_eq!(script.run(|e, now| e.read(now, id, &mut out)), Ok(0));
     // An end before data that is already here is rejected as well.
@@ -444,7 +444,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
         let mapping = |sent: &SentSegment| sent.seg.options.dss.and_then(|dss| dss.mapping);
         let run: Vec<_> = sent.iter().take(9).collect();
         assert!(run.len() == 9, "{} segments", sent.len());
-        let first = mapping(run[0]).expect("the first says its mapping");
+        let first = mapping(run[0]).expect("the first carries its mapping");
         let wanted = |number: usize| (joined || number.is_multiple_of(8)).then_some(first);
         for (number, segment) in run.iter().enumerate() {
             assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");

@@ -101,7 +101,7 @@ fn a_data_fin_goes_first_on_one_subflow_and_again_on_each() {
         }
         script.advance(Duration::from_millis(50));
     }
-    assert_eq!(rounds[0].len(), 1, "{rounds:?}: the first goes on the best");
+    assert_eq!(rounds[0].len(), 1, "{rounds:?}: the first is sent on the best");
     assert!(rounds.len() > 3, "{rounds:?}");
     for mut round in rounds.drain(1..) {
         round.sort_unstable();

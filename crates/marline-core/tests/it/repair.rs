@@ -129,7 +129,7 @@ fn an_unagreed_repair_resets_its_subflow() {
     second.send(&mut script, seg);
     assert!(was_reset(&script.take_sent()));
     let info = script.endpoint.info(id).expect("the connection exists");
-    assert_eq!(info.subflows.len(), 1, "the other subflow goes on");
+    assert_eq!(info.subflows.len(), 1, "the other subflow continues");
     assert_eq!(script.read_all(id), b"");
 }
 
@@ -151,7 +151,10 @@ fn a_repair_that_overtakes_the_answer_ends_nothing() {
             let mut messages = seg.options.mptcp.experimental();
             messages.any(|message| matches!(message, ExperimentalMessage::Hello(_)))
         };
-        assert!(peer.receive_all(&mut script).iter().any(|sent| hello(&sent.seg)), "it asks");
+        assert!(
+            peer.receive_all(&mut script).iter().any(|sent| hello(&sent.seg)),
+            "the client requests repairs"
+        );
         peer.send_data(&mut script, b"0123456789");
         let seg = repair(&peer, peer.next_dsn.wrapping_sub(10), 10, 0, b"0123456789");
         peer.send(&mut script, seg);

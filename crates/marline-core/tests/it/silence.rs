@@ -146,7 +146,7 @@ fn our_own_shut_window_does_not_count_as_silence() {
     script.read_all(id);
     peer.receive_all(&mut script);
     script.advance(ms(4_000));
-    assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and nothing comes");
+    assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and no data arrives");
     assert_eq!(silences(&mut script).len(), 1);
 }
 

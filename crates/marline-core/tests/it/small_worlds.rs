@@ -328,7 +328,7 @@ fn limited(limit: Duration) -> impl FnMut(&Report) -> bool {
 
 /// `SCENE=name FAULTS=n LIMIT=worlds cargo test -p marline-core --test it -- small_worlds::explored --ignored`
 #[test]
-#[ignore = "as long as it is asked to"]
+#[ignore = "runs as long as its limit allows"]
 fn explored() {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let limit = text("LIMIT").parse().unwrap_or(u64::MAX);

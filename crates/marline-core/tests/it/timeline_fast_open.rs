@@ -236,7 +236,7 @@ fn a_server_has_the_data_with_the_syn_and_answers_before_the_third_ack() {
     // The third ACK shows that the answer was lost, and is answered with another one.
     let first = syn_ack.seg.header.seq.add(1);
     script.inject(path(), Seg::ack().at(ISS.add(9)).acking(first));
-    assert!(script.advance_to_send(Duration::from_secs(3)), "the answer goes again");
+    assert!(script.advance_to_send(Duration::from_secs(3)), "the answer is sent again");
     assert_eq!(script.take_sent()[0].seg.payload, b"answer");
     script.inject(path(), Seg::ack().at(ISS.add(9)).acking(first.add(6)));
     assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 6);
@@ -248,7 +248,7 @@ fn a_wrong_cookie_is_replaced_and_its_data_comes_again() {
     script.inject(path(), syn_with(cookie(9).with_form(true), b"hello"));
     let all = script.take_sent();
     assert_eq!(all[0].seg.header.ack, ISS.add(1));
-    assert_eq!(all[0].seg.fast_open, Some(given.with_form(true)), "in the form of the question");
+    assert_eq!(all[0].seg.fast_open, Some(given.with_form(true)), "in the form of the request");
     assert_eq!(script.take_incoming(), None);
     // A cookie of another client.
     let other = FourTuple { remote: SocketAddr::from(([10, 0, 0, 3], 40_000)), ..path() };
@@ -475,7 +475,7 @@ proptest! {
                 id
             });
             exchange(&mut client, &mut server, &mut lose);
-            let accepted = server.take_incoming().expect("it came in");
+            let accepted = server.take_incoming().expect("the connection was accepted");
             prop_assert_eq!(&server.read_all(accepted), &question);
             server.run(|endpoint, now| endpoint.write(now, accepted, b"answer")).expect("written");
             client.run(|endpoint, now| endpoint.write(now, id, b"more")).expect("written");

@@ -21,7 +21,7 @@ fn joining(backup: bool) -> Subflows {
     assert_eq!(
         line.sent(),
         [format!("b: S join 2{flag}")],
-        "the first DSS says that the keys arrived"
+        "the first DSS shows that the keys arrived"
     );
     line.wait(10);
     line
@@ -45,7 +45,7 @@ fn a_peer_joins() {
     line.wait(10);
     let third = line.join_ack(b);
     line.send(b, third);
-    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "the fourth, at once");
+    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "the fourth ACK, immediately");
     line.data(b, b"here");
     assert_eq!(line.sent(), ["b: ack 5 dack8 5"]);
     assert_eq!(line.read(), b"here");
@@ -106,7 +106,7 @@ fn backup_is_said_in_the_syn_and_each_side_speaks_for_itself() {
     let b = line.add_path();
     let syn = line.join_syn(3, true);
     line.send(b, syn);
-    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "its wish is not ours");
+    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "the peer's request does not set our flag");
     let third = line.join_ack(b);
     line.send(b, third);
     let _ = line.sent();
@@ -192,7 +192,7 @@ fn a_syn_ack_of_a_join_is_repeated_until_the_third_ack() {
     assert_eq!(line.sent(), ["b: ack 1 dack 1"]);
     let again = line.join_ack(b);
     line.send(b, again);
-    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "a third ACK that comes again lost its answer");
+    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "a repeated third ACK lost its answer");
 }
 
 #[test]

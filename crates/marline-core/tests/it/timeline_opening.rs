@@ -117,7 +117,7 @@ fn a_late_answer_to_a_call_that_was_given_up_draws_a_reset() {
     let id = line.id();
     line.script.run(|e, now| e.release(now, id));
     assert_eq!(line.sent(), [""; 0]);
-    assert_eq!(line.script.endpoint.connections(), [], "nothing was said, nothing is kept");
+    assert_eq!(line.script.endpoint.connections(), [], "no data was sent, so no state is kept");
     line.wait(100);
     let answer = Seg::syn_ack().mss(MSS);
     line.answer_syn(answer);

@@ -280,7 +280,7 @@ fn probes_of_a_shut_window_back_off() {
     }
     let mut at = Vec::new();
     for _ in 0..14 {
-        assert!(script.advance_to_send(Duration::from_secs(61)), "probes go on");
+        assert!(script.advance_to_send(Duration::from_secs(61)), "probes continue");
         at.push(script.now());
         let sent = peer.receive_all(&mut script);
         assert_eq!(sent.len(), 1, "one probe at a time: {sent:#?}");
@@ -377,6 +377,9 @@ fn refused_payload_is_repeated_at_the_pace_of_probes() {
             stalled.run(Duration::from_millis(100));
             stalled.read_all();
         }
-        assert_eq!(stalled.read, stalled.written, "it goes on once there is room, mptcp {mptcp}");
+        assert_eq!(
+            stalled.read, stalled.written,
+            "the transfer continues once there is room, mptcp {mptcp}"
+        );
     }
 }

@@ -154,7 +154,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
         told += resets;
         script.advance(S(60));
     }
-    assert_eq!(told, at.len(), "each peer is told");
+    assert_eq!(told, at.len(), "each peer gets a reset");
     assert_eq!(script.take_events().iter().find(|e| matches!(e, Event::Closed { .. })), None);
 }
 

@@ -3267,7 +3267,8 @@ impl Connection {
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
-            // RFC 9293 section 3.6.1: a reset shows the peer that data was lost, after it got all data meant for it.
+            // RFC 9293 section 3.6.1: once the peer has all data meant for it, a reset shows it that its own data was
+            // lost.
             self.abort(cx);
             return;
         }

@@ -18,7 +18,7 @@ impl<T: UnusedState> OnDemand<T> {
         OnDemand(None)
     }
 
-    /// The part if it was used; an unused part holds nothing for these callers.
+    /// The part if it was used. An unused part holds no data.
     pub(crate) fn get_used(&self) -> Option<&T> {
         self.0.as_deref()
     }

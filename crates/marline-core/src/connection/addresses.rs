@@ -150,7 +150,7 @@ impl Addresses {
         self.remote.iter().find(|r| r.id == id).map(|r| r.address)
     }
 
-    /// Id by which the peer knows a remote address; unknown ones count as the initial.
+    /// Id by which the peer knows a remote address; unknown ones count as the initial one.
     pub(super) fn remote_id(&self, address: SocketAddr) -> AddressId {
         self.remote.iter().find(|r| r.address == address).map_or(AddressId(0), |r| r.id)
     }

@@ -33,7 +33,7 @@ const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 /// A data-level timeout.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DataRto {
-    /// Time at which the timer fired before.
+    /// Time of the previous expiry.
     fired_at: Instant,
     /// A subflow still retransmits the data.
     covered: bool,

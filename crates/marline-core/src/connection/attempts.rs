@@ -101,7 +101,8 @@ impl Attempts {
         self.started.contains(&(start.id, start.ip))
     }
 
-    /// Schedules the next attempt, after one that starts now. `from_reserve`: the current one uses a reserve address.
+    /// Schedules the next attempt, after one that starts now. `from_reserve` is true if the current one uses a
+    /// reserve address.
     pub(super) fn schedule(
         &mut self,
         now: Instant,

@@ -190,7 +190,7 @@ impl SegmentBuilder<'_> {
     }
 
     /// Plans the full segments that may be sent at once under one mapping, if there are several. The last byte
-    /// written is excluded: its segment may carry marks, wait for more data, or take the FIN along.
+    /// written is excluded: its segment may carry marks, wait for more data, or carry the FIN.
     fn plan_run(
         &self,
         now: Instant,

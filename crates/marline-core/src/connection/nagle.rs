@@ -42,7 +42,7 @@ enum WindowWait {
     Over,
 }
 
-/// Settings and the state that follows from them.
+/// Settings of Nagle's algorithm and its variants, and the state that they need.
 #[derive(Debug, Default)]
 pub(super) struct Nagle {
     /// A partial segment waits while data is in flight.

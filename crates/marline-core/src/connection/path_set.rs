@@ -229,7 +229,7 @@ impl PathSet {
         self.active().map(|s| s.tcp().last_heard_at()).max()
     }
 
-    /// Bytes that all subflows together want to have in flight.
+    /// Total bytes that all subflows could have in flight.
     pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();

@@ -1,9 +1,9 @@
-//! Allocator that counts, of programs that measure memory: it counts what all of the process allocates.
+//! Counting allocator for programs that measure memory. It counts all allocations of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts what is allocated; the work is the system allocator's.
+/// Counts allocations and passes them to the system allocator.
 struct Counting;
 
 /// Bytes allocated and not freed.
@@ -16,7 +16,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size() as u64, Relaxed);
         ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
+        // SAFETY: the caller's guarantee about `layout` is the one that `System` requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,18 +1,18 @@
-//! Instants in four bytes, for values that every connection has and only monitoring reads.
+//! Instants in four bytes, for values that every connection stores and only monitoring reads.
 
 use core::num::NonZeroU32;
 
 use marline_time::{Duration, Instant};
 
-/// Nanoseconds of a tick, as a power of two: 65.5 microseconds.
+/// Binary logarithm of the nanoseconds in a tick (65.5 microseconds).
 const TICK_SHIFT: u32 = 16;
 
-/// An instant with a resolution of 65.5 microseconds. An instant more than 78 hours ago is taken for a later one.
+/// An instant with a resolution of 65.5 microseconds. An instant more than 78 hours ago is mistaken for a later one.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompactInstant(u32);
 
 impl CompactInstant {
-    /// Creates it from an instant.
+    /// Rounds an instant down to a tick.
     pub(crate) const fn from_instant(instant: Instant) -> Self {
         CompactInstant((instant.as_nanos() >> TICK_SHIFT) as u32)
     }
@@ -24,25 +24,25 @@ impl CompactInstant {
     }
 }
 
-/// As [`CompactInstant`], with a niche for `None`: one tick in 78 hours is taken for the next one.
+/// Like [`CompactInstant`], with a niche for `None`: one tick in 78 hours is replaced by the next one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NonZeroCompactInstant(NonZeroU32);
 
 impl NonZeroCompactInstant {
-    /// Creates it from an instant.
+    /// Rounds an instant down to a tick.
     pub(crate) fn from_instant(instant: Instant) -> Self {
         NonZeroCompactInstant(
             NonZeroU32::new(CompactInstant::from_instant(instant).0).unwrap_or(NonZeroU32::MIN),
         )
     }
 
-    /// True if it is less than this time ago, within a tick. Cheaper than computing the time.
+    /// True if less than `nanos` have passed since, within a tick. Cheaper than computing the elapsed time.
     pub(crate) const fn is_within(self, nanos: u64, now: Instant) -> bool {
         let ticks = CompactInstant::from_instant(now).0.wrapping_sub(self.0.get()).cast_signed();
         (ticks as i64) < (nanos >> TICK_SHIFT) as i64
     }
 
-    /// Instant within 39 hours of another.
+    /// The original instant, to a tick, if it is within 39 hours of `other`.
     pub(crate) fn to_instant_near(self, other: Instant) -> Instant {
         let ticks = CompactInstant::from_instant(other).0.wrapping_sub(self.0.get()).cast_signed();
         let apart = Duration::from_nanos(u64::from(ticks.unsigned_abs()) << TICK_SHIFT);

@@ -1,4 +1,4 @@
-//! Compact four-tuples: those of IPv4, the most frequent ones, take 12 bytes instead of 64.
+//! Compact four-tuples: IPv4 ones, the most frequent, take 12 bytes instead of 64.
 
 use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -15,7 +15,7 @@ pub(crate) struct Ipv4Tuple {
 }
 
 impl Ipv4Tuple {
-    /// Compact form of an IPv4 path.
+    /// Compact form of an IPv4 path; `None` for IPv6.
     pub(crate) const fn from_path(path: &FourTuple) -> Option<Self> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (path.local, path.remote) else {
             return None;

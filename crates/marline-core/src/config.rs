@@ -18,13 +18,13 @@ pub enum ChecksumScope {
     WithoutAddresses,
 }
 
-/// Capabilities of a carrier: everything that the core knows about it.
+/// Capabilities of a carrier. The core knows nothing else about it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Size of a TCP segment (header, options, payload) in bytes that passes on every path.
+    /// Size in bytes of a TCP segment (header, options, payload) that passes on every path.
     pub base_segment: u16,
-    /// Largest size of a TCP segment in bytes that may pass; determined by probing (RFC 4821). With
-    /// addresses in the checksum's scope it is that of IPv4, and IPv6 packets carry 20 bytes less.
+    /// Upper limit in bytes of the segment size that probing (RFC 4821) may find. If the checksum covers addresses,
+    /// this is the limit for IPv4, and that for IPv6 is 20 bytes smaller.
     pub max_segment: u16,
     /// Scope of the TCP checksum.
     pub checksum: ChecksumScope,
@@ -35,12 +35,12 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Middleboxes do not see TCP options, because segments are carried in our own datagrams.
+    /// True if middleboxes do not see TCP options, because segments are carried in Marline's own datagrams.
     pub(crate) const fn hides_options(self) -> bool {
         self.flow_ids
     }
 
-    /// Capabilities on a path: an IPv6 header takes 20 bytes more of a native packet.
+    /// Capabilities on a path: an IPv6 header takes 20 more bytes of a native packet.
     pub(crate) fn for_path(self, path: FourTuple) -> Self {
         const MORE: u16 = 20;
         let native = self.checksum == ChecksumScope::WithAddresses;
@@ -50,15 +50,15 @@ impl Capabilities {
     }
 }
 
-/// Part of the id and token space that belongs to this endpoint.
+/// The part of the id and token space that this endpoint owns.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Index of the shard, below `count`.
     pub index: u8,
     /// Number of shards that share the port; a power of two.
     pub count: u8,
-    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS), which is
-    /// then part of its ids; `None` if it does not share the port.
+    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS). It is part of
+    /// the ids. `None` if the port is not shared.
     pub generation: Option<u8>,
 }
 
@@ -67,7 +67,7 @@ impl Shard {
     pub const SINGLE: Shard = Shard { index: 0, count: 1, generation: None };
     /// Maximum number of processes that share a port.
     pub const GENERATIONS: u8 = 16;
-    /// Position of the generation in an id: the low half of the second byte.
+    /// Bit position of the generation in an id: the low half of the second byte.
     const GENERATION_SHIFT: u32 = 48;
 
     /// Generation that created a subflow id, if the process has one.
@@ -76,7 +76,7 @@ impl Shard {
         (flow >> Self::GENERATION_SHIFT) as u8 & (Self::GENERATIONS - 1)
     }
 
-    /// Puts the generation into a random id.
+    /// Writes the generation into a random id.
     #[must_use]
     pub const fn with_generation(self, flow: u64) -> u64 {
         const MASK: u64 = ((Shard::GENERATIONS - 1) as u64) << Shard::GENERATION_SHIFT;
@@ -107,27 +107,27 @@ impl Shard {
 pub struct Limits {
     /// Connections of the endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address:
-    /// by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires this always. Beyond this limit
-    /// the oldest one of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits
+    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address,
+    /// with a SYN cookie on native TCP or the carrier's cookie elsewhere; 0 always requires this. Beyond this limit,
+    /// the oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits
     /// the SYNs that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,
-    /// Joins of a connection whose handshake is in progress.
+    /// Joins of a connection with a handshake in progress.
     pub pending_joins: usize,
     /// Ranges held out of order per subflow and per connection.
     pub out_of_order_ranges: usize,
     /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
     /// receive buffer the limit is higher: one for each 128 bytes of it.
     pub mappings: usize,
-    /// Connections of a server that have no subflow and an unauthenticated peer; beyond the limit,
-    /// the one that has waited longest ends.
+    /// Connections of a server without a subflow whose peer is unauthenticated. Beyond the limit, the one that has
+    /// waited longest ends.
     pub lingering: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
-    /// Challenge ACKs per second, and as many answers to unknown flows (RFC 5961 section 7). Each
-    /// second grants a random number between half of this and all of it.
+    /// Challenge ACKs per second, and also answers per second to unknown flows (RFC 5961 section 7). Each second
+    /// grants a random number between half of this and all of it.
     pub challenges_per_s: u32,
     /// Remote addresses remembered per connection.
     pub remote_addresses: usize,
@@ -150,45 +150,45 @@ impl Default for Limits {
     }
 }
 
-/// Sizing of a connection's buffers below their limits (NSDI 2012, mechanism M3).
+/// How a connection's buffers are sized within their limits (NSDI 2012, mechanism M3).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferTuning {
-    /// At their limits from the start, as for an application that sets `SO_SNDBUF` and `SO_RCVBUF`.
-    /// As with these, a blocked writer is woken when a third of the buffer is free (an eighth
-    /// otherwise).
+    /// Both buffers have their maximum size from the start, as if the application had set `SO_SNDBUF` and
+    /// `SO_RCVBUF`. As with these, a blocked writer is woken when a third of the buffer is free (otherwise an
+    /// eighth).
     Fixed,
-    /// The send buffer follows twice the sum of all congestion windows, the receive window twice what
-    /// the application reads in a round trip of the slowest subflow.
+    /// The send buffer is twice the sum of all congestion windows. The receive window is twice the data that the
+    /// application reads in a round trip of the slowest subflow.
     #[default]
     Windows,
-    /// As `Windows`, but the send buffer follows twice the sum of all rates times the longest RTT, as the paper
-    /// recommends, so that no path has to wait for a slower one. With unequal RTTs that is more, and the larger
-    /// the full buffer, the longer newly written data waits in it.
+    /// Like `Windows`, but the send buffer is twice the sum of all rates times the longest RTT, as the paper
+    /// recommends, so that no path has to wait for a slower one. With unequal RTTs this buffer is larger, and newly
+    /// written data waits in it for longer.
     Rates,
 }
 
-/// Lifetime of a connection without any working path: none is left, or all are silent.
+/// Lifetime of a connection without any working path: none is left, or all are unreachable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
-    /// Without progress for this long, the connection ends. The time starts when the last subflow ends; when all
-    /// are silent and the second consecutive retransmission stays unanswered; or when the second probe of another
-    /// kind does (of a shut window, the end of the stream, or for the peer's presence).
+    /// Time without progress after which the connection ends. It starts when the last subflow ends, or when all
+    /// subflows are silent and the second consecutive retransmission or probe (window probe, DATA_FIN, receiver
+    /// probe) stays unanswered.
     pub timeout: Duration,
-    /// For servers: the timeout once a RST ended the last subflow, unless the application has authenticated the
-    /// peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`].
-    /// `None` treats all connections alike.
+    /// For servers: the timeout after a RST ended the last subflow, unless the application has authenticated the peer
+    /// ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`]. `None`
+    /// treats all connections alike.
     pub unknown_peer: Option<Duration>,
 }
 
 impl Linger {
-    /// This timeout, and at most a minute for unauthenticated peers after a RST.
+    /// Uses this timeout, but at most a minute for unauthenticated peers after a RST.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
         Linger { timeout, unknown_peer: Some(UNKNOWN_PEER_LINGER) }
     }
 }
 
-/// Time for a client to join again over every path it has, several times.
+/// Time for a client to retry joins several times on each of its paths.
 const UNKNOWN_PEER_LINGER: Duration = Duration::from_secs(60);
 
 /// Configuration of an endpoint: one shard of a port, or one host of a simulation.
@@ -196,7 +196,7 @@ const UNKNOWN_PEER_LINGER: Duration = Duration::from_secs(60);
 pub struct EndpointConfig {
     /// The carrier's capabilities.
     pub capabilities: Capabilities,
-    /// Bounds.
+    /// Limits on state that peers can cause.
     pub limits: Limits,
     /// This endpoint's part of the id space.
     pub shard: Shard,
@@ -208,33 +208,32 @@ pub struct EndpointConfig {
 
 /// TCP Fast Open of a connection (RFC 7413; with Multipath TCP RFC 8684 appendix B).
 ///
-/// A client requests a cookie from a server. On its next connection, data that the application wrote before the
-/// first [`poll_transmit`](crate::Endpoint::poll_transmit) is sent with the SYN, up to one segment, and the server
-/// passes it to its application at once. The answer arrives a round trip sooner. With Multipath TCP it is half a
-/// round trip, since the server sends nothing before it has the client's key.
+/// A client requests a cookie from a server. On its next connection, data that the application wrote before the first
+/// [`poll_transmit`](crate::Endpoint::poll_transmit) is sent with the SYN, up to one segment, and the server passes
+/// it to its application at once. The answer arrives a round trip sooner, or half a round trip with Multipath TCP,
+/// where the server sends nothing before it has the client's key.
 ///
 /// *An observer can replay such a SYN*, and so can a network that duplicates it after the connection has ended.
 /// The server's application then gets the data again, on a separate connection. Use it only for requests that may
 /// be processed more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastOpen {
-    /// Data needs no cookie. Use this only if address forgery is impossible. Otherwise a server answers any SYN
-    /// with data, and sends the answer to the claimed address.
+    /// The server accepts data without a cookie. Use this only if address forgery is impossible. Otherwise a forged
+    /// SYN makes the server send data to the forged address.
     pub without_cookie: bool,
-    /// Server: limit on connections that the application has by Fast Open and whose client has not answered the
+    /// Server: maximum number of connections passed to the application by Fast Open whose client has not answered the
     /// SYN/ACK. Beyond it, SYNs are answered as if Fast Open were off.
     pub pending: u32,
-    /// Ports with Fast Open: a server's own, and those of servers that a client connects to. An empty list means
-    /// all.
+    /// Server ports for which Fast Open is on; empty for all ports.
     pub ports: Vec<u16>,
-    /// Client: data is also sent with the SYN to servers with Multipath TCP. If false, only servers that were
-    /// offered Multipath TCP and did not accept it get data: a Linux server (6.18) whose application answers
-    /// before the third ACK has come keeps its answer until the connection ends (docs/decisions/opening.md).
+    /// Client: data is also sent with the SYN to servers with Multipath TCP. If false, only servers that previously
+    /// declined Multipath TCP get data. A Linux 6.18 server with Multipath TCP withholds an answer written before the
+    /// third ACK arrives until the connection ends (docs/decisions/opening.md).
     pub with_multipath: bool,
 }
 
 impl FastOpen {
-    /// True if it is on for this port of the server.
+    /// True if Fast Open is on for this server port.
     #[must_use]
     pub fn is_on(&self, port: u16) -> bool {
         self.ports.is_empty() || self.ports.contains(&port)
@@ -242,13 +241,13 @@ impl FastOpen {
 }
 
 impl Default for FastOpen {
-    /// With cookies, at most 64 pending connections, all ports, with Multipath TCP and without.
+    /// Cookies required, at most 64 pending connections, all ports, with and without Multipath TCP.
     fn default() -> Self {
         FastOpen { without_cookie: false, pending: 64, ports: Vec::new(), with_multipath: true }
     }
 }
 
-/// Configuration of a connection. Every value may differ from one connection to the next.
+/// Configuration of a connection. Connections may differ in every value.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// Initial policies.
@@ -261,93 +260,91 @@ pub struct ConnectionConfig {
     pub deny_join_id0: bool,
     /// Local addresses with their flags.
     pub local_addresses: Vec<LocalAddress>,
-    /// Addresses to announce instead of the local ones (a server behind NAT): by address id.
+    /// Addresses to announce instead of the local ones, by address id (for a server behind NAT).
     pub advertised: Vec<(marline_policy::AddressId, core::net::SocketAddr)>,
-    /// Largest send buffer, payload bytes (autotuned below it).
+    /// Maximum send buffer in payload bytes, reached by autotuning.
     pub send_buffer: u64,
-    /// Largest receive buffer, payload bytes (autotuned below it).
+    /// Maximum receive buffer in payload bytes, reached by autotuning.
     pub receive_buffer: u64,
-    /// Sizing of both buffers below these limits.
+    /// Sizing of both buffers within these limits.
     pub buffer_tuning: BufferTuning,
     /// RTO bounds.
     pub rtt: RttConfig,
     /// RTO bounds for subflows whose path has a radio that sleeps ([`PathCost::tail_ms`](marline_policy::PathCost)
-    /// above 0: cellular), because its promotions and handovers delay answers longer than a WLAN's collisions.
-    /// Known to a client, and to a server with its report. `None`, the default, uses the same bounds for all.
-    /// After Shin et al., IEEE Communications Letters 20(5), 2016, whose timeout depends on the kind of interface.
+    /// above 0: cellular), because promotions and handovers delay answers longer than collisions in a WLAN. A server
+    /// knows this only if the client reports path costs. `None`, the default, uses `rtt` for all. After Shin et al.,
+    /// IEEE Communications Letters 20(5), 2016, whose timeout depends on the kind of interface.
     pub radio_rtt: Option<RttConfig>,
     /// Initial window in segments (RFC 6928: 10).
     pub initial_window: u32,
     /// Maximum delay of an ACK.
     pub ack_delay: Duration,
-    /// Server: wait for the application's decision before answering a SYN: [`Event::Requested`](crate::Event),
+    /// Server: wait for the application's decision before answering a SYN. See [`Event::Requested`](crate::Event),
     /// then [`Endpoint::admit`](crate::Endpoint::admit), [`refuse`](crate::Endpoint::refuse) or
-    /// [`forget_request`](crate::Endpoint::forget_request). At most [`Limits::syn_queue`] requests wait; there are
-    /// no SYN cookies.
+    /// [`forget_request`](crate::Endpoint::forget_request). At most [`Limits::syn_queue`] requests wait; there are no
+    /// SYN cookies.
     pub withhold_syn_ack: bool,
-    /// Client: the application writes as soon as it is connected. The third ACK is delayed for that
-    /// by up to four milliseconds, and then carries the first data (as Linux does for a pending
-    /// write).
+    /// Client: the application writes as soon as it is connected. The third ACK is delayed by up to four milliseconds
+    /// so that it can carry the first data (as in Linux with a pending write).
     pub speaks_first: bool,
-    /// Repeats of a SYN without answer before the attempt ends, if the interval between them doubles each
-    /// time (Linux: 6, which takes 127 s).
+    /// Repeats of an unanswered SYN before the attempt ends, if the interval between them doubles each time (Linux:
+    /// 6, which takes 127 s).
     pub syn_retries: u32,
-    /// Client: repeats of the first SYN at intervals of the initial timeout before it doubles each time, so that a
-    /// connection opened during a short outage is established within a second of its end (Linux since 6.5: 4, the
-    /// default). The total duration of the attempt does not change.
+    /// Client: repeats of the first SYN at constant intervals (the initial timeout) before the interval doubles each
+    /// time, so that a connection opened during a short outage is established within a second of its end (Linux since
+    /// 6.5: 4, the default). The total duration of the attempt does not change.
     pub linear_syn_retries: u32,
-    /// As [`syn_retries`](Self::syn_retries) for joins. Fewer, since path managers retry anyway, whereas the
-    /// interval between the SYNs of one attempt only grows.
+    /// Like [`syn_retries`](Self::syn_retries), for joins. Lower, because path managers start new attempts, whereas
+    /// the interval between SYNs of one attempt keeps growing.
     pub join_syn_retries: u32,
     /// Repeats of an unanswered SYN with MP_CAPABLE before the option is left out (Linux: 2). With several local
-    /// addresses this many on each; between addresses where options passed before, twice as many plus one. Also
-    /// timeouts of the first data before MPTCP options are given up, if the path answers segments without them
-    /// meanwhile; if nothing is received, twice as many plus two, unless options passed between the two addresses
-    /// before. No effect on a carrier with flow ids, whose datagrams hide options.
+    /// addresses, this applies to each. Between addresses where options passed before, it is twice as many plus one.
+    /// Also the number of timeouts of the first data before MPTCP options are given up, if the path answers segments
+    /// without them. If nothing is received, this is twice as many plus two, unless options passed between the two
+    /// addresses before. No effect on a carrier with flow ids, whose datagrams hide options.
     pub mptcp_syn_retries: u32,
-    /// Client: time without an answer after which the first SYN is also sent from the next of the
-    /// local addresses, backup ones last (the Connection Attempt Delay of RFC 8305), at most the
-    /// initial RTO. The first answer decides where the connection begins. `None`: only from the
-    /// address that it is opened from.
+    /// Client: time without an answer after which the first SYN is also sent from the next local address, backup
+    /// addresses last (the Connection Attempt Delay of RFC 8305); at most the initial RTO. The first answer selects
+    /// the initial subflow. `None` tries only the address from which the connection is opened.
     pub connection_attempt_delay: Option<Duration>,
     /// Silence after which keepalives start; `None` disables them.
     pub keepalive: Option<Duration>,
-    /// Detect a dead download path by its silence (clients); `None` leaves it to the sender.
+    /// Client: detect a dead download path by its silence; `None` leaves this to the sender.
     pub receive_timer: Option<ReceiveTimer>,
-    /// Watch a connection's only subflow while it is idle (clients); `None` disables this.
+    /// Client: probe a connection's only subflow while it is idle; `None` disables this.
     pub lone_keepalive: Option<LoneKeepalive>,
-    /// While only waiting for data, probe for the peer from time to time (clients); `None` disables this.
+    /// Client: probe the peer periodically while only waiting for data; `None` disables this.
     pub receive_probes: Option<ReceiveProbes>,
     /// Offer ECN (RFC 3168).
     pub ecn: bool,
     /// Pace transmissions.
     pub pacing: bool,
-    /// Time for which a connection without paths is kept.
+    /// How long a connection without a working path is kept.
     pub linger: Linger,
     /// Unanswered retransmission timeouts after which a subflow is closed although others work.
     pub subflow_retries: u32,
     /// TIME-WAIT of subflows (Linux: 60 s).
     pub time_wait: Duration,
-    /// Wait to fill a segment while data is in flight (Nagle); off for interactive traffic.
+    /// Wait to fill a segment while data is in flight (Nagle). Turn this off for interactive traffic.
     pub nagle: bool,
     /// Client: extensions requested from a Marline server after the handshake (HELLO). Other
     /// servers ignore the request.
     pub extensions: Extensions,
-    /// Server: extensions that it grants to a client on request.
+    /// Server: extensions granted to a client on request.
     pub allow_extensions: Extensions,
-    /// Server: the scheduler used when a client requests to be followed ([`Extensions::FOLLOW_CLIENT`]); `None`
-    /// refuses the request.
+    /// Server: the scheduler used when a client requests that the server follow its path choice
+    /// ([`Extensions::FOLLOW_CLIENT`]); `None` refuses the request.
     pub follow_client: Option<Arc<dyn SchedulerFactory>>,
     /// Offer or accept timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Largest segment payload to announce and to send, bytes of MSS; `None` uses the carrier's maximum.
+    /// Largest MSS, in bytes, to announce and to send; `None` uses the carrier's maximum.
     pub max_segment_size: Option<u16>,
-    /// Use one DSS mapping for all full segments sent at once on a subflow, repeated on every eighth, instead of
-    /// one for each: 0.7 % more goodput, and half of the sender's work (docs/spec/mapping-runs.md). No effect with
-    /// DSS checksums.
+    /// Use one DSS mapping for all full segments sent together on a subflow, repeated on every eighth, instead of one
+    /// per segment. This gives 0.7 % more goodput and halves the sender's processing (docs/spec/mapping-runs.md). No
+    /// effect with DSS checksums.
     pub mapping_runs: bool,
     /// Evaluate the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research,
-    /// without other effects. It takes up to 300 kB for a subflow with much data in flight.
+    /// without other effects. Takes up to 300 kB of memory for a subflow with much data in flight.
     pub score_forecasts: bool,
     /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default, neither sends nor accepts it. No effect
     /// together with [`withhold_syn_ack`](Self::withhold_syn_ack).

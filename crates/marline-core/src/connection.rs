@@ -1,14 +1,14 @@
-//! A connection: one byte stream each way over any number of subflows (RFC 8684).
+//! A connection: one byte stream in each direction over any number of subflows (RFC 8684).
 //!
 //! The connection works with data sequence numbers. Its subflows are plain TCP and know nothing of each other. The
 //! connection's knowledge about each subflow beyond TCP is in its [`SubflowContext`].
 //!
-//! State is divided into components, each of which owns its fields: [`Session`] (mode, keys, negotiated
-//! extensions), [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], besides
-//! the policies and a few timers. A component's methods change that component alone and return the consequences.
-//! Structs that are lent several of them (`lend!`) build segments, check joins, assign data and so on. This file
-//! defines the order of events: the first handshake, segments in ([`Connection::on_segment`]), further subflows,
-//! segments out ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
+//! State is divided into components, each of which owns its fields: [`Session`] (mode, keys, negotiated extensions),
+//! [`PathSet`] (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`], in addition to the
+//! policies and a few timers. A component's methods change that component alone and return the consequences. Structs
+//! that borrow several components (`lend!`) build segments, check joins, assign data and so on. This file defines the
+//! order of events: the first handshake, segments in ([`Connection::on_segment`]), further subflows, segments out
+//! ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
 
 mod addresses;
 mod assignment;
@@ -140,7 +140,7 @@ pub(crate) use self::origin::{AcceptedSyn, Origin};
 const MAX_ACTIONS: usize = 64;
 /// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
-/// Consecutive timeouts on the only subflow after which its path is tried from other ports.
+/// Consecutive timeouts on the only subflow after which other ports are tried on its path.
 const STUCK_AFTER: u32 = 2;
 /// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
 /// connection.
@@ -171,7 +171,7 @@ pub(crate) struct Connection {
     /// Policies that replace the configured ones.
     replaced: OnDemand<ReplacedPolicies>,
     liveness: OnDemand<Liveness>,
-    /// Tracks since when a DATA_ACK is due.
+    /// Records when a DATA_ACK became due.
     ack_watch: DeliveryWatch,
     delay: DeliveryDelay,
     replay_guard: OnDemand<ReplayGuard>,
@@ -186,8 +186,8 @@ impl Drop for Connection {
     }
 }
 
-/// Defines methods that lend parts to a struct of this folder: first those that it copies, then those that it reads,
-/// then those that it changes.
+/// Defines methods that lend parts of a connection to a struct of this folder: first those that it copies, then those
+/// that it reads, then those that it changes.
 macro_rules! lend {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)*; $($changed:ident)* })*) => {
         impl Connection {
@@ -223,7 +223,7 @@ lend! {
     }
 }
 
-/// As `lend!`, for structs that change nothing.
+/// Like `lend!`, for structs that change nothing.
 macro_rules! show {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)* })*) => {
         impl Connection {
@@ -347,7 +347,7 @@ impl Connection {
         if taken == 0 && bytes.len() > 0 { Err(WriteError::Blocked) } else { Ok(taken) }
     }
 
-    /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
+    /// Copies received bytes to the application. `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, now: Instant, out: &mut [u8]) -> Result<usize, ReadError> {
         let was_shut = self.receiver.is_window_shut();
         let Some((n, window_opened)) = self.receiver.read(out) else {
@@ -363,7 +363,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// As [`read`](Self::read), but leaves the bytes in the buffer.
+    /// Like [`read`](Self::read), but leaves the bytes in the buffer.
     pub(crate) fn peek(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
         match self.receiver.peek(out) {
             Some(n) => Ok(n),
@@ -382,7 +382,7 @@ impl Connection {
         Err(ReadError::Blocked)
     }
 
-    /// Repeats the update that reopened a shut window, because it may be lost.
+    /// Repeats the update that reopened a shut window, because it may have been lost.
     fn repeat_window_update(&mut self, now: Instant) {
         let rto = self.paths.largest_rto(&self.config);
         if self.receiver.is_window_update_due(now, rto) {
@@ -390,7 +390,7 @@ impl Connection {
         }
     }
 
-    /// Requests the DATA_ACK that a client waits for, because it may be lost.
+    /// Requests the DATA_ACK that the client is waiting for, because it may have been lost.
     fn ask_for_data_ack(&mut self, now: Instant) {
         let (busy, rto) = (self.paths.has_pending_acks(), self.paths.largest_rto(&self.config));
         if self.session.is_data_ack_request_due(now, rto, busy) {
@@ -405,7 +405,7 @@ impl Connection {
         }
     }
 
-    /// Notifies a blocked writer if there is room enough.
+    /// Notifies a blocked writer if there is enough room.
     fn notify_writable(&mut self, cx: &mut Context<'_>) {
         if self.sender.take_writable(cx.now) && !self.closing.is_released() {
             cx.out.event(Event::Writable(self.id));
@@ -432,12 +432,12 @@ impl Connection {
         }
     }
 
-    /// Account that is charged for the connection's memory.
+    /// The account to which the connection's memory is charged.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         self.receiver.account()
     }
 
-    /// Charges another account for the connection's memory.
+    /// Charges the connection's memory to another account.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.receiver.account().hand_over(account, MemoryKind::Connection, CONNECTION_BYTES);
         self.sender.charge_to(account);
@@ -451,13 +451,13 @@ impl Connection {
         self.sender.end_record();
     }
 
-    /// The application finished writing.
+    /// Handles a shutdown by the application, which will not write anymore.
     pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shut_down();
         self.advance_closing(cx);
     }
 
-    /// The application released the connection.
+    /// Handles the release of the connection by the application.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
         let unread = self.receiver.readable() > 0;
         self.closing.release(cx.now, self.sender.una());
@@ -537,7 +537,8 @@ impl Connection {
                 }
             }
         }
-        // The route to IPv4 addresses (NAT64) became known or changed. Paths over the previous one may still work.
+        // The route to IPv4 addresses (NAT64) became known or changed. Paths that used the previous route may still
+        // work.
         let leads_elsewhere = old.is_some_and(|o| o.nat64 != new.nat64);
         if new.up && (moved || leads_elsewhere || old.is_none_or(|o| !o.up)) {
             self.paths.addresses_mut().keep(new.id);
@@ -567,7 +568,7 @@ impl Connection {
         }
     }
 
-    /// Handles the loss of a local address: nothing can be sent from it any more.
+    /// Handles the loss of a local address: nothing can be sent from it anymore.
     fn on_local_address_lost(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let lost = self.paths.subflows_where(|subflow| subflow.local_id() == id);
         let confirmed = self.session.is_confirmed();
@@ -590,7 +591,7 @@ impl Connection {
 /// MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
 ///
 /// A handshake without the option continues as plain TCP. Marline's server answers the third ACK with a DATA_ACK
-/// at once, so that a client that waits for the server to speak may join its other paths meanwhile.
+/// immediately, so that a client whose server sends first can already join its other paths.
 impl Connection {
     /// Server: handles the SYN that opened the connection.
     fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
@@ -642,7 +643,7 @@ impl Connection {
             Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
                 self.session.on_peer_key(Key(initiator));
             }
-            // A missing option is a reason to fall back only on the ACK that completes the handshake.
+            // Only on the ACK that completes the handshake is a missing option a reason to fall back.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
             _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
         }
@@ -703,8 +704,8 @@ impl Connection {
         }
     }
 
-    /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is an option,
-    /// too, and may be dropped.
+    /// Handles a data timeout after a fallback. The infinite mapping that announces the fallback is also an option
+    /// and may be dropped.
     fn on_infinite_mapping_timeout(&mut self, cx: &Context<'_>, id: SubflowId) {
         if cx.config.capabilities.hides_options() {
             return;
@@ -716,7 +717,7 @@ impl Connection {
         }
     }
 
-    /// The first subflow's TCP handshake is complete.
+    /// Handles the completion of the first subflow's TCP handshake.
     fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let early = self.fast_open.is_early();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -797,7 +798,7 @@ impl Connection {
 
 /// Attempts at the first subflow over several paths ([`Opening`]).
 impl Connection {
-    /// Handles an answer to a first SYN: the other attempts are over, and the path manager may join their paths.
+    /// Handles an answer to a first SYN. The other attempts end, and the path manager may join their paths.
     fn on_first_answer(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         let flags = segment.header.flags;
         let answers = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);
@@ -820,7 +821,7 @@ impl Connection {
         self.on_admitted(cx, kept.on, &kept.segment(), kept.ecn);
     }
 
-    /// Abandons an attempt because another one was answered first. A late answer of the server gets a RST.
+    /// Abandons an attempt because another one was answered first. A late answer from the server gets a RST.
     fn abandon_attempt(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(mut subflow) = self.paths.take(id) else { return };
         self.ending().forget_subflow(id);
@@ -873,7 +874,7 @@ impl Connection {
     }
 }
 
-/// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
+/// Fast Open (RFC 7413, RFC 8684 appendix B); `connection/fast_open.rs` describes the exchange.
 impl Connection {
     /// Server: applies the Fast Open verdict to the SYN that opened the connection.
     fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &AcceptedSyn<'_>) {
@@ -919,7 +920,7 @@ impl Connection {
         self.take_segment(cx, id, segment, ecn)
     }
 
-    /// As [`Self::on_segment`], with traffic monitoring on.
+    /// Like [`Self::on_segment`], with traffic monitoring on.
     #[cold]
     #[inline(never)]
     fn trace_and_process_segment(
@@ -986,16 +987,16 @@ impl Connection {
         result
     }
 
-    /// True if there is no room for the segment's payload while memory is short: the application has data to read
-    /// first, or the payload is not the next data of the stream.
+    /// True if memory is short and there is no room for the segment's payload, because the application has data to
+    /// read first or the payload is not the next data of the stream.
     #[cold]
     fn lacks_memory_for(&mut self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         !segment.payload.is_empty()
             && (self.receiver.readable() > 0 || !self.reception().continues_stream(id, segment))
     }
 
-    /// Processes a segment without its payload, as if that were beyond the window, because the window cannot be
-    /// taken back (RFC 9293 section 3.8.6). The peer sends the payload again.
+    /// Processes a segment without its payload, as if the payload were beyond the window, because a window that was
+    /// announced cannot be reduced (RFC 9293 section 3.8.6). The peer sends the payload again.
     #[cold]
     fn take_without_payload(
         &mut self,
@@ -1017,7 +1018,7 @@ impl Connection {
         });
     }
 
-    /// Processes a segment that TCP may see.
+    /// Processes a segment that may be passed to TCP.
     fn on_admitted(
         &mut self,
         cx: &mut Context<'_>,
@@ -1080,7 +1081,7 @@ impl Connection {
     }
 
     /// Processes the predicted next segment of a transfer, in which only the payload is new
-    /// (`subflow/prediction.rs`). `false` if the segment is a different one; then nothing was changed.
+    /// (`subflow/prediction.rs`). Returns `false`, without changes, for any other segment.
     fn on_predicted(
         &mut self,
         cx: &mut Context<'_>,
@@ -1100,7 +1101,7 @@ impl Connection {
         if !usual || !calm || watched {
             return false;
         }
-        // The first byte needs its option, so it cannot be predicted.
+        // The segment with the first byte must carry its option, so it cannot be predicted.
         let begun = self.receiver.delivered(id) > Ssn(1);
         let window = self.receiver.window_size();
         let Some(subflow) = self.paths.get_mut(id).filter(|s| begun && s.is_fully_established())
@@ -1155,8 +1156,8 @@ impl Connection {
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         tcp.set_out_of_order_room(room);
         let mut ingress = tcp.on_segment(cx.now, segment, ecn, window);
-        // RFC 5961 challenges a RST behind a hole. But an aborting peer may have no state left to repeat it at the
-        // right sequence number, and its key proves its origin.
+        // RFC 5961 requires challenging a RST behind a hole. But an aborting peer may have no state left to repeat
+        // the RST at the right sequence number, and its key proves its origin.
         if ingress.challenge && is_proven_abort(segment, self.session.keys().local()) {
             ingress = tcp.accept_reset();
         }
@@ -1268,7 +1269,7 @@ impl Connection {
         }
     }
 
-    /// Processes the content of a segment on plain TCP. `false` if it ended the connection.
+    /// Processes the content of a segment on plain TCP. `false` if this ended the connection.
     fn on_plain_content(
         &mut self,
         cx: &mut Context<'_>,
@@ -1297,7 +1298,7 @@ impl Connection {
         true
     }
 
-    /// In-order data arrived, or the end of the stream.
+    /// Handles in-order data, or the end of the stream.
     fn on_stream_moved(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
         self.closing.on_progress();
         self.silence().postpone_probes(cx.now);
@@ -1414,8 +1415,8 @@ impl Connection {
             let outcome = self.reception().take_mapping(cx, id, &dss, carries(segment));
             self.apply_mapping_outcome(cx, id, outcome);
         } else if let Some(capable) = capable {
-            // A segment with the keys has no DATA_ACK: a peer that still sends them has received no data from us.
-            // The window of a late one must not be counted from data acknowledged since.
+            // A segment with the keys has no DATA_ACK: a peer that still sends keys has received no data from us. If
+            // such a segment is late, its window must not be counted from data acknowledged since.
             self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
@@ -1472,8 +1473,8 @@ impl Connection {
         }
     }
 
-    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK does not know of our
-    /// fallback, and may have discarded data beyond it.
+    /// Plain TCP: the subflow's ACK is the connection's. A peer that sends a DATA_ACK does not know of our fallback,
+    /// and may have discarded data beyond that DATA_ACK.
     fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, data_ack: Option<DataAck>) {
         let Some(mut acked) = self.fallback_facts().acked_by_tcp(id) else { return };
         let Some(subflow) = self.paths.get(id) else { return };
@@ -1489,7 +1490,7 @@ impl Connection {
             }
         }
         self.advance_una(cx, id, acked, window);
-        // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window lets no new data out. The window of Multipath TCP
+        // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window must not allow new data. The window of Multipath TCP
         // does not shrink, because ACKs of different subflows may be reordered (RFC 8684 section 3.3.5).
         let end = self.closing.acked_end(&self.sender).min(self.sender.written_end()).plus(window);
         self.sender.set_window(end);
@@ -1524,7 +1525,7 @@ impl Connection {
 
 /// Delivery of in-order bytes of a subflow into the stream, by their mappings.
 impl Connection {
-    /// Takes bytes of this segment that are in order on the subflow, and bytes held back until now.
+    /// Takes the bytes of this segment that are in order on the subflow, and bytes held until now.
     fn take_payload(
         &mut self,
         cx: &mut Context<'_>,
@@ -1535,7 +1536,7 @@ impl Connection {
         if let Some((ssn, range)) = ingress.in_order.clone() {
             self.deliver(cx, id, ssn, &segment.payload[range]);
         }
-        // A subflow that was ended by its own data delivers nothing more.
+        // Data that ends its subflow stops further delivery.
         let next = |connection: &mut Self| {
             let subflow = connection.paths.get_mut(id).filter(|s| !s.tcp().is_over())?;
             subflow.tcp_mut().pop_reassembled()
@@ -1559,8 +1560,8 @@ impl Connection {
             && !self.receiver.maps(id, ssn, end)
             && self.receiver.lacks_mapping(id, ssn, end)
         {
-            // The part before may be mapped. If the fallback is not possible, the unmapped part ends the subflow
-            // below.
+            // The bytes before this point may be mapped. If a fallback is not possible, the unmapped bytes end the
+            // subflow below.
             self.consider_plain_data(cx, id);
         }
         if cx.out.traces_traffic(self.id) {
@@ -1649,8 +1650,8 @@ impl Connection {
         self.opening().add_subflow(cx, tcp, ends, membership, backup || local.backup)
     }
 
-    /// True if a SYN can still join by the connection's token. A closed or plain TCP connection keeps its slot for
-    /// a reader and for late segments, but a join to it is answered as one to an unknown token.
+    /// True if a SYN can still join by the connection's token. A closed or plain TCP connection keeps its slot for a
+    /// reader and for late segments, but a join to it is answered like one with an unknown token.
     pub(crate) const fn has_valid_token(&self) -> bool {
         !self.session.is_plain() && !self.closing.is_closed()
     }
@@ -1720,7 +1721,7 @@ impl Connection {
         self.on_subflow_up(cx, id);
         if step == JoinStep::UpFast {
             // The third ACK proves the address of the SYN. The peer opened this subflow because the others failed:
-            // they count as silent until they are heard again, and their data is reinjected here.
+            // they count as silent until a segment arrives on them, and their data is reinjected here.
             for other in self.paths.ids().filter(|other| *other != id) {
                 self.on_overdue(cx, other, UnreachableCause::FastJoin);
             }
@@ -1744,9 +1745,9 @@ impl Connection {
     }
 }
 
-/// Fast JOIN; its course is described in `connection/fast_join.rs`.
+/// Fast JOIN; `connection/fast_join.rs` describes the exchange.
 impl Connection {
-    /// Settles the SYN's data once the subflow is established: it was accepted, or is sent again first.
+    /// Handles the SYN's data once the subflow is established: either it was accepted, or it is sent again first.
     fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let path = subflow.path();
@@ -1860,7 +1861,8 @@ impl Connection {
         }
     }
 
-    /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
+    /// Handles fading or recovering signal of a subflow. To a peer without PATH_COST, the subflow is reported as a
+    /// backup.
     fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
         let usable = self.paths.get(id).filter(|subflow| subflow.is_active());
         if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
@@ -1912,8 +1914,8 @@ impl Connection {
         }
     }
 
-    /// Handles REMOVE_ADDR. The subflow that brought the option is alive: its address may have come back before
-    /// the option was sent. RFC 8684 section 3.4.2 asks to close only paths that are not in use.
+    /// Handles REMOVE_ADDR. The subflow on which the option arrived works: its address may have come back before the
+    /// option was sent. RFC 8684 section 3.4.2 asks to close only paths that are not in use.
     fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
             cx.out.counters.rm_addr_rx += 1;
@@ -1923,7 +1925,7 @@ impl Connection {
                 let Some(subflow) = self.paths.get(there).filter(theirs) else { continue };
                 let joins = !subflow.is_initial() && !subflow.is_shut() && !subflow.was_joined();
                 if joins {
-                    // SYNs to this address get no answer any more.
+                    // SYNs to this address will not be answered.
                     self.drop_subflow(cx, there, CloseReason::PeerReset);
                 } else if subflow.was_joined() && self.paths.count() > 1 {
                     // RFC 8684 section 3.4.2: a RST, if it arrives, clears state of middleboxes on the path.
@@ -1951,7 +1953,7 @@ impl Connection {
         self.with_path_context(cx, |manager, context| manager.accepts_join(path.remote, context))
     }
 
-    /// Calls `ask` with the path manager's view of the connection.
+    /// Calls `ask` with the connection as the path manager sees it.
     fn with_path_context<R>(
         &mut self,
         cx: &Context<'_>,
@@ -1976,7 +1978,7 @@ impl Connection {
     fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.path_manager.poll_action() else { return };
-            // The join that replaces a lost address is not the manager's, and the connection depends on it.
+            // The path manager must not close the join that replaces a lost address: the connection depends on it.
             let closes_join = matches!(action, PathAction::CloseSubflow(_));
             if !(closes_join && self.may_join_unconfirmed()) {
                 self.path_action(cx, action);
@@ -2031,30 +2033,30 @@ impl Connection {
         self.session.keys().local_token()
     }
 
-    /// A value under both keys that names this connection.
+    /// A value derived from both keys that identifies this connection.
     pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.session.keys().binding(self.session.role(), label)
     }
 
-    /// The connection occupies a half-open place: it is a server, and the handshake of its first subflow is
+    /// True if the connection counts as half-open: it is a server's, and the handshake of its first subflow is
     /// neither complete nor given up.
     pub(crate) fn occupies_half_open_place(&self) -> bool {
         let unanswered = self.session.is_server() && !self.closing.is_announced();
         unanswered && self.paths.initial().is_some()
     }
 
-    /// The server's handshake of the first subflow is not complete.
+    /// True on a server while the handshake of the first subflow is not complete.
     pub(crate) const fn is_half_open(&self) -> bool {
         !self.closing.is_announced() && !self.closing.is_closed()
     }
 
-    /// Fast Open delivered the connection to the application before the third ACK.
+    /// True if Fast Open passed the connection to the application and the third ACK has not arrived.
     pub(crate) fn is_fast_pending(&self) -> bool {
         let waits = |s: &SubflowContext| s.tcp().state() == SubflowState::SynReceived;
         self.fast_open.is_early() && self.paths.initial().is_some_and(waits)
     }
 
-    /// A server's connection without subflows whose peer the application has not vouched for.
+    /// True for a server's connection without subflows whose peer the application has not authenticated.
     pub(crate) fn is_unvouched_without_path(&self) -> bool {
         self.session.is_server()
             && self.closing.is_unvouched_peer_waiting(self.config.linger)
@@ -2066,7 +2068,7 @@ impl Connection {
         self.paths.addresses().remote().iter().any(|known| addresses.contains(&known.address))
     }
 
-    /// The connection can be dropped by the endpoint: nothing is left to do.
+    /// True if the endpoint can drop the connection: nothing is left to do.
     pub(crate) fn is_gone(&self) -> bool {
         self.closing.is_forgotten() && self.paths.is_empty()
     }
@@ -2086,7 +2088,7 @@ impl Connection {
         self.paths.impaired()
     }
 
-    /// View of a subflow as a policy gets it now.
+    /// View of a subflow, as a policy would get it now.
     pub(crate) fn subflow_view(&self, now: Instant, id: SubflowId) -> Option<SubflowView> {
         self.paths.get(id).map(|subflow| subflow.view(now, id))
     }
@@ -2114,7 +2116,7 @@ impl Connection {
         true
     }
 
-    /// Ends a waiting connection because other connections need its place.
+    /// Ends a waiting connection because the limit on waiting connections is exceeded.
     pub(crate) fn yield_place(&mut self, cx: &mut Context<'_>) {
         self.ending().abort_with_reason(cx, CloseReason::TimedOut);
     }
@@ -2158,7 +2160,7 @@ impl Connection {
         }
     }
 
-    /// The peer proved that it has forgotten this subflow.
+    /// Handles a reset that proves that the peer has forgotten this subflow.
     pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.tcp_mut().accept_reset();
@@ -2167,7 +2169,7 @@ impl Connection {
         self.advance_closing(cx);
     }
 
-    /// The peer moved to another address, to which the carrier sends from now on.
+    /// Handles a peer's move to another address, to which the carrier sends from now on.
     pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
         let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -2177,7 +2179,7 @@ impl Connection {
         subflow.tcp_mut().repeat_at_once(now);
     }
 
-    /// The process did not run for a while: segments in flight yield no valid measurements.
+    /// Records that the process did not run for a while: segments in flight yield no valid measurements.
     pub(crate) fn note_pause(&mut self) {
         self.delay.forget();
         for subflow in self.paths.iter_mut() {
@@ -2185,7 +2187,7 @@ impl Connection {
         }
     }
 
-    /// The carrier of this subflow switched to a reliable stream, or back to datagrams.
+    /// Handles a switch of this subflow's carrier to a reliable stream, or back to datagrams.
     pub(crate) fn on_reliable(&mut self, now: Instant, id: SubflowId, reliable: bool) {
         let congestion = Arc::clone(&self.config.policies.congestion);
         if let Some(subflow) = self.paths.get_mut(id) {
@@ -2193,7 +2195,7 @@ impl Connection {
         }
     }
 
-    /// The stream that carries this subflow cannot accept data now, or can again.
+    /// Records whether the stream that carries this subflow can accept data.
     pub(crate) fn on_carrier_full(&mut self, id: SubflowId, full: bool) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().set_carrier_full(full);
@@ -2208,8 +2210,8 @@ impl Connection {
     }
 }
 
-/// Loss of local addresses before the connection is confirmed, or on plain TCP. There is one subflow then, and no
-/// path manager to replace it. Its retransmissions would take minutes to fail although another address is up.
+/// Loss of local addresses before the connection is confirmed, or on plain TCP. In these states there is one subflow,
+/// and no path manager to replace it. Its retransmissions would take minutes to fail although another address is up.
 ///
 /// - Before the SYN/ACK, the next attempt starts from another address at once.
 /// - A client that has the server's key joins from another address. If the server also has the client's key, its
@@ -2220,9 +2222,8 @@ impl Connection {
 ///
 /// Without another address that is up, the connection waits for this one.
 impl Connection {
-    /// True for a client that does not know whether the server has its key, and whose subflow is cut off. RFC 8684
-    /// section 3.1 requires it to wait for a segment on that subflow before it joins, but no such segment can
-    /// come.
+    /// True for a client whose subflow is cut off and that does not know whether the server has its key. RFC 8684
+    /// section 3.1 requires it to wait for a segment on that subflow before it joins, but no such segment can come.
     fn may_join_unconfirmed(&self) -> bool {
         self.session.is_client()
             && self.session.is_unconfirmed()
@@ -2243,7 +2244,8 @@ impl Connection {
         self.join_unconfirmed(cx);
     }
 
-    /// Joins from every other address that is not kept in reserve, or from the reserve if there is no other.
+    /// Joins from every other address that is not a reserve address, or from the reserve addresses if there are no
+    /// others.
     fn join_unconfirmed(&mut self, cx: &mut Context<'_>) {
         if !self.may_join_unconfirmed() {
             return;
@@ -2289,8 +2291,8 @@ impl Connection {
         true
     }
 
-    /// Ends a subflow whose address is gone. A peer that has nothing to send would keep it forever, so it gets a
-    /// RST as soon as the address is back.
+    /// Ends a subflow whose address is gone. A peer that has nothing to send would keep the subflow forever, so it
+    /// gets a RST as soon as the address is back.
     fn abandon_cut_off_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.give_up();
@@ -2315,8 +2317,8 @@ impl Connection {
 /// Selection of outgoing segments. One call fills one batch for one path.
 ///
 /// Order: segments that TCP has pending on a subflow (handshakes, resets, repairs: later data on that subflow is
-/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the scheduler's choice,
-/// and last pure ACKs, which data may have carried by then.
+/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the scheduler's choice, and
+/// finally pure ACKs, unless data has already carried them.
 impl Connection {
     /// Fills `buf` with the next batch; it must be empty. `None` if there is nothing to send now.
     pub(crate) fn poll_transmit(
@@ -2383,7 +2385,7 @@ impl Connection {
         None
     }
 
-    /// Next segment that TCP has pending on a subflow, besides an ACK.
+    /// Next segment other than an ACK that TCP has pending on a subflow.
     fn next_pending(&mut self, now: Instant, id: SubflowId) -> Option<Egress> {
         self.paths.get(id).filter(|subflow| subflow.tcp().has_pending_besides_ack())?;
         let room = self.segments().repeat_room(id);
@@ -2399,9 +2401,8 @@ impl Connection {
         }
     }
 
-    /// Sends a tail loss probe: new data if there is any, otherwise the last segment again. While another subflow
-    /// is healthy, no new data is sent on a silent one: it would wait there for a timeout, and so would all later
-    /// data.
+    /// Sends a tail loss probe: new data if there is any, otherwise the last segment again. While another subflow is
+    /// healthy, a silent one gets no new data, which would delay all later data until a timeout.
     fn emit_probe(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for id in self.paths.ids() {
             if self.paths.get(id).is_some_and(|s| s.tcp().awaits_frto_data())
@@ -2431,8 +2432,8 @@ impl Connection {
         None
     }
 
-    /// Sends new data that shows whether a timeout was spurious, or else a repetition that waited for it. As with
-    /// a probe, no new data is used while another subflow is healthy.
+    /// Sends new data that shows whether a timeout was spurious, or else the retransmission that waited for this
+    /// test. As with a probe, no new data is used while another subflow is healthy.
     fn emit_frto_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -2454,7 +2455,7 @@ impl Connection {
         self.send_segment(cx, id, &egress, buf)
     }
 
-    /// Sends a DATA_FIN in a segment of its own.
+    /// Sends a DATA_FIN in a separate segment.
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         self.next_data_fin_at().filter(|at| *at <= cx.now)?;
         let over = self.closing.fin_acked() || self.closing.is_closed();
@@ -2466,7 +2467,7 @@ impl Connection {
         if self.closing.repeats_fin_in_vain()
             && usable.iter().all(|id| self.sender.lacks_data_ack(id))
         {
-            // The peer is heard, but options do not pass.
+            // The peer's segments arrive, but options do not pass.
             for id in usable.iter() {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
@@ -2488,7 +2489,7 @@ impl Connection {
         self.segments().write_data_fin(cx, id, buf)
     }
 
-    /// Time of the next DATA_FIN transmission, by the current timeouts.
+    /// Time of the next DATA_FIN transmission, based on the current timeouts.
     fn next_data_fin_at(&self) -> Option<Instant> {
         self.closing.next_data_fin_at(|| FinTimeouts {
             rto: self.paths.largest_rto(&self.config),
@@ -2496,7 +2497,7 @@ impl Connection {
         })
     }
 
-    /// Sends data by the scheduler's decisions, and the DATA_FIN or FIN after the last byte.
+    /// Sends data as the scheduler decides, and the DATA_FIN or FIN after the last byte.
     fn send_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         let batch = self.segments().emit_batch(cx, buf)?;
         if self.closing.is_shut_down() {
@@ -2522,12 +2523,12 @@ impl Connection {
     }
 }
 
-/// Timers of the connection, besides those of its subflows.
+/// Timers of the connection, except those of its subflows.
 impl Connection {
     /// Time at which this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let usable = self.paths.active_count() > 0;
-        // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
+        // While no subflow can carry the DATA_FIN, it waits for a subflow instead of a timer.
         let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
         let mut next = earliest([leaving]);
@@ -2620,7 +2621,7 @@ impl Connection {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
             let lost = cx.out.traces_traffic(self.id).then(|| self.paths.lost_segments_of(id));
-            // A coupled controller reads the other subflows at a loss as it does at an ACK.
+            // A coupled controller reads the other subflows at a loss, as at an ACK.
             self.assignment().refresh_group(cx.now, id);
             self.with_workspace(cx, id, |connection, cx| {
                 if let Some(subflow) = connection.paths.get_mut(id) {
@@ -2670,7 +2671,7 @@ impl Connection {
         }
         let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
-            // The peer may hear us and wait for us. The key lets it accept a reset behind a hole.
+            // The peer may receive our segments and wait for more. The key lets it accept a reset behind a hole.
             self.ending().abort_with_reason(cx, CloseReason::TimedOut);
         }
     }
@@ -2679,15 +2680,15 @@ impl Connection {
 /// Handling of silent subflows: reinjection, its reversal, and verdicts of the path health monitor. The definition
 /// of a subflow's health is in `subflow/health.rs`.
 ///
-/// A probe timeout means that nothing was heard for two round trips although an answer is due. For interactive
-/// traffic that is the time to act: the data is sent on another subflow at once (RFC 8684 section 3.3.6 leaves the
-/// moment to the sender; kernels wait for the RTO). If the silence was only jitter, the first segment received
+/// A probe timeout means that nothing was received for two round trips although an answer is due. For interactive
+/// traffic this is the time to act: the data is immediately sent on another subflow (RFC 8684 section 3.3.6 leaves
+/// the moment to the sender; kernels wait for the RTO). If the silence was only jitter, the first segment received
 /// cancels the copies not sent yet.
 impl Connection {
     fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         self.path_probing().report_timeout(cx, id);
         let patience = self.scheduling.probe_patience();
-        // A scheduler that waits for the retransmission timer before it reinjects uses the same timer to judge the
+        // A scheduler that waits for the retransmission timer before it reinjects also uses that timer to judge the
         // subflow.
         if let (Some(subflow), Some(patience)) = (self.paths.get_mut(id), patience) {
             subflow.health_mut().on_probe_timeout(cx.now, patience);
@@ -2725,8 +2726,8 @@ impl Connection {
         }
     }
 
-    /// Resets a subflow on which a middlebox acknowledged data that the peer never received: no later data can
-    /// fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
+    /// Resets a subflow on which a middlebox acknowledged data that the peer never received, because no later data
+    /// can fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
     fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
         let may = self.may_be_rejoined()
@@ -2754,7 +2755,7 @@ impl Connection {
         }
     }
 
-    /// Starts reinjection if the patience with an unanswered probe is over.
+    /// Starts reinjection if the timeout for an unanswered probe has expired.
     fn on_probe_patience_end(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let mut subflow = self.paths.get_mut(id);
         if subflow.as_mut().is_some_and(|s| s.health_mut().is_patience_over(cx.now)) {
@@ -2791,7 +2792,7 @@ impl Connection {
         subflow.tcp_mut().pause_or_repeat(is_probed && is_spare && repeated);
     }
 
-    /// This connection as the prober of a silent path; `None` if it does not wait for that path.
+    /// How this connection can probe a silent path; `None` if it does not wait for that path.
     pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         self.path_probing().prober_of(now, path)
     }
@@ -2818,7 +2819,7 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as in use although its stream may be idle.
+    /// Marks the connection as in use, even if its stream is idle.
     pub(crate) fn note_in_use(&mut self, now: Instant) {
         self.trim.note_busy(now);
     }
@@ -2837,9 +2838,8 @@ impl Connection {
         }
     }
 
-    /// Handles a segment of the peer on a silent subflow. It may be the answer to a probe, or prove only that one
-    /// direction works: the oldest data is repeated to find out. If silent paths are not probed, it counts as an
-    /// answer.
+    /// Handles a segment from the peer on a silent subflow. It may answer a probe, or prove only that one direction
+    /// works. To find out, the oldest data is repeated. If silent paths are not probed, it counts as an answer.
     fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
         let probes = self.path_probing().probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -2851,7 +2851,7 @@ impl Connection {
     }
 
     fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
-        // A scheduler that leaves the judgment to the retransmission timer also keeps the timer's pace.
+        // A scheduler that leaves the judgment to the retransmission timer also follows the timer's schedule.
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
@@ -2917,7 +2917,7 @@ impl Connection {
 
 /// Detection of paths that are silent although data is due (`liveness`), and a receiver's probes.
 impl Connection {
-    /// Updates the delivery watch after the DATA_ACK advanced on this subflow.
+    /// Updates the delivery watch after this subflow's segment advanced the DATA_ACK.
     fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
@@ -2992,8 +2992,8 @@ impl Connection {
         }
     }
 
-    /// Falls back to plain TCP from the first byte. `announces`: the peer may have understood our mappings, so the
-    /// fallback is announced.
+    /// Falls back to plain TCP from the first byte. `announces` is true if the peer may have understood our mappings,
+    /// so that the fallback must be announced.
     fn fall_back(
         &mut self,
         cx: &mut Context<'_>,
@@ -3047,8 +3047,8 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Sends MP_FAIL from this time on, until the peer shows that it arrived. It reports a bad checksum, or a fallback,
-    /// of which the peer would not learn otherwise without data from us.
+    /// Sends MP_FAIL from this time on, until the peer shows that it arrived. It reports a bad checksum, or a
+    /// fallback that the peer would not detect until we send data.
     fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.expect_mp_fail(at);
@@ -3070,7 +3070,7 @@ impl Connection {
         }
     }
 
-    /// Handles plain TCP data of the peer whose infinite mapping was lost on the path.
+    /// Handles plain TCP data from a peer whose infinite mapping was lost on the path.
     fn receive_plain_unannounced(&mut self, cx: &mut Context<'_>, id: SubflowId, ssn: Ssn) {
         if self.receiver.is_in_step(id) {
             self.receive_plain(cx, id, Point { ssn, dsn: self.receiver.next() });
@@ -3079,8 +3079,8 @@ impl Connection {
         }
     }
 
-    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer takes
-    /// for delivered.
+    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer
+    /// considers delivered.
     fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
             self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
@@ -3108,7 +3108,7 @@ impl Connection {
             self.watch_plain_stream(cx, id);
             return;
         }
-        // If there is a hole before it, the missing data came, or must come, on another subflow.
+        // If there is a hole before it, the missing data arrived, or must arrive, on another subflow.
         let received_tail = dsn == self.receiver.next();
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = fallback::judge(Trigger::BadChecksum, &facts);
@@ -3159,7 +3159,7 @@ impl Connection {
         self.messages().signal(Some(id), MptcpOption::Fail(fail));
     }
 
-    /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or answers our own MP_FAIL.
+    /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or is answering our own MP_FAIL.
     fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
         cx.out.counters.mp_fail_rx += 1;
         if self.session.is_plain() {
@@ -3267,7 +3267,8 @@ impl Connection {
             false => self.closing.fin_acked(),
         };
         if sent_all && self.closing.has_late_data() {
-            // RFC 9293 section 3.6.1: a reset shows the peer that data was lost, after it got all data meant for it.
+            // RFC 9293 section 3.6.1: once the peer has all data meant for it, a reset shows it that its own data was
+            // lost.
             self.abort(cx);
             return;
         }
@@ -3320,7 +3321,7 @@ impl Connection {
 
     /// Handles the orderly end of the subflow's own sequence space.
     fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        // While we wait for an answer to MP_FAIL, only plain TCP ends in this way.
+        // While we wait for an answer to MP_FAIL, only plain TCP ends with a subflow FIN.
         if let Some(dsn) = self.receiver.failed_at(id) {
             let at = Point { ssn: self.receiver.delivered(id), dsn };
             self.on_infinite_mapping(cx, id, at);
@@ -3361,7 +3362,7 @@ impl Connection {
     /// get another.
     fn reset_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: u8, why: CloseReason) {
         let multipath = self.session.is_multipath();
-        // One reset is sent and counted once, even if queued data reveals further errors.
+        // Only one reset is sent and counted, even if queued data reveals further errors.
         let Some(subflow) = self.paths.get_mut(id).filter(|s| !s.tcp().is_over()) else { return };
         if multipath {
             cx.out.counters.mp_rst_tx += 1;
@@ -3378,13 +3379,13 @@ impl Connection {
         if !self.may_be_rejoined() {
             self.ending().finish(cx, why);
         } else if futile {
-            // Each subflow can be opened but none can be used: another one will not do better, and both
-            // applications wait.
+            // Subflows can be opened but none can be used. Another one would not help, and both applications are
+            // waiting.
             self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
     }
 
-    /// A connection without subflows can be continued by a join.
+    /// True if a join can continue the connection when it has no subflow.
     const fn may_be_rejoined(&self) -> bool {
         self.session.is_confirmed() && !self.closing.is_closed()
     }
@@ -3422,7 +3423,7 @@ impl Connection {
             return;
         }
         let gives_up = unknown_there || self.session.is_client() && tried_long;
-        // A finished stream needs no subflow; an unconfirmed connection cannot be continued.
+        // A finished stream needs no subflow, and an unconfirmed connection cannot be continued.
         if self.closing.fin_acked() && self.receiver.fin_reached() {
             self.ending().finish(cx, CloseReason::Finished);
         } else if !self.may_be_rejoined() || gives_up {
@@ -3432,7 +3433,7 @@ impl Connection {
         }
     }
 
-    /// Handles a subflow with both FINs acknowledged: TIME-WAIT remains.
+    /// Handles a subflow with both FINs acknowledged. Only TIME-WAIT remains.
     fn on_subflow_finished(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() {
             self.advance_closing(cx);

@@ -59,7 +59,7 @@ pub(crate) fn join_hmac(
     hmac(sender, receiver, &[&sender_nonce.to_be_bytes(), &receiver_nonce.to_be_bytes()])
 }
 
-/// Prefix of Fast JOIN's HMACs: no other HMAC under these keys covers such a message.
+/// Prefix of Fast JOIN's HMAC messages. No other HMAC under these keys covers such a message.
 const FAST_SYN_LABEL: &[u8; 16] = b"Marline FastJoin";
 /// Prefix for numbered SYNs.
 const COUNTED_SYN_LABEL: &[u8; 16] = b"Marline FastNth ";
@@ -107,11 +107,11 @@ pub(crate) fn fast_ack_hmac(
     leftmost_64(&hmac(sender, receiver, &[FAST_ACK_LABEL, &head, &point, &answered.to_be_bytes()]))
 }
 
-/// Prefix of a binding's HMAC: no other HMAC under these keys covers such a message.
+/// Prefix of a binding's HMAC message. No other HMAC under these keys covers such a message.
 const BINDING_LABEL: &[u8; 16] = b"Marline Binding ";
 
-/// Value that identifies one connection for protocols inside it: an HMAC over their label under both keys. Both
-/// sides compute the same value.
+/// Value that identifies one connection for protocols inside it: an HMAC over the protocol's label under both keys.
+/// Both sides compute the same value.
 pub(crate) fn binding(client: Key, server: Key, label: &[u8]) -> [u8; 32] {
     hmac(client, server, &[BINDING_LABEL, label])
 }
@@ -130,7 +130,7 @@ pub(crate) fn leftmost_160(hmac: &[u8; 32]) -> [u8; 20] {
     bytes
 }
 
-/// Rightmost 64 bits of the HMAC over an announced address. A port that is not announced counts as 0.
+/// Rightmost 64 bits of the HMAC over an announced address. A port that is not announced is included as 0.
 pub(crate) fn address_hmac(
     sender: Key,
     receiver: Key,
@@ -148,7 +148,7 @@ pub(crate) fn address_hmac(
     u64::from_be_bytes(bytes)
 }
 
-/// Constant-time comparison.
+/// True if the slices are equal. The time does not depend on where they differ.
 pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

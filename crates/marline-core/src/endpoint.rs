@@ -1,4 +1,4 @@
-//! Endpoint: the five calls of a driver, and the application's reads and writes. Its other commands are in
+//! Endpoint: the five calls of a driver, and the application's reads and writes. Other commands are in
 //! `endpoint/commands.rs`.
 
 mod commands;
@@ -48,7 +48,7 @@ use crate::{
     PacketMeta, ReadError, TrafficFilter, Transmit, TransmitBuf, WriteError,
 };
 
-/// Outdated deadlines updated per call at most. With many busy connections the wake-up has work to do anyway.
+/// Maximum number of outdated deadlines updated per call. With many busy connections, the wake-up is needed anyway.
 const MAX_DEADLINE_UPDATES: usize = 4;
 
 /// All connections of one shard.
@@ -98,7 +98,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A new endpoint. `rng` draws keys, nonces, ids and the secret behind ISNs: it must be unpredictable in real use.
+    /// A new endpoint. `rng` generates keys, nonces, ids and the secret for ISNs, so it must be unpredictable in real
+    /// use.
     #[must_use]
     pub fn new(mut config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
         let flows = FlowTable::new(&config, rng.as_mut());
@@ -134,7 +135,7 @@ impl Endpoint {
         }
     }
 
-    /// The connections, and the shared state lent to one of them for a call.
+    /// The connections, and the shared state that one of them borrows for a call.
     fn split_context(&mut self, now: Instant) -> (&mut Slots, Context<'_>) {
         let cx = Context {
             now,
@@ -157,7 +158,7 @@ impl Endpoint {
         (&mut self.slots, cx)
     }
 
-    /// Takes bytes into the send buffer; returns how many, at least one.
+    /// Copies bytes into the send buffer. Returns how many, at least one.
     ///
     /// # Errors
     /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or the reason
@@ -171,9 +172,9 @@ impl Endpoint {
         self.take_written(now, id, WrittenBytes::Copied(bytes))
     }
 
-    /// As [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a chunk
-    /// of the send buffer (16 KiB), the chunk refers to them instead of holding a copy, which saves memory and a pass
-    /// over the bytes. Peers see no difference.
+    /// Like [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a
+    /// chunk of the send buffer (16 KiB), the chunk refers to them instead of holding a copy, which saves memory and
+    /// a pass over the bytes. The bytes sent are identical.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -213,7 +214,7 @@ impl Endpoint {
     /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
     ///
     /// # Errors
-    /// As `read`.
+    /// Those of `read`.
     pub fn peek(
         &mut self,
         now: Instant,
@@ -287,7 +288,8 @@ impl Endpoint {
         None
     }
 
-    /// Handles a segment of a flow. Returns true if header prediction applied, so that the flow's state is unchanged.
+    /// Handles a segment of a flow. Returns true if header prediction applied, which leaves the flow's state
+    /// unchanged.
     fn on_segment(
         &mut self,
         now: Instant,
@@ -348,15 +350,15 @@ impl Endpoint {
         self.serve_silent_paths(now);
     }
 
-    /// Reports that the process was suspended for a while, which the driver's clock leaves out
+    /// Reports that the process was suspended for a while, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)). No round trip, rate or delay is measured from segments now in
     /// flight. Call this before handling anything that arrived meanwhile.
     pub fn note_pause(&mut self) {
         self.slots.iter_mut().for_each(Connection::note_pause);
     }
 
-    /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None`:
-    /// nothing to send now.
+    /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None` if there is nothing to
+    /// send now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
         buf.clear();
         if let Some(transmit) = self.emit_reply(buf) {
@@ -397,8 +399,8 @@ impl Endpoint {
         [connections, time_wait, monitor, silent].into_iter().flatten().min()
     }
 
-    /// Updates a few of the deadlines that [`poll_timeout`](Self::poll_timeout) has before `until`: most have moved
-    /// later since they were set. Nothing else changes. A caller that is awake saves a needless wake-up this way.
+    /// Updates a few deadlines before `until`, most of which have moved to a later time since they were set. Nothing
+    /// else changes. A caller that is awake anyway avoids an unnecessary wake-up this way.
     pub fn postpone_timeouts(&mut self, until: Instant) {
         for _ in 0..MAX_DEADLINE_UPDATES {
             let Some((at, slot)) = self.wakeups.pop_due(until) else { return };
@@ -416,8 +418,9 @@ impl Endpoint {
         self.flows.next_timeout().is_some()
     }
 
-    /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: what schedulers decide, and
-    /// why. Independent of other monitor events. Costs time and memory for each decision; free when disabled.
+    /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: decisions of schedulers and
+    /// their reasons. Independent of other monitor events. Costs time and memory for each decision; free when
+    /// disabled.
     pub const fn report_decisions(&mut self, tell: bool) {
         self.out.report_decisions(tell);
     }
@@ -440,14 +443,15 @@ impl Endpoint {
         self.out.counters
     }
 
-    /// Time from a write to its DATA_ACK, since the start. Each connection samples one write at a time, however many
-    /// follow before it is acknowledged.
+    /// Histogram of the times from a write to its DATA_ACK, since the start. Each connection samples one write at a
+    /// time, however many follow before it is acknowledged.
     #[must_use]
     pub const fn delivery_delays(&self) -> DelayHistogram {
         self.out.delays
     }
 
-    /// Updates bookkeeping after a connection was touched: it may have something to send, a new deadline, or be gone.
+    /// Updates bookkeeping after a call to a connection, which may now have data to send, have a new deadline, or be
+    /// gone.
     fn update_after_call(&mut self, now: Instant, slot: u32) {
         self.mark_touched(slot);
         self.count(now, slot);
@@ -460,7 +464,7 @@ impl Endpoint {
         }
     }
 
-    /// Counts a connection in or out where their number is limited.
+    /// Updates the counts of limited kinds of connections.
     ///
     /// A connection whose last subflow ended costs its peer nothing, but occupies a slot here.
     /// Connections of authenticated peers are not limited; of the others only the newest are kept
@@ -485,7 +489,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends the longest waits beyond the limit.
+    /// Ends the connections that have waited longest, until the limit is met.
     fn end_oldest_waits(&mut self, now: Instant) {
         while self.waiting.count() > self.config.limits.lingering {
             let Some(oldest) = self.waiting.pop() else { return };
@@ -544,7 +548,7 @@ impl Endpoint {
         Some(result)
     }
 
-    /// Puts a connection into a slot. `make` gets its id and slot.
+    /// Puts a connection into a slot. `make` receives the id and slot.
     fn insert(
         &mut self,
         now: Instant,

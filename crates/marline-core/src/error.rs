@@ -1,4 +1,4 @@
-//! Errors by culprit, and the reasons for which a connection ends or falls back.
+//! Errors of an endpoint's calls, and the reasons why a connection ends or falls back.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use core::fmt;
 pub enum ConnectError {
     /// The endpoint holds as many connections as its limits allow.
     TooManyConnections,
-    /// No free port or id for this pair of addresses.
+    /// No port or id is free for this pair of addresses.
     AddressInUse,
     /// The two addresses are of different families.
     FamilyMismatch,
@@ -44,19 +44,19 @@ pub enum ReadError {
 pub enum CloseReason {
     /// Both sides finished.
     Finished,
-    /// The local application aborted it.
+    /// The local application aborted the connection.
     Aborted,
-    /// The peer reset it (RST of the last subflow, or MP_FASTCLOSE).
+    /// The peer reset the connection (RST of the last subflow, or MP_FASTCLOSE).
     PeerReset,
     /// The peer answered the first SYN with RST.
     Refused,
-    /// The destination is unreachable: an ICMP error or a local send error about the first SYN, or the loss of the
-    /// local address of a connection without other paths. A new connection from another address may succeed.
+    /// The destination is unreachable: an ICMP error or a local send error about the first SYN, or a connection
+    /// without other paths lost its local address. A new connection from another address may succeed.
     Unreachable,
     /// Timeout of the handshake, or no path for longer than `linger`, or no answer within
     /// [`SocketOption::AnswerWithin`](crate::SocketOption).
     TimedOut,
-    /// The peer broke the protocol in a way that leaves no safe continuation.
+    /// The peer violated the protocol, and the connection cannot continue safely.
     PeerMisbehaved,
     /// A limit of this endpoint was reached.
     ResourceLimit,
@@ -70,18 +70,18 @@ pub enum FallbackReason {
     SynAckWithoutOption,
     /// The SYN had no MP_CAPABLE.
     SynWithoutOption,
-    /// SYNs with the option stayed unanswered.
+    /// SYNs with MP_CAPABLE were not answered.
     SynRetries,
-    /// SYNs with the option between these two addresses recently stayed unanswered.
+    /// SYNs with MP_CAPABLE between these two addresses were recently not answered.
     KnownNetwork,
-    /// The third ACK or the first data came without MPTCP options.
+    /// The third ACK or the first data had no MPTCP options.
     FirstDataWithoutOption,
     /// After the handshake, no segment with MPTCP options was answered, while one without was; or none was
     /// answered for a long time.
     OptionsUnanswered,
     /// A DSS checksum failed on the only subflow (MP_FAIL).
     ChecksumFailed,
-    /// The peer sent MP_FAIL.
+    /// The peer sent MP_FAIL, because a checksum of our data failed.
     PeerFailed,
     /// The peer sent an infinite mapping.
     InfiniteMapping,
@@ -120,7 +120,7 @@ display_words! {
         CloseReason::Aborted => "aborted",
         CloseReason::PeerReset => "reset by the peer",
         CloseReason::Refused => "refused by the peer",
-        CloseReason::Unreachable => "unreachable, or its local address is gone",
+        CloseReason::Unreachable => "destination unreachable, or local address gone",
         CloseReason::TimedOut => "timed out",
         CloseReason::PeerMisbehaved => "the peer violated the protocol",
         CloseReason::ResourceLimit => "a resource limit was reached",
@@ -128,10 +128,10 @@ display_words! {
     FallbackReason {
         FallbackReason::SynAckWithoutOption => "SYN/ACK without a usable MP_CAPABLE",
         FallbackReason::SynWithoutOption => "SYN without MP_CAPABLE",
-        FallbackReason::SynRetries => "SYNs with MP_CAPABLE stayed unanswered",
-        FallbackReason::KnownNetwork => "SYNs with MP_CAPABLE stayed unanswered before",
+        FallbackReason::SynRetries => "SYNs with MP_CAPABLE were not answered",
+        FallbackReason::KnownNetwork => "SYNs with MP_CAPABLE recently went unanswered",
         FallbackReason::FirstDataWithoutOption => "first data without MPTCP options",
-        FallbackReason::OptionsUnanswered => "segments with MPTCP options stayed unanswered",
+        FallbackReason::OptionsUnanswered => "segments with MPTCP options were not answered",
         FallbackReason::ChecksumFailed => "a DSS checksum failed",
         FallbackReason::PeerFailed => "the peer sent MP_FAIL",
         FallbackReason::InfiniteMapping => "the peer sent an infinite mapping",

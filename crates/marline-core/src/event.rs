@@ -17,13 +17,13 @@ pub struct ConnectionId(pub u64);
 pub enum Event {
     /// A peer connected to this listening endpoint; the connection can be read and written.
     Incoming(ConnectionId),
-    /// A SYN with a withheld answer: the application has to admit or refuse it, by this four-tuple.
+    /// A SYN whose answer is withheld until the application admits or refuses it, using this four-tuple.
     Requested(FourTuple),
-    /// A connection opened by us is established.
+    /// A connection opened by this endpoint is established.
     Connected {
         /// The connection.
         connection: ConnectionId,
-        /// Reason for the fallback, on plain TCP.
+        /// Reason for the fallback to plain TCP, if there was one.
         fallback: Option<FallbackReason>,
     },
     /// There is data to read, or the end of the stream.
@@ -44,7 +44,7 @@ pub enum Event {
         /// Local id on carriers that use ids.
         local_flow: u64,
     },
-    /// A subflow ended completely, including TIME-WAIT: carriers may forget its id.
+    /// A subflow ended completely, including TIME-WAIT: carriers may drop its id.
     FlowGone {
         /// Local id on carriers that use ids.
         local_flow: u64,
@@ -92,11 +92,11 @@ impl StreamDirection {
 pub enum MonitorKind {
     /// CREATED: a connection exists, and its first handshake is in progress.
     Created(FourTuple),
-    /// ESTABLISHED.
+    /// ESTABLISHED: the first subflow is established.
     Established(FourTuple),
-    /// CLOSED.
+    /// CLOSED: the connection ended.
     Closed(CloseReason),
-    /// Continues as plain TCP.
+    /// The connection continues as plain TCP.
     Fallback(FallbackReason),
     /// ANNOUNCED: the peer announced an address.
     Announced {
@@ -109,7 +109,7 @@ pub enum MonitorKind {
     Removed(AddressId),
     /// AGREED: negotiated extensions, in use from now on.
     Agreed(Extensions),
-    /// SF_ESTABLISHED.
+    /// SF_ESTABLISHED: a further subflow is established.
     SubflowEstablished {
         /// Slot of the subflow.
         id: SubflowId,
@@ -118,7 +118,7 @@ pub enum MonitorKind {
         /// Backup flag.
         backup: bool,
     },
-    /// SF_CLOSED.
+    /// SF_CLOSED: a subflow ended.
     SubflowClosed {
         /// Slot of the subflow.
         id: SubflowId,
@@ -127,7 +127,7 @@ pub enum MonitorKind {
         /// The reason.
         reason: CloseReason,
     },
-    /// SF_PRIO.
+    /// SF_PRIO: a subflow's backup flag changed.
     SubflowPriority {
         /// Slot of the subflow.
         id: SubflowId,
@@ -141,7 +141,7 @@ pub enum MonitorKind {
         /// Cause of the silence.
         cause: UnreachableCause,
     },
-    /// The path health monitor's verdict on a subflow's address pair changed.
+    /// The path health monitor changed its verdict on a subflow's address pair.
     AddressPair {
         /// Slot of the subflow.
         id: SubflowId,
@@ -157,8 +157,8 @@ pub enum MonitorKind {
         reachable: bool,
     },
     /// Delivery continued after a pause of at least 100 ms while data was due. In the sending direction, data was
-    /// unacknowledged for this much longer than a round trip. In the receiving direction, received data could not
-    /// be read because earlier data was missing. Reported at the end of the pause.
+    /// unacknowledged for at least 100 ms longer than a round trip. In the receiving direction, received data could
+    /// not be read because earlier data was missing. Reported at the end of the pause.
     Hole {
         /// Direction of the stream.
         direction: StreamDirection,
@@ -166,7 +166,7 @@ pub enum MonitorKind {
         since: Instant,
         /// Subflow on which delivery continued.
         ended_by: SubflowId,
-        /// A subflow that was unreachable at that time, and the cause.
+        /// A subflow that was unreachable when the pause ended, and the cause.
         unreachable: Option<(SubflowId, UnreachableCause)>,
     },
     /// A decision of the scheduler to send data or to wait; only while the endpoint [reports

@@ -6,8 +6,8 @@
 //! application's commands. After each `handle_*` call or command, drain transmits, then ask for the
 //! timeout, then drain events. The time passed in must never decrease.
 //!
-//! Two state machines are nested: a `Connection` works on data sequence numbers, each of its
-//! `Subflow`s is plain TCP. A connection that fell back to TCP has a single subflow and no DSS.
+//! Two state machines are nested: a `Connection` works with data sequence numbers, and each of its `Subflow`s is
+//! plain TCP. A connection that fell back to TCP has a single subflow and no DSS.
 
 #![forbid(unsafe_code)]
 

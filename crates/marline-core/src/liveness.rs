@@ -1,4 +1,4 @@
-//! Configuration of liveness detection, by which a client detects a dead path on its own.
+//! Configuration of liveness detection, with which a client detects a dead path without help from the peer.
 
 mod spec;
 
@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 pub use spec::BadSilenceSpec;
 
-/// Receive timer of a client: time for which a path may stay silent while more data is due on it.
+/// Receive timer of a client: how long a path may stay silent while more data is due on it.
 ///
 /// It runs only while the connection has a local address that is up and has no subflow; otherwise
 /// there would be no alternative to use. [`multimob`](Self::multimob) and
@@ -23,18 +23,18 @@ pub struct ReceiveTimer {
     pub ceiling: Duration,
     /// Age after which the peer is asked for its retransmission timeout again.
     pub refresh: Duration,
-    /// Probe a silent path and decide by the answer; `None` decides by silence alone. With a peer that does not
-    /// signal the end of its data (no MP_IDLE), silence alone never counts.
+    /// Probe a silent path and decide based on the answer; `None` decides based on silence alone. With a peer that
+    /// does not signal the end of its data (no MP_IDLE), silence alone never counts.
     pub probing: Option<Probing>,
 }
 
-/// Probing of a silent path by empty segments that TCP answers at once.
+/// Probing of a silent path with empty segments that TCP answers immediately.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Probing {
-    /// Minimum silence before the first probe. It is at least SRTT plus four times its variation,
-    /// and at least twice the longest gap between arrivals in the last seconds.
+    /// Minimum silence before the first probe. It is at least SRTT plus four times its variation, and at least twice
+    /// the longest gap between arrivals in the last one to two seconds.
     pub after: Duration,
-    /// Minimum wait for the answer to each; longer on paths with a longer round trip.
+    /// Minimum wait for the answer to each probe; longer on paths with a longer round trip.
     pub wait: Duration,
     /// Unanswered probes that prove the path dead, at least 1.
     pub count: u32,
@@ -54,9 +54,9 @@ impl ReceiveTimer {
         }
     }
 
-    /// Decision by probes: three unanswered ones prove the path dead, within 0.2 s on a short path. On a path that
-    /// answers probes but loses data the decision comes later: the sender may need a second timeout to repair the
-    /// loss, and such a path is bad but not dead.
+    /// Decision based on probes: three unanswered ones prove the path dead, within 0.2 s on a short path. On a path
+    /// that answers probes but loses data, the decision takes longer: the sender may need a second timeout to repair
+    /// the loss, and such a path is bad but not dead.
     #[must_use]
     pub const fn with_probes() -> Self {
         let probing =
@@ -67,13 +67,13 @@ impl ReceiveTimer {
 }
 
 /// Probes of a client that only waits for data, to detect a peer that is gone; explained in
-/// `connection/receive_probes.rs`. An hour of silence costs some 35 empty segments each way.
+/// `connection/receive_probes.rs`. An hour of silence costs about 35 empty segments in each direction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveProbes {
-    /// Silence before the first, counted from the last transfer of data.
+    /// Silence before the first probe, counted from the last transfer of data.
     pub first: Duration,
-    /// Maximum interval between two; the interval doubles up to it.
+    /// Maximum interval between two probes. The interval doubles up to this value.
     pub longest: Duration,
 }
 
@@ -83,16 +83,16 @@ impl Default for ReceiveProbes {
     }
 }
 
-/// Keepalives of an idle connection with a single subflow, while a local address is up that has no
-/// subflow. Not used if that subflow starts at an address flagged `backup`.
-/// (`ConnectionConfig::keepalive` applies to every subflow, on a scale of minutes.)
+/// Keepalives of an idle connection with a single subflow, while another local address is up that has no subflow. Not
+/// used if that subflow starts at an address flagged `backup`. (`ConnectionConfig::keepalive` applies to every
+/// subflow, on a scale of minutes.)
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LoneKeepalive {
-    /// Silence before the first.
+    /// Silence before the first keepalive.
     pub idle: Duration,
-    /// Wait for the answer to each.
+    /// How long to wait for the answer to each keepalive.
     pub interval: Duration,
-    /// Unanswered ones that prove the path dead, at least 1 (MultiMob: 2).
+    /// Number of unanswered keepalives that prove the path dead, at least 1 (MultiMob: 2).
     pub count: u32,
 }
 

@@ -1,22 +1,22 @@
 //! Memory budget of a process: limits on the memory of all its connections, and of the connections of each user.
 //!
-//! *Sharing.* Every user, such as a credential of a proxy, has an account that is charged for its memory. Limits
+//! *Sharing.* Every user, such as a credential of a proxy, has an account to which its memory is charged. Limits
 //! depend on free memory, like those of the output queues of a switch with shared memory (Choudhury and Hahne,
 //! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
 //! 1998): the buffers of an account may hold a third of the process's free memory, and one buffer an eighth of its
-//! account's rest. No memory is reserved and no account needs to know the others. The buffers of a single user get
-//! a quarter of the memory, those of two users a fifth each, and a user that holds little always finds room for a
-//! little more.
+//! account's remaining memory. No memory is reserved, and accounts are independent of each other. The buffers of a
+//! single user get a quarter of the memory, those of two users a fifth each, and a user that holds little can always
+//! get a little more.
 //!
-//! *Floor.* An empty buffer may take 4 KiB, a piece of a chunk, regardless of free memory, so that every stream
-//! makes progress. The rest of the memory is for these floors: new streams are admitted
-//! ([`MemoryAccount::has_room`]) until an account holds six times the free memory.
+//! *Floor.* An empty buffer may take 4 KiB, part of a chunk, regardless of free memory, so that every stream makes
+//! progress. The remaining memory is for these minimums: new streams are admitted ([`MemoryAccount::has_room`]) until
+//! an account holds six times the free memory.
 //!
-//! *Effect.* A send buffer accepts no more data; a receive window, whose edge never moves back, opens no further;
-//! bytes beyond the promised edge are refused as always. If promises exceed the memory (all streams were promised
-//! a window while there was room, and use it now), segments of connections whose application does not read are
-//! dropped before they are acknowledged, and the window is advertised as shut until the application reads.
-//! Acknowledged data is kept.
+//! *Effect.* At its limit, a send buffer accepts no more data, and a receive window, whose edge never moves back,
+//! opens no further. Bytes beyond the advertised edge are refused as always. If advertised windows exceed the memory
+//! (all streams got a window while there was room, and use it now), segments of connections whose application does
+//! not read are dropped before they are acknowledged, and the window is advertised as shut until the application
+//! reads. Acknowledged data is kept.
 //!
 //! *Cost.* Stream bytes are charged by the chunk, so that the cost per segment is a comparison of two numbers.
 
@@ -30,28 +30,28 @@ mod waiting;
 pub use waiting::WaitForRoom;
 use waiting::WaitQueue;
 
-/// Buffers of an account may grow while it holds less than 1 / this of the process's free memory.
+/// Divisor of the process's free memory: the buffers of an account may grow while it holds less than the quotient.
 const FREE_MEMORY_DIVISOR: u64 = 3;
-/// Divisor of an account's remaining memory for one buffer.
+/// Divisor of an account's remaining memory that gives the limit of one buffer.
 const ACCOUNT_ROOM_DIVISOR: u64 = 8;
 /// New streams are admitted while an account holds less than this multiple of the process's free memory.
 const ADMISSION_FREE_MULTIPLE: u64 = 6;
 
 /// Bytes of a chunk. Small enough for a connection with one message in flight to stay small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
-/// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
+/// Maximum number of free chunks that an endpoint with many connections keeps: 16 MiB.
 const POOL: usize = 1024;
 /// Free chunks that an endpoint keeps without connections, and for each connection.
 const FREE_CHUNKS_BASE: usize = 16;
 const FREE_CHUNKS_PER_CONNECTION: usize = 4;
 
-/// Bytes of a piece of a chunk: the size of an empty buffer's allocation if memory is short.
+/// Bytes of a piece: the part of a chunk that an empty buffer allocates if memory is short.
 pub(crate) const PIECE: u64 = CHUNK / 4;
 
-/// Bytes of a chunk.
+/// Storage of a chunk.
 pub(crate) type ChunkBytes = [u8; CHUNK as usize];
 pub(crate) type Chunk = Box<ChunkBytes>;
-/// Bytes of a piece.
+/// Storage of a piece.
 pub(crate) type PieceBytes = [u8; PIECE as usize];
 
 fn new_chunk() -> Chunk {
@@ -59,7 +59,7 @@ fn new_chunk() -> Chunk {
     bytes.try_into().unwrap_or_else(|_| unreachable!("the slice has the length of a chunk"))
 }
 
-/// Purpose of charged memory.
+/// Purpose for which memory is charged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -69,7 +69,7 @@ pub enum MemoryKind {
     Receive,
     /// Connections themselves, without their data.
     Connection,
-    /// Data read by a relay and not yet written.
+    /// Data read by a relay but not yet written.
     Relay,
     /// Buffers of the kernel, as far as known.
     Socket,
@@ -106,12 +106,12 @@ impl MemoryKind {
     }
 }
 
-/// Free chunks, shared by all connections of a process (without a budget: of an endpoint), so that an idle
-/// connection holds none and a busy one allocates none. It is locked once for each chunk.
+/// Free chunks, shared by all connections of a process (or of an endpoint without a budget), so that an idle
+/// connection holds none and a busy one allocates none. The lock is taken once for each chunk.
 #[derive(Default)]
 struct FreeChunks(Mutex<Vec<Chunk>>);
 
-/// Shows only the number of chunks, because their old bytes are long and meaningless.
+/// Shows only the number of chunks, because their old content is long and meaningless.
 impl fmt::Debug for FreeChunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FreeChunks").field(&self.count()).finish()
@@ -152,14 +152,14 @@ pub struct MemoryBudget(Arc<Process>);
 
 #[derive(Debug)]
 struct Process {
-    /// Bytes; `u64::MAX` for no limit.
+    /// Limit in bytes; `u64::MAX` for no limit.
     limit: AtomicU64,
     used: AtomicU64,
     by_kind: [AtomicU64; MemoryKind::ALL.len()],
     waits: AtomicU64,
-    /// Number of new streams of all accounts that wait for room, ...
+    /// Number of new streams, of all accounts, that are waiting for room.
     waiting: AtomicUsize,
-    /// ... and their accounts.
+    /// Accounts with waiting streams.
     accounts_waiting: Mutex<Vec<Weak<Account>>>,
     free_chunks: FreeChunks,
 }
@@ -199,9 +199,8 @@ impl MemoryBudget {
         self.0.wake_waiting();
     }
 
-    /// Creates an account. `max_per_account`: maximum bytes of one buffer, regardless of free memory; `u64::MAX` sets
-    /// no
-    /// limit besides the account's.
+    /// Creates an account. `most_each` is the maximum size of one buffer in bytes, regardless of free memory;
+    /// `u64::MAX` sets no limit other than the account's.
     #[must_use]
     pub fn account(&self, most_each: u64) -> MemoryAccount {
         MemoryAccount(Arc::new(Account {
@@ -226,7 +225,7 @@ impl MemoryBudget {
     }
 }
 
-/// One user's part of a [`MemoryBudget`]. Clones are the same account.
+/// One user's part of a [`MemoryBudget`]. Clones refer to one account.
 #[derive(Clone, Debug)]
 pub struct MemoryAccount(Arc<Account>);
 
@@ -236,7 +235,7 @@ struct Account {
     used: AtomicU64,
     waits: AtomicU64,
     max_per_account: u64,
-    /// New streams that wait for room, in order.
+    /// New streams that are waiting for room, in order.
     waiting: Mutex<WaitQueue>,
 }
 
@@ -266,8 +265,8 @@ impl MemoryAccount {
         self.0.waits.load(Relaxed)
     }
 
-    /// Bytes that one buffer of this account may hold now; it keeps more if it has more. 0 leaves only the floor
-    /// of an empty buffer.
+    /// Bytes that one buffer of this account may hold now; a buffer that holds more keeps it. 0 allows only the
+    /// minimum of an empty buffer.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Some(free) = self.free() else { return self.0.max_per_account };
@@ -275,15 +274,15 @@ impl MemoryAccount {
         (room / ACCOUNT_ROOM_DIVISOR).min(self.0.max_per_account)
     }
 
-    /// True if there is room for the floor of another stream.
+    /// True if there is room for the minimum buffer of another stream.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.free().is_none_or(|free| self.used() < free.saturating_mul(ADMISSION_FREE_MULTIPLE))
     }
 
-    /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get it in the
-    /// order of their requests, each when memory is freed. The returned charge of `bytes` is a placeholder for the
-    /// memory of the stream, to be held until that is charged separately.
+    /// Waits until there is [room](Self::has_room) for another stream. The streams of an account get room in the
+    /// order of their requests, as memory is freed. The returned charge of `bytes` is a placeholder, to be held until
+    /// the stream's memory is charged separately.
     pub fn wait_for_room(&self, kind: MemoryKind, bytes: u64) -> WaitForRoom {
         WaitForRoom::new(self, kind, bytes)
     }
@@ -291,7 +290,7 @@ impl MemoryAccount {
     /// Free bytes of the process; `None` without a limit.
     fn free(&self) -> Option<u64> {
         let process = &*self.0.process;
-        // Sequentially consistent with the code that wakes waiting streams, so that none of them misses free room.
+        // Sequentially consistent with the code that wakes waiting streams, so that none of them misses freed memory.
         let limit = process.limit.load(SeqCst);
         (limit != u64::MAX).then(|| limit.saturating_sub(process.used.load(SeqCst)))
     }
@@ -329,7 +328,7 @@ impl MemoryAccount {
         );
     }
 
-    /// Frees chunks that the remaining connections of an endpoint will hardly use.
+    /// Frees chunks that the remaining connections of an endpoint are unlikely to use.
     pub(crate) fn limit_spare_chunks(&self, connections: usize) {
         let most =
             connections.saturating_mul(FREE_CHUNKS_PER_CONNECTION).saturating_add(FREE_CHUNKS_BASE);
@@ -358,7 +357,7 @@ impl MemoryAccount {
     }
 }
 
-/// Charge to an account until it is dropped.
+/// Memory charged to an account until this value is dropped.
 #[derive(Debug)]
 pub struct MemoryCharge {
     account: MemoryAccount,
@@ -389,7 +388,7 @@ impl MemoryCharge {
         self.bytes = bytes;
     }
 
-    /// Charges at least `held` bytes, in steps of `step`, so that a frequently changing value seldom touches its
+    /// Charges at least `held` bytes, in steps of `step`, so that a frequently changing value rarely updates its
     /// account. Up to two steps more than `held` stay charged.
     pub fn resize_in_steps(&mut self, held: u64, step: u64) {
         if held > self.bytes || held + 2 * step <= self.bytes {
@@ -408,7 +407,7 @@ impl Drop for MemoryCharge {
 mod tests {
     use super::*;
 
-    /// Fills an account's buffers, `buffers` of them, each a little at a time, until none may grow.
+    /// Fills `buffers` buffers of an account in small steps until none may grow.
     fn fill(account: &MemoryAccount, buffers: usize) -> Vec<MemoryCharge> {
         let mut charges: Vec<_> =
             (0..buffers).map(|_| account.charge(MemoryKind::Send, 0)).collect();

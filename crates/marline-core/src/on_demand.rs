@@ -1,4 +1,4 @@
-//! Parts of a connection that are rarely used, and allocated on first use.
+//! Rarely used parts of a connection, which are allocated on first use.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -13,29 +13,29 @@ pub(crate) trait UnusedState: Default + 'static {
 pub(crate) struct OnDemand<T: UnusedState>(Option<Box<T>>);
 
 impl<T: UnusedState> OnDemand<T> {
-    /// An unused part.
+    /// Creates an unused part, without an allocation.
     pub(crate) const fn new() -> Self {
         OnDemand(None)
     }
 
-    /// The part if it was used before, for callers that would find nothing otherwise.
+    /// The part if it was used. An unused part holds no data.
     pub(crate) fn get_used(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    /// Mutable access if it was used before; an unused part needs no change.
+    /// Mutable access if the part was used, for changes that an unused part does not need.
     pub(crate) fn if_used(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
-    /// Returns to the unused state.
+    /// Frees the part, which returns to the unused state.
     pub(crate) fn retire(&mut self) {
         if self.0.is_some() {
             self.drop_part();
         }
     }
 
-    // Separate functions, because both are rare and would be inlined at each use.
+    // Separate functions, because both are rare and would otherwise be inlined at each use.
     #[cold]
     fn make(&mut self) -> &mut T {
         self.0.insert(Box::default())

@@ -1,41 +1,38 @@
-//! Path health monitor: the state of address pairs as seen by all connections of a process
-//! together.
+//! Path health monitor: the state of address pairs, as observed by all connections of a process together.
 //!
-//! *Problem.* Ten connections of a phone use the same WiFi. When it dies, a connection that is sending detects it
-//! by its timers. Each of the others detects it separately, later, when its user needs it. A connection that is
+//! *Problem.* Ten connections of a phone use the same WiFi. When it dies, a connection that is sending detects this
+//! with its timers. Each of the others detects it separately, later, when its user needs it. A connection that is
 //! opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All
-//! subflows and plain TCP connections on it are its members, loopback excepted. Every period two
-//! shares are smoothed, each with the weight of the segments behind it: lost segments (those that
-//! waited for repair when the period began or were marked lost since) of those at risk, and
-//! retransmissions of those sent. An address pair becomes degraded when the newest period raised one of
-//! them to its threshold, or when a member's retransmission timeout reaches one. Besides (`watch`),
-//! a timeout on a member has the address pair probed at once, a few times in quick succession: if
-//! no member receives anything meanwhile, it is degraded; if the peer answers, it was a single lost
-//! segment. An expired receive timer or unanswered keepalives have the same effect as unanswered
-//! probes.
+//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All subflows and
+//! plain TCP connections on it are its members, loopback excepted. Every period, two shares are smoothed, each
+//! weighted by its number of segments: lost segments (those that were waiting for repair when the period began or
+//! were marked lost since) as a share of those at risk, and retransmissions as a share of those sent. An address pair
+//! becomes degraded when the newest period raises one of the shares to its threshold, or when a member's
+//! retransmission timeout reaches its own threshold. In addition (`watch`), after a timeout on a member the address
+//! pair is probed immediately, a few times in quick succession: if no member receives anything, the pair is degraded;
+//! if the peer answers, a single segment was lost. An expired receive timer or unanswered keepalives have the same
+//! effect as unanswered probes.
 //!
-//! *What follows.* Every member on a degraded address pair is unreachable until it is heard, then degraded
-//! (`Health`): its outstanding data is reinjected on other subflows, path managers open their
-//! reserve paths, schedulers avoid it, clients open new connections elsewhere first. A retransmission
-//! timeout alone does less, as in the source: it makes members degraded, which keeps new data away.
+//! *Consequences.* Every member on a degraded address pair is unreachable until it receives something, and then
+//! degraded (`Health`): its outstanding data is reinjected on other subflows, path managers open their reserve paths,
+//! schedulers avoid it, clients open new connections elsewhere first. A retransmission timeout alone has less effect,
+//! as in the source: it makes members degraded, which keeps new data off them.
 //!
-//! *Recovery* (`clean`). While an address pair is degraded, it is probed periodically, on one member for all. When
-//! every probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original
-//! module never clears its flag: a subflow once suspected came last for the rest of its life. This is unlimited
-//! hysteresis: a phone that returns to its WiFi would stay on cellular. A verdict also ends when the address pair
-//! has had no members for a clean period, because no member is left to confirm it.
+//! *Recovery* (`clean`). While an address pair is degraded, it is probed periodically, on one member. When every
+//! probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original module
+//! never clears its flag: a subflow once suspected is used last for the rest of its lifetime, so a phone that returns
+//! to its WiFi would stay on cellular. A verdict also ends when the address pair has had no members for a clean
+//! period, because no member is left to confirm it.
 //!
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), reimplemented from its behavior;
-//! [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers until
-//! a clean second; here no trigger hides another. Its rule for idle paths is `ConnectionConfig::lone_keepalive`,
-//! off by default as there, on in `--mode interactive`.
+//! [`PathHealthConfig::multimob`] has its values. In that module, the first timeout of 1.5 s also hides later
+//! triggers until a clean second; here no trigger hides another. Its rule for idle paths is
+//! `ConnectionConfig::lone_keepalive`, off by default as in the module, and on in `--mode interactive`.
 //!
-//! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle
-//! is shared by all endpoints of a process, which must then use one clock; each visits the
-//! monitor once per period, when something timed out, and when a probe is due, never per
-//! packet.
+//! The monitor is deterministic: time is an argument, maps are ordered, and the number of address pairs is bounded.
+//! All endpoints of a process share one handle and must use one clock. Each visits the monitor once per period, when
+//! something timed out, and when a probe is due, but never per packet.
 
 mod average;
 mod table;
@@ -57,7 +54,7 @@ pub struct PathHealthMonitor {
     generation: Arc<AtomicU64>,
 }
 
-/// A line of the path health monitor's table.
+/// One address pair in the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AddressPairInfo {
@@ -69,14 +66,14 @@ pub struct AddressPairInfo {
     pub loss: f64,
     /// Smoothed share of retransmissions, 0 to 1.
     pub retransmissions: f64,
-    /// Largest retransmission timeout of its members, with backoff.
+    /// Largest retransmission timeout of the members, with backoff.
     pub rto: Duration,
     /// Health of the pair: usable; degraded, so that it carries new data only if no other can; or unreachable, if
     /// nothing has been received since its fault was found.
     pub health: PathHealth,
     /// The fault, if the pair is not usable.
     pub cause: Option<AddressPairFault>,
-    /// A timeout occurred there; it is being probed.
+    /// A timeout occurred on the pair, which is now being probed.
     pub watched: bool,
     /// Number of times a fault was found.
     pub times_degraded: u64,
@@ -115,7 +112,7 @@ impl PathHealthMonitor {
         self.lock().is_degraded(local, remote)
     }
 
-    /// Sets the interface of an address. Data about the address on another interface is dropped.
+    /// Sets the interface of an address. Observations of the address on another interface are dropped.
     pub fn set_interface(&self, local: IpAddr, interface: u32) {
         let mut table = self.lock();
         table.set_interface(local, interface);

@@ -1,11 +1,12 @@
-//! Unauthenticated peers: one bounded table for every port open to strangers, and for half-open connections.
+//! Unauthenticated peers: a bounded table, used for every port open to unauthenticated peers and for half-open
+//! connections.
 //!
-//! A full table must not refuse newcomers, because then a few idle connections keep all others out. It must not
-//! evict the oldest entry of all either, because then a flood from one place evicts the honest peers of all
-//! others. So the room is shared per *source* (an IPv4 address, or an IPv6 /64, which one host owns completely):
-//! in a full table the oldest entry of the source with the most entries is evicted, and the newcomer counts as an
-//! entry of its own source. A source that floods the table therefore evicts its own entries, and age alone decides
-//! only if no source has more than one entry.
+//! A full table must not refuse newcomers, because a few idle connections would then keep all others out. Nor must it
+//! evict the oldest entry overall, because a flood from one source would then evict all honest peers. So the table is
+//! shared per *source* (an IPv4 address, or an IPv6 /64, which one host owns completely): in a full table the oldest
+//! entry of the source with the most entries is evicted, and the newcomer counts as an entry of its own source. A
+//! source that floods the table therefore evicts its own entries, and age alone decides only if no source has more
+//! than one entry.
 //!
 //! An authentication may expire: [`PendingPeers::readmit`] makes a peer pending again, with its original age.
 
@@ -13,7 +14,7 @@ use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Unit of sharing a table: an IPv4 address or an IPv6 /64.
+/// Source of peers that share a part of the table: an IPv4 address or an IPv6 /64.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(IpAddr);
 
@@ -31,9 +32,9 @@ impl Source {
 /// Limits of a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PendingLimits {
-    /// Total entries.
+    /// Maximum total entries.
     pub total: usize,
-    /// Entries of one source.
+    /// Maximum entries of one source.
     pub per_source: usize,
 }
 
@@ -101,8 +102,8 @@ impl<T> PendingPeers<T> {
         self.len += usize::from(before.is_none());
     }
 
-    /// Evicts the entry that a newcomer would replace in a full table, even if the table is not full: for tables
-    /// that share their room with other data. `None` if it is empty.
+    /// Evicts the entry that a newcomer would replace in a full table, even if the table is not full: for tables that
+    /// share a limit with other data. `None` if it is empty.
     pub fn make_room(&mut self, newcomer: Source) -> Option<T> {
         self.evict_oldest_of(self.next_victim(newcomer)?.0)
     }
@@ -135,7 +136,7 @@ impl<T> PendingPeers<T> {
         value
     }
 
-    /// Changes the entries of a source and updates its place in the ranking.
+    /// Changes the entries of a source and updates its position in the ranking.
     fn change<R>(
         &mut self,
         source: Source,
@@ -223,8 +224,8 @@ mod tests {
         assert_eq!((peers.len(), peers.by_source.len(), peers.ranking.len()), (4, 4, 4));
     }
 
-    /// Any sequence of arrivals and departures keeps the limits, refuses no newcomer, and never evicts from a
-    /// source that has less than its share while another one has more.
+    /// Checks that any sequence of arrivals and departures keeps the limits, refuses no newcomer, and never evicts
+    /// from a source that has less than its share while another one has more.
     #[test]
     fn random_arrivals_keep_the_bounds_and_the_shares() {
         let mut state = 7_u64;
@@ -266,7 +267,7 @@ mod tests {
         let (old, _) = peers.admit(source("192.0.2.1"), "old");
         let _ = peers.admit(source("192.0.2.1"), "new");
         assert_eq!(peers.remove(source("192.0.2.1"), old), Some("old"));
-        // It has moved to another address meanwhile, which has an entry already.
+        // It has moved to another address, which already has an entry.
         let _ = peers.admit(source("192.0.2.2"), "there");
         peers.readmit(source("192.0.2.2"), old, "old");
         assert_eq!((peers.len(), peers.count_of(source("192.0.2.2"))), (3, 2));

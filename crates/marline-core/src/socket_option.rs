@@ -9,25 +9,25 @@ pub enum SocketOption {
     Nagle(bool),
     /// Hold mode for partial segments.
     Hold(Hold),
-    /// Limit on the never-sent bytes in the send buffer: beyond it, writes are refused as if the
-    /// buffer were full, and [`Event::Writable`](crate::Event::Writable) follows when half of it is
-    /// left. This lets the application decide late what to write. `None`: no limit.
+    /// Limit on bytes in the send buffer that were never sent. Beyond it, writes are refused as if the buffer were
+    /// full, and [`Event::Writable`](crate::Event::Writable) follows when half of the limit is left. This lets the
+    /// application decide late what to write. `None` sets no limit.
     NotSentLowat(Option<u64>),
-    /// Time for which data may stay without a DATA_ACK (on plain TCP: an ACK) before the connection
-    /// ends, regardless of retries (RFC 9293 section 3.9.1, RFC 5482). `None`: unlimited.
+    /// How long data may remain without a DATA_ACK (on plain TCP, an ACK) before the connection ends, regardless of
+    /// retries (RFC 9293 section 3.9.1, RFC 5482). `None` sets no limit.
     UserTimeout(Option<Duration>),
-    /// Largest send buffer, payload bytes.
+    /// Maximum send buffer in payload bytes.
     SendBuffer(u64),
-    /// The application has authenticated the peer: without a path the connection is kept for the
-    /// full time, however the last path ended ([`Linger::stranger`](crate::Linger)).
+    /// The application has authenticated the peer: without a path, the connection is kept for the full timeout,
+    /// however the last path ended ([`Linger::unknown_peer`](crate::Linger)).
     KnownPeer,
-    /// Watch silent subflows; `None` disables this.
+    /// Send keepalives on silent subflows; `None` disables this.
     Keepalive(Option<Keepalive>),
-    /// Maximum time until a segment of the peer arrives; otherwise the connection times out, regardless of its
-    /// wait for a path ([`Linger::timeout`](crate::Linger)). For an application that has reason to doubt the
-    /// peer's presence, for instance because the same paths lead to another server. The peer is probed on every
-    /// subflow, at once, after 2, 4 and 8 s, and then every 15 s; any acceptable segment from it revokes the
-    /// deadline. A second call before that has no effect.
+    /// Maximum time until a segment from the peer arrives; otherwise the connection times out, regardless of its wait
+    /// for a path ([`Linger::timeout`](crate::Linger)). For an application that has reason to doubt the peer's
+    /// presence, for instance because the same paths lead to another server. The peer is probed on every subflow,
+    /// immediately, after 2, 4 and 8 s, and then every 15 s; any acceptable segment from it revokes the deadline.
+    /// Setting it again before that has no effect.
     AnswerWithin(Duration),
 }
 
@@ -42,14 +42,15 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// Hold mode for partial segments, at most for a retransmission timeout.
+/// How partial segments are held, at most for a retransmission timeout.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
-    /// Sent at once.
+    /// Sent immediately.
     #[default]
     No,
-    /// Held until this is revoked (`TCP_CORK`).
+    /// Held until the mode changes (`TCP_CORK`).
     Corked,
-    /// More data follows at once (`MSG_MORE`). The segment is sent without PSH, when an ACK arrives at the latest.
+    /// More data follows immediately (`MSG_MORE`). The segment is sent without PSH, at the latest when an ACK
+    /// arrives.
     MoreFollows,
 }

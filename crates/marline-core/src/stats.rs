@@ -6,7 +6,7 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{ConnectionId, FallbackReason, FourTuple};
 
-/// Defines counters, each as a field and a name.
+/// Defines counters, each as a field with its name.
 macro_rules! counters {
     ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
         $(#[$about])*
@@ -52,7 +52,7 @@ counters! {
         /// Segments whose payload was dropped because memory was short and the application had unread data.
         segments_without_memory,
         connections_refused,
-        /// Number of times that the path health monitor had a connection checked.
+        /// Number of times that a visit to the path health monitor examined a connection.
         connections_examined,
         mp_capable_syn_rx,
         mp_capable_syn_tx,
@@ -112,7 +112,7 @@ counters! {
     }
 }
 
-/// State of a subflow, by the names of RFC 9293.
+/// State of a subflow, named as in RFC 9293.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the states of RFC 9293 section 3.3.2")]
 pub enum SubflowState {
@@ -141,11 +141,11 @@ pub struct SubflowInfo {
     pub state: SubflowState,
     /// Congestion phase.
     pub phase: Phase,
-    /// Backup, as set by either side.
+    /// True if either side marked the subflow as a backup.
     pub backup: bool,
-    /// Carried by a reliable stream (a kernel TCP connection) instead of datagrams.
+    /// True if a reliable stream (a kernel TCP connection) carries the subflow instead of datagrams.
     pub reliable: bool,
-    /// Expectation that data sent on it arrives.
+    /// Expectation that data sent on the subflow arrives, with the cause if not.
     pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
@@ -175,9 +175,9 @@ pub struct SubflowInfo {
     pub bytes_received: u64,
     /// Payload bytes retransmitted by this subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes it carried that another subflow had carried before (reinjected or redundant).
+    /// Payload bytes sent that another subflow had carried before (reinjected or redundant).
     pub bytes_reinjected: u64,
-    /// Duplicate payload bytes received on it.
+    /// Duplicate payload bytes received.
     pub bytes_duplicate: u64,
     /// Retransmission timeouts.
     pub rtos: u64,
@@ -188,7 +188,7 @@ pub struct SubflowInfo {
     /// Score of the forecasts; `None` unless
     /// [`ConnectionConfig::score_forecasts`](crate::ConnectionConfig::score_forecasts) is on.
     pub forecast_score: Option<ForecastScore>,
-    /// Time of the last segment received on it.
+    /// Time of the last segment received.
     pub last_heard_at: Instant,
     /// Further TCP state.
     pub tcp: TcpDetail,
@@ -203,29 +203,29 @@ pub struct SubflowPlace {
     pub peer_flow: u64,
     /// Addresses of the subflow.
     pub path: FourTuple,
-    /// Backup, as set by either side.
+    /// True if either side marked the subflow as a backup.
     pub backup: bool,
-    /// Cost of using it, as reported by the client.
+    /// Cost of using the subflow, as reported by the client.
     pub cost: PathCost,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
 }
 
-/// Score of a subflow's forecasts of its answers. Each RTT sample after a forecast is an answer. It is judged by
-/// the forecast at the time its segment was sent ([`Forecast`](marline_policy::Forecast)), plus the expected delay
-/// by the sender's own bytes ahead of it. Lost segments have no answer.
+/// Score of a subflow's forecasts of its answers. Each RTT sample after a forecast is an answer. It is compared with
+/// the forecast made when its segment was sent ([`Forecast`](marline_policy::Forecast)), plus the expected delay from
+/// the sender's own bytes ahead of the segment. Lost segments have no answer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForecastScore {
-    /// Judged answers.
+    /// Number of answers scored.
     pub answers: u64,
-    /// Answers no later than p50, p90 and p99.
+    /// Number of answers no later than p50, p90 and p99.
     pub within: [u64; 3],
-    /// Answers no later than p50, p90 and p99 at the moment just before they came, which include data learned
-    /// while the segment was in flight.
+    /// Number of answers no later than the p50, p90 and p99 forecast just before they arrived, which uses answers
+    /// received while the segment was in flight.
     pub within_latest: [u64; 3],
     /// Sum of the pinball losses (Koenker and Bassett 1978) of p50, p90 and p99, ns.
     pub pinball_ns: [u64; 3],
-    /// Answers no later than SRTT + 4 RTTVAR (RFC 6298).
+    /// Number of answers no later than SRTT + 4 RTTVAR (RFC 6298).
     pub within_srtt_4var: u64,
     /// Sum of the pinball losses of SRTT + 4 RTTVAR as a forecast of p90, ns.
     pub pinball_srtt_4var_ns: u64,
@@ -242,7 +242,7 @@ impl ForecastScore {
         self.combine(other, u64::saturating_add)
     }
 
-    /// Score of the answers since `earlier`.
+    /// Score of the answers since the snapshot `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &ForecastScore) -> ForecastScore {
         self.combine(earlier, u64::saturating_sub)
@@ -276,11 +276,11 @@ pub struct TcpDetail {
     pub ecn: bool,
     /// Retransmission timeout without backoff.
     pub rto: Duration,
-    /// Timeouts since data was last acknowledged.
+    /// Number of timeouts since data was last acknowledged.
     pub backoff: u32,
     /// Segments that are not cumulatively acknowledged.
     pub unacked_segments: u32,
-    /// Largest reordering seen on the path, in full segments; 0 if none.
+    /// Maximum reordering seen on the path, in full segments; 0 if none.
     pub reordering: u32,
     /// ACKs that showed reordering.
     pub reorderings: u32,
@@ -303,7 +303,7 @@ pub struct TcpDetail {
 pub struct ConnectionInfo {
     /// Id of the connection.
     pub id: ConnectionId,
-    /// Reason for the fallback, on plain TCP.
+    /// Reason for the fallback to plain TCP, if there was one.
     pub fallback: Option<FallbackReason>,
     /// Extensions beyond RFC 8684 that both sides agreed on.
     pub extensions: Extensions,
@@ -328,12 +328,12 @@ pub struct ConnectionInfo {
     /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and
     /// reinjections.
     pub bookkeeping: u64,
-    /// Time since which an acknowledgment of data is due; `None` if all sent data is acknowledged.
+    /// When an acknowledgment of data became due; `None` if all sent data is acknowledged.
     pub ack_due_since: Option<Instant>,
-    /// Time since which data is known to be due; `None` if none is.
+    /// When data from the peer became due; `None` if none is known to be due.
     pub data_due_since: Option<Instant>,
     /// Existing subflows.
     pub subflows: Vec<SubflowInfo>,
-    /// Sums over the subflows that ended, so that totals survive the loss of a path: one entry per pair of addresses.
+    /// Totals of the subflows that ended, one entry per pair of addresses, so that they survive the loss of a path.
     pub gone: Vec<SubflowInfo>,
 }

@@ -1,15 +1,15 @@
 //! Subflow: plain TCP (RFC 9293) that offers option space to its connection.
 //!
-//! It knows no MPTCP, no scheduler and no application bytes. Positions are [`Ssn`]s, unwrapped to 64 bits; the
-//! payload of its segments is in the connection's send buffer and is identified by DSN.
+//! It does not know MPTCP, schedulers or application bytes. Positions are [`Ssn`]s, unwrapped to 64 bits; the payload
+//! of its segments is in the connection's send buffer and is identified by DSN.
 //!
 //! Calls by the connection: `on_segment` for each received segment, then `pop_reassembled`; `on_timeout` when
-//! `next_timeout` has come; then `poll_event` until there is none. To send: `next_egress` until there is none (one
-//! segment for each), and `push_data` as long as `eligibility` allows.
+//! `next_timeout` is reached; then `poll_event` until it returns `None`. To send, `next_egress` until it returns
+//! `None` (one segment each), and `push_data` as long as `eligibility` allows it.
 //!
-//! One file per phase of a segment: [`handshake`], [`accept`] (acceptability), [`receive`], [`ack`],
-//! [`false_acks`], [`loss`] (repair), [`egress`], [`segment`] (other headers), [`timers`], [`health`]. Parts
-//! that do not depend on the subflow are types of their own.
+//! One file per phase of a segment: [`handshake`], [`accept`] (acceptability), [`receive`], [`ack`], [`false_acks`],
+//! [`loss`] (repair), [`egress`], [`segment`] (other headers), [`timers`], [`health`]. Parts that do not depend on
+//! the subflow are separate types.
 
 mod accept;
 mod ack;
@@ -85,7 +85,7 @@ use transmission::Transmission;
 /// A pending reset.
 #[derive(Copy, Clone, Debug)]
 enum Rst {
-    /// We end the subflow.
+    /// We are ending the subflow.
     Own,
     /// Answers a segment that acknowledged data never sent: its ACK is our sequence number.
     Answer(SeqNum),
@@ -147,9 +147,9 @@ pub(crate) struct Subflow {
     pending: PendingSegments,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
-    /// `close` was called and the FIN is not sent yet.
+    /// `close` was called, but the FIN has not been sent.
     fin_wanted: bool,
-    /// Given up or reset by us: reacts to nothing.
+    /// The subflow was given up or reset by us, and ignores further segments.
     is_dead: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
@@ -158,26 +158,26 @@ pub(crate) struct Subflow {
     withdrawable: bool,
     /// Time of the last answer to an unacceptable segment.
     answered_at: Option<Instant>,
-    /// End of the application's data so far: PSH.
+    /// End of the application's data so far, where a segment gets PSH.
     push_end: Ssn,
     last_heard_at: Instant,
     /// State of retransmissions.
     repeats: Repeats,
     /// The last RTT sample if it was implausibly long, otherwise 0.
     doubted_rtt_ms: u32,
-    /// Time at which the closed pacer opens, for a caller that found it closed. A cell, because the eligibility
-    /// check takes `&self`.
+    /// Time at which the pacer opens, for a caller that found it closed. A cell, because the eligibility check takes
+    /// `&self`.
     pacer_wait: Cell<Option<Instant>>,
     time_wait_until: Option<Instant>,
     events: OnDemand<VecDeque<SubflowEvent>>,
     stats: SubflowStats,
-    /// Lent by the endpoint while segments are received and timers fire.
+    /// Buffers that the endpoint lends while segments are received and timers fire.
     scratch: OnDemand<Scratch>,
     /// All subflows of the connection, for coupled congestion control.
     group: OnDemand<Vec<SubflowView>>,
 }
 
-/// Buffers that an endpoint lends to one subflow after the other.
+/// Buffers that an endpoint lends to one subflow after another.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     scratch: OnDemand<Scratch>,
@@ -275,7 +275,7 @@ impl Subflow {
         self.next_event(|_| true)
     }
 
-    /// Next event if it matches. Events are rare, so no memory is kept for the next.
+    /// Next event if it matches. Events are rare, so no memory is kept for later ones.
     fn next_event(&mut self, wanted: impl Fn(&SubflowEvent) -> bool) -> Option<SubflowEvent> {
         let events = self.events.if_used()?;
         let event = events.pop_front_if(|event| wanted(event));
@@ -285,7 +285,7 @@ impl Subflow {
         event
     }
 
-    /// As [`Self::poll_event`], but stops before the peer's FIN: the payload of a segment comes before its FIN.
+    /// Like [`Self::poll_event`], but stops before the peer's FIN, because the payload of a segment precedes its FIN.
     pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
         let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
         self.next_event(|event| !is_end(event))
@@ -294,7 +294,7 @@ impl Subflow {
     /// Exchanges buffers with the endpoint, before and after a call.
     pub(crate) fn swap_buffers(&mut self, lent: &mut Workspace) {
         core::mem::swap(&mut self.scratch, &mut lent.scratch);
-        // Released data that was not taken yet stays with the subflow.
+        // Released data that has not been taken stays with the subflow.
         if self.tx.released.is_empty() {
             core::mem::swap(&mut self.tx.released, &mut lent.released);
         }
@@ -310,7 +310,7 @@ impl Subflow {
         !self.scratch.sacked.is_empty()
     }
 
-    /// The released data, to be taken before the buffers are exchanged again.
+    /// The data SACKed in this call, to be taken before the buffers are exchanged again.
     pub(crate) fn take_sacked(&mut self) -> Vec<DataRange> {
         self.scratch
             .if_used()
@@ -325,12 +325,12 @@ impl Subflow {
         }
     }
 
-    /// The subflow was reset or given up: received segments have no effect any more.
+    /// True if the subflow was reset or given up, so that received segments no longer have any effect.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_dead
     }
 
-    /// Data may be sent on it.
+    /// True if the subflow is established, so that data may be sent.
     pub(crate) fn is_established(&self) -> bool {
         !self.is_dead && self.may_send()
     }
@@ -424,13 +424,13 @@ impl Subflow {
         &mut self.health
     }
 
-    /// A middlebox acknowledged data that the peer does not have and will not get on this subflow, as the answer
-    /// to the last transmission shows.
+    /// True if a middlebox acknowledged data that the peer does not have and will not get on this subflow, as the
+    /// answer to the last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
         self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
     }
 
-    /// The retransmission timer has fired, and SND.UNA has not advanced since.
+    /// True if the retransmission timer has fired and SND.UNA has not advanced since.
     pub(crate) const fn has_retransmission_timeout(&self) -> bool {
         self.tx.rto.count > 0
     }
@@ -463,7 +463,7 @@ impl Subflow {
         self.last_heard_at
     }
 
-    /// Segments carry the timestamps option.
+    /// True if segments carry the timestamps option.
     pub(crate) fn uses_timestamps(&self) -> bool {
         self.timestamps.enabled
     }
@@ -497,7 +497,7 @@ impl Subflow {
         lost
     }
 
-    /// The last request was a probe that repeats data.
+    /// True if the newest event is a probe that repeats data.
     pub(crate) fn repeats_as_probe(&self) -> bool {
         matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }

@@ -1,8 +1,8 @@
 //! Traffic of a connection, for traces: segments sent with their purpose, segments received, and acknowledgments.
 //!
 //! It is reported as [`MonitorKind::Traffic`](crate::MonitorKind::Traffic) while the endpoint [reports
-//! traffic](crate::Endpoint::report_traffic), and influences no decision. The sender of a segment reports its
-//! purpose: afterwards, a copy that a scheduler wanted and reinjected data cannot be distinguished.
+//! traffic](crate::Endpoint::report_traffic), and influences no decision. The code that sends a segment reports its
+//! purpose, because a scheduler's copy and reinjected data cannot be distinguished afterwards.
 //!
 //! Positions in the stream count from its first byte, 0. No value is derived from keys.
 
@@ -45,12 +45,12 @@ pub enum Traffic {
         on: SubflowId,
         /// Positions in the stream.
         data: DataRange,
-        /// Bytes of these received before.
+        /// Number of these bytes that were received before.
         duplicate_bytes: u64,
     },
-    /// The peer has everything before this position.
+    /// The peer acknowledged all data before this position.
     DataAcked {
-        /// Slot of the subflow with the acknowledgment.
+        /// Slot of the subflow on which the acknowledgment arrived.
         on: SubflowId,
         /// Position in the stream.
         to: Dsn,
@@ -63,7 +63,7 @@ pub enum Traffic {
         data: DataRange,
         /// Size in bytes.
         bytes: u64,
-        /// Marked by a timer instead of an acknowledgment.
+        /// True if a timer, not an acknowledgment, revealed the loss.
         by_timer: bool,
     },
     /// A timer expired.
@@ -75,7 +75,7 @@ pub enum Traffic {
         /// Consecutive expiries, if they are counted.
         count: u32,
     },
-    /// State of a subflow after it was heard or one of its timers expired.
+    /// State of a subflow after a segment arrived on it or one of its timers expired.
     Metrics(Metrics),
 }
 
@@ -100,18 +100,18 @@ pub struct SegmentSent {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// Data for the first time.
+    /// Data sent for the first time.
     New,
-    /// Data that another subflow carries, repeated by the scheduler's decision.
+    /// A scheduler's copy of data that another subflow carries.
     Copy,
-    /// Data of another subflow that is in trouble.
+    /// Data of another subflow that is in trouble, sent again.
     Reinjection(ReinjectionCause),
     /// Data that this subflow lost, detected by its retransmission timer or by an acknowledgment.
     Retransmission {
-        /// Detected by the timer.
+        /// True if the timer detected the loss.
         after_timeout: bool,
     },
-    /// Last data of this subflow, repeated to learn if it arrived (tail loss probe).
+    /// The last data of this subflow, repeated to find out whether it arrived (tail loss probe).
     Probe,
     /// A sum of data sent before (decisions/coding.md).
     Repair,
@@ -119,7 +119,7 @@ pub enum Purpose {
     Handshake,
     /// Only an acknowledgment, or options of the connection.
     Ack,
-    /// An empty probe, to be answered.
+    /// An empty probe that the peer answers.
     AckRequest,
     /// End of the stream (DATA_FIN).
     DataFin,
@@ -156,7 +156,7 @@ pub enum Timer {
     Retransmission,
     /// The connection's retransmission timer (RFC 8684 section 3.3.6).
     DataRetransmission,
-    /// Persist timer: the peer's window stays shut.
+    /// The persist timer, while the peer's window stays shut.
     Persist,
 }
 
@@ -185,7 +185,7 @@ pub struct Metrics {
     pub delivery_rate: Option<Rate>,
 }
 
-/// Segments of a subflow that are marked lost and not retransmitted yet: sequence number and content.
+/// Segments of a subflow that are marked lost and not yet retransmitted: sequence number, data, and bytes.
 #[derive(Debug, Default)]
 pub(crate) struct LostSegments(Vec<(u64, DataRange, u64)>);
 
@@ -194,7 +194,7 @@ impl LostSegments {
         self.0.push((start, data, bytes));
     }
 
-    /// Segments that are not in `before`: a segment that was split is not lost again.
+    /// Segments that are not in `before`. A split segment does not count as lost again.
     pub(crate) fn added_since(
         &self,
         before: &LostSegments,

@@ -2,9 +2,9 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Both addresses of a subflow in the core. On native TCP these are the addresses of the packets. On the UDP
-/// carrier the ports are the inner TCP ports and the addresses are the initial ones; a NAT rebinding is handled by
-/// the carrier and does not change them.
+/// Both addresses of a subflow in the core. On native TCP these are the addresses of the packets. On the UDP carrier,
+/// the ports are the inner TCP ports and the addresses are the initial ones. The carrier handles NAT rebindings,
+/// which do not change them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FourTuple {
     /// Local address.
@@ -21,7 +21,7 @@ impl FourTuple {
     }
 }
 
-/// Addresses of a path, which several subflows may use.
+/// IP addresses of a path, which several subflows may use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathAddresses {
     /// Local address.
@@ -40,19 +40,19 @@ pub enum Ecn {
     Ect0,
     /// ECT(1).
     Ect1,
-    /// Congestion experienced.
+    /// CE: congestion experienced.
     Ce,
 }
 
 /// Network error about a segment that did not arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
-    /// The segment was too large; segments of this size may pass.
+    /// The segment was too large.
     TooBig {
-        /// Bytes of a TCP segment.
+        /// Size in bytes of TCP segments that may pass.
         max_segment: u16,
     },
-    /// The destination is unreachable, or refuses.
+    /// The destination is unreachable or refused the segment.
     Unreachable,
 }
 
@@ -63,9 +63,9 @@ pub struct PacketMeta {
     pub path: FourTuple,
     /// ECN field.
     pub ecn: Ecn,
-    /// Subflow id by which the sender addressed us; 0 if there is none (every SYN, and all of native TCP).
+    /// Our subflow id, to which the packet is addressed; 0 if there is none (every SYN, and all of native TCP).
     pub flow: u64,
-    /// Id by which the sender wants to be addressed, if the packet contains it; otherwise 0.
+    /// Subflow id with which the sender wants to be addressed; 0 if the packet does not contain one.
     pub peer_flow: u64,
     /// The TCP checksum was already verified (by hardware, or the kernel's coalescing).
     pub checksum_verified: bool,
@@ -78,7 +78,7 @@ pub struct Transmit {
     pub path: FourTuple,
     /// ECN field to send with.
     pub ecn: Ecn,
-    /// Our subflow id, which the peer must put on packets to us. 0 on carriers without ids.
+    /// Our subflow id, which the peer must include in packets to us. 0 on carriers without ids.
     pub local_flow: u64,
     /// The peer's subflow id; 0 until it is known.
     pub peer_flow: u64,
@@ -96,8 +96,8 @@ pub struct Transmit {
 /// Each datagram consists of `headroom` bytes, reserved for the carrier's framing, and a TCP segment.
 #[derive(Debug)]
 pub struct TransmitBuf {
-    /// Memory, of which the first `filled` bytes are valid. The rest is not cleared, which would cost as much as
-    /// filling it.
+    /// Memory, of which the first `filled` bytes are valid. The rest is not cleared, because that would cost as much
+    /// as filling it.
     memory: Vec<u8>,
     filled: usize,
     headroom: usize,
@@ -106,7 +106,7 @@ pub struct TransmitBuf {
 }
 
 impl TransmitBuf {
-    /// Creates a buffer for batches of at most `max_datagrams`, each with `headroom` bytes in front.
+    /// Creates a buffer for batches of at most `max_datagrams`, each preceded by `headroom` bytes.
     #[must_use]
     pub fn new(headroom: usize, max_datagrams: usize) -> Self {
         let max_datagrams = max_datagrams.max(1);
@@ -118,8 +118,8 @@ impl TransmitBuf {
         self.max_datagrams = max_datagrams.max(1);
     }
 
-    /// Sets if the carrier sends segments as one packet whose headers differ only in sequence number and checksum,
-    /// so that long runs should have equal options in all segments.
+    /// Sets whether the carrier sends segments as one packet whose headers differ only in sequence number and
+    /// checksum, so that long runs should have equal options in all segments.
     pub const fn join_runs(&mut self, joined: bool) {
         self.joined = joined;
     }
@@ -130,7 +130,7 @@ impl TransmitBuf {
         self.joined
     }
 
-    /// Filled bytes: all datagrams one after the other.
+    /// Filled bytes: all datagrams, one after another.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.filled]
@@ -142,7 +142,7 @@ impl TransmitBuf {
         &mut self.memory[..self.filled]
     }
 
-    /// Bytes reserved in front of each segment.
+    /// Bytes reserved before each segment.
     #[must_use]
     pub const fn headroom(&self) -> usize {
         self.headroom

@@ -22,8 +22,7 @@ const BURDEN: usize = 100_000;
 const REST: Duration = Duration::from_secs(21);
 
 /// Goals in bytes per connection and end: just after a message each way, and after a transfer and an idle time.
-/// With the lists of ten thousand (`benches/memory`) it is 73 more, with a goal of at most 3,000: the gate of
-/// fallback and the time of silent paths exceed it by ten bytes.
+/// With the lists of ten thousand connections (`benches/memory`) it is 73 bytes more, with a goal of at most 3,000.
 const FRESH: u64 = 2_937;
 /// Includes 13 bytes for the NAT64 prefix of its local address.
 const RESTED: u64 = 2_763;
@@ -122,7 +121,7 @@ fn an_idle_connection_is_small_before_and_after_it_was_busy() {
     (0..CONNECTIONS).for_each(|at| bench.carry(at, BURDEN));
     bench.run(REST, |_| {});
     let rested = each(LIVE_BYTES.load(Relaxed) - before);
-    println!("{fresh} bytes per connection and end, {rested} after a burden and a rest");
-    assert!(fresh <= FRESH, "{fresh} bytes after a word each way");
-    assert!(rested <= RESTED, "{rested} bytes after {BURDEN} each way and a rest");
+    println!("{fresh} bytes per connection and end, {rested} after a transfer and idle time");
+    assert!(fresh <= FRESH, "{fresh} bytes after a message each way");
+    assert!(rested <= RESTED, "{rested} bytes after {BURDEN} bytes each way and idle time");
 }

@@ -13,7 +13,7 @@ pub struct RateSample {
     pub rate: Rate,
     /// Bytes delivered in the interval.
     pub delivered: u64,
-    /// The interval: the longer of the send and the ACK phase.
+    /// Length of the interval: the longer of the send and the ACK phase.
     pub interval: Duration,
     /// The sender had nothing to send for part of the interval, so the rate is only a lower bound.
     pub app_limited: bool,
@@ -50,7 +50,7 @@ pub struct AckSample {
     pub in_recovery: bool,
 }
 
-/// Reduction applied to a subflow that blocks others (NSDI'12 penalization).
+/// Reduction applied to a subflow that blocks others (penalization, NSDI 2012).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalty {
     /// Halves the window. Also halves ssthresh, except in slow start, which continues (later out-of-tree
@@ -63,7 +63,7 @@ pub enum Penalty {
 /// Congestion signals and their retraction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CongestionSignal {
-    /// A loss was detected; sent once per recovery episode.
+    /// A loss was detected; reported once per recovery episode.
     Loss {
         /// Bytes in flight at detection.
         bytes_in_flight: u64,
@@ -75,7 +75,7 @@ pub enum CongestionSignal {
         /// First timeout of the episode. Later ones must keep ssthresh.
         first: bool,
     },
-    /// ECN marks arrived; sent at most once per round trip.
+    /// ECN marks arrived; reported at most once per round trip.
     Ecn {
         /// Bytes in flight when the marks arrived.
         bytes_in_flight: u64,
@@ -122,8 +122,7 @@ pub trait CongestionController: Debug + Send {
     /// The MSS changed. Windows counted in segments must be converted.
     fn on_mss_change(&mut self, mss: u32);
 
-    /// Returns true if the core must fill `group`. Only coupled controllers need it, because it costs time on every
-    /// ACK.
+    /// Returns true if the core must fill `group`, which costs time on every ACK. Only coupled controllers need it.
     fn wants_group(&self) -> bool {
         false
     }

@@ -46,11 +46,11 @@ pub struct DatagramPathView {
     pub backup: bool,
     /// Bytes on the path cost money: no copies, unless a regular path is in trouble.
     pub metered: bool,
-    /// The path's radio should sleep while other paths carry the traffic. Treated like a metered path.
+    /// The path has a radio that should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
-    /// True if datagrams sent on the path are expected to arrive.
+    /// Expectation that datagrams sent on the path arrive, with the cause if not.
     pub health: Health,
-    /// The system reports that the path will soon be gone (its radio signal fades).
+    /// The system reports that the path is about to fail (its radio signal fades).
     pub fading: bool,
     /// Size in bytes of the largest datagram that fits into one frame on the path.
     pub largest: usize,
@@ -68,20 +68,20 @@ pub struct DatagramPathView {
     pub min_rtt: Option<Duration>,
     /// Rate at which the path delivered data while it was kept busy. `None` if it never was.
     pub delivery_rate: Option<Rate>,
-    /// Forecast of when a frame sent now is answered.
+    /// Forecast of when a frame sent now will be answered.
     pub forecast: Forecast,
-    /// How long the answer to the oldest frame in flight has been overdue, by the p99 forecast when that frame
+    /// Time since the answer to the oldest frame in flight became overdue by the p99 forecast made when that frame
     /// was sent. Zero if it is not overdue.
     pub overdue: Duration,
-    /// The same for the oldest frame sent after the newest answered frame. Overdue frames sent before that one
-    /// are lost, but the path works.
+    /// Like `overdue`, for the oldest frame sent after the newest answered frame. Earlier overdue frames are lost,
+    /// but the path works.
     pub stalled: Duration,
     /// When a frame was last lost, or an answer was last later than its forecast p99.
     pub last_trouble_at: Option<Instant>,
-    /// Share of the last few hundred frames that were lost although the frames sent just before and after them
-    /// arrived, 0 to 1. Radios lose single frames like this; full queues do not.
+    /// Share (0 to 1) of the last few hundred frames that were lost although the frames sent just before and after
+    /// them arrived. Radios lose single frames like this; full queues do not.
     pub lone_losses: f32,
-    /// Share of the last few hundred frames that were lost for any reason, 0 to 1.
+    /// Share (0 to 1) of the last few hundred frames that were lost for any reason.
     pub losses: f32,
     /// True if enough frames were sent for [`losses`](Self::losses) to be meaningful.
     pub losses_known: bool,
@@ -137,7 +137,7 @@ impl DatagramContext<'_> {
     }
 }
 
-/// The path of a datagram, and of its copy.
+/// Paths of a datagram and of its copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The path that carries the datagram.
@@ -157,12 +157,12 @@ impl Route {
     }
 }
 
-/// Frames that left in sequence on one path and whose datagrams can share repairs.
+/// Frames sent in sequence on one path whose datagrams can share repairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Number of frames, at least one.
     pub frames: u8,
-    /// The path that carried them.
+    /// The path that carried the frames.
     pub on: PathId,
 }
 
@@ -195,8 +195,8 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// A group of frames that share repairs has left; `flow` describes the largest datagram among them. The
-    /// repair of a group of one frame is a copy of it. Returns `None` for no repairs.
+    /// A group of frames that share repairs was sent; `flow` describes the largest datagram among them. The repair of
+    /// a group of one frame is a copy of it. Returns `None` for no repairs.
     fn repairs(
         &mut self,
         context: &DatagramContext<'_>,
@@ -212,13 +212,13 @@ pub trait DatagramPolicy: Debug + Send {
         let _ = (now, bytes, copy);
     }
 
-    /// How often an unused path is probed for its round-trip time while others are in use. `None`: never.
+    /// How often an unused path is probed for its round-trip time while others are in use. `None` disables probing.
     fn explores_every(&self) -> Option<Duration> {
         None
     }
 
-    /// How often the rate of a path with little traffic is probed with a train of padded frames while a bulk
-    /// flow uses another path. `None`: never.
+    /// How often the rate of a path with little traffic is probed with a train of padded frames while a bulk flow
+    /// uses another path. `None` disables probing.
     fn explores_rate_every(&self) -> Option<Duration> {
         None
     }

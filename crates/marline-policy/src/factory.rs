@@ -9,7 +9,7 @@ use crate::{CongestionController, LossRecovery, PathManager, Scheduler};
 
 /// Makes one scheduler per connection.
 pub trait SchedulerFactory: Debug + Send + Sync {
-    /// The name that configuration selects it by.
+    /// Name that selects this scheduler in the configuration.
     fn name(&self) -> &str;
     /// A new scheduler.
     fn build(&self) -> Box<dyn Scheduler>;
@@ -17,7 +17,7 @@ pub trait SchedulerFactory: Debug + Send + Sync {
 
 /// Makes one path manager per connection.
 pub trait PathManagerFactory: Debug + Send + Sync {
-    /// The name that configuration selects it by.
+    /// Name that selects this path manager in the configuration.
     fn name(&self) -> &str;
     /// A new path manager.
     fn build(&self) -> Box<dyn PathManager>;
@@ -25,7 +25,7 @@ pub trait PathManagerFactory: Debug + Send + Sync {
 
 /// Makes one congestion controller per subflow.
 pub trait CongestionFactory: Debug + Send + Sync {
-    /// The name that configuration selects it by.
+    /// Name that selects this congestion control in the configuration.
     fn name(&self) -> &str;
     /// A new controller that starts with a window of `initial_window` bytes.
     fn build(&self, mss: u32, initial_window: u64, now: Instant) -> Box<dyn CongestionController>;
@@ -33,7 +33,7 @@ pub trait CongestionFactory: Debug + Send + Sync {
 
 /// Makes one loss recovery per subflow.
 pub trait RecoveryFactory: Debug + Send + Sync {
-    /// The name that configuration selects it by.
+    /// Name that selects this loss recovery in the configuration.
     fn name(&self) -> &str;
     /// A new loss recovery.
     fn build(&self) -> Box<dyn LossRecovery>;

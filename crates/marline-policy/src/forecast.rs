@@ -11,19 +11,19 @@
 //!   alone: its smoothed *center*, and its *spread*, the smoothed distance from the center. The rate for this
 //!   subtraction is the rate at which the path delivers trains of segments (packet dispersion). The delivery
 //!   rate over a round trip of a bursty sender shows only how little it had to send.
-//! - The quantiles are multiples of the spread and learn from their own errors. An answer later than the p99
-//!   forecast *when the segment was sent* raises the p99 multiple by 99 parts, an earlier one lowers it by one
-//!   part. So one in a hundred is later for any distribution (the update of online quantile regression and of
-//!   adaptive conformal inference). The forecast at the time of the answer would be the wrong reference,
-//!   because it includes answers that the sender had not yet seen.
+//! - The quantiles are multiples of the spread and learn from their own errors. An answer later than the p99 forecast
+//!   *when the segment was sent* raises the p99 multiple by 99 parts; an earlier one lowers it by one part. So one in
+//!   a hundred is later for any distribution (the update of online quantile regression and of adaptive conformal
+//!   inference). The forecast at the time of the answer would be the wrong reference, because it includes answers
+//!   that the sender had not yet seen.
 //! - Unusual values decay. The forecast also keeps the mean of the center over ten seconds of answers, and
 //!   returns to this mean during a pause. A path that was bad when last used is not considered bad forever.
 //! - Uncertainty grows without samples. The *drift* is the observed movement of the center over pauses, and its
 //!   contribution grows with the square root of the age of the last sample. The learned quantiles fade over
 //!   pauses, and an answer after a pause that is earlier than expected discards the slow period before it.
-//! - Losses, unanswered probes and answers late by half a round trip are *trouble*, which is modeled by its
-//!   frequency and not by quantiles. Episodes per second are counted with a memory of ten seconds, and
-//!   [`Forecast::risk`] is the probability that one begins while a message is in flight.
+//! - Losses, unanswered probes and answers late by half a round trip are *trouble*, which is modeled by frequency
+//!   instead of quantiles. Episodes per second are counted with a memory of ten seconds, and [`Forecast::risk`] is
+//!   the probability that one begins while a message is in flight.
 //!
 //! [`Forecast`] is the policies' view: quantiles of the answer time of a segment that leaves now, either with
 //! nothing ahead of it or behind a number of bytes that the policy names.
@@ -37,9 +37,9 @@
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Forecast quantiles.
+/// Probabilities of the forecast quantiles.
 const SHARES: [f32; 3] = [0.5, 0.9, 0.99];
-/// Initial multiples of the spread.
+/// Initial multiples of the spread, one per quantile.
 const START: [f32; 3] = [0.0, 2.0, 5.0];
 /// Learning steps, in spreads.
 const STEPS: [f32; 3] = [0.025, 0.06, 0.3];
@@ -51,14 +51,14 @@ const MAX_OWN_DELAY_UNCERTAINTY: f32 = 4.0;
 /// Weight of the newest answer in the center and in the spread.
 const CENTER_GAIN: f32 = 0.25;
 const SPREAD_GAIN: f32 = 0.125;
-/// Maximum duration and minimum size of an answered train, and the weight of the newest one.
+/// Maximum duration and minimum size of an answered train, and the weight of the newest train in the rate.
 const MAX_TRAIN_NS: u64 = 50_000_000;
 const TRAIN_BYTES: u32 = 11_000;
 const TRAIN_GAIN: f32 = 0.25;
 /// A late answer moves the center and the spread by at most this many spreads. An early answer counts in full,
 /// because it proves that the path can be that fast.
 const MAX_ERROR_SPREADS: f32 = 4.0;
-/// Bounds of the spread as a share of the center, and its minimum in µs (clock granularity and batching).
+/// Bounds of the spread: maximum share of the center, and minimum in µs (clock granularity and batching).
 const MAX_SPREAD_SHARE: f32 = 0.25;
 const MIN_SPREAD_SHARE: f32 = 0.01;
 const MIN_SPREAD_US: f32 = 200.0;
@@ -67,7 +67,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const DRIFT_GAIN: f32 = 0.25;
 /// A pause of this many seconds halves what the quantiles have learned.
 const QUANTILE_MEMORY_S: f32 = 10.0;
-/// Seconds of answers over which the usual center is averaged, and the maximum seconds that a pause counts for.
+/// Seconds of answers over which the usual center is averaged, and the longest pause, in seconds, that counts.
 const USUAL_MEMORY_S: f32 = 10.0;
 const USUAL_STEP_S: f32 = 0.5;
 /// Time constant in seconds with which unusual values decay during a pause.
@@ -75,7 +75,7 @@ const UNUSUAL_DECAY_S: f32 = 1.0;
 /// Seconds over which the rate of trouble is smoothed.
 const TROUBLE_MEMORY_S: f32 = 10.0;
 
-/// Episodes per second to which a single one decays within a minute.
+/// Rate, in episodes per second, to which a single episode of trouble decays within a minute.
 const RECENT_TROUBLES: f32 = 0.1 / 25.0;
 
 /// Learns the answer times of a subflow.
@@ -108,17 +108,17 @@ pub struct Forecaster {
 /// round trip, so that rate shows how much it sent and not how fast the path is.
 #[derive(Copy, Clone, Debug, Default)]
 struct Train {
-    /// When its first segment was answered, and when that segment was sent; ns.
+    /// When the train's first segment was answered, and when it was sent; ns.
     answered_at: u64,
     sent_at: u64,
-    /// Bytes answered since.
+    /// Bytes answered since then.
     bytes: u32,
     /// Smoothed rate of trains in bytes per second; 0 before the first.
     bytes_per_s: f32,
 }
 
 impl Train {
-    /// `bytes` were answered. The newest of them was sent at `sent_at`.
+    /// Records that `bytes` were answered, the newest of them sent at `sent_at`.
     fn on_answered(&mut self, now: Instant, sent_at: Instant, bytes: u64) {
         let (now, sent_at) = (now.as_nanos(), sent_at.as_nanos());
         let answered_ns = now.saturating_sub(self.answered_at);
@@ -132,7 +132,7 @@ impl Train {
             return;
         }
         let rate = self.bytes as f32 * 1e9 / answered_ns.max(sent_ns).max(1) as f32;
-        // Answers at the rate of sending show a lower bound of the path's rate.
+        // Answers that arrive at the sending rate show only a lower bound of the path's rate.
         let held_up = answered_ns > sent_ns + sent_ns / 4;
         if held_up && self.bytes_per_s > 0.0 {
             self.bytes_per_s += (rate - self.bytes_per_s) * TRAIN_GAIN;
@@ -162,7 +162,7 @@ impl Default for Forecaster {
 }
 
 impl Forecaster {
-    /// `bytes` were answered. The newest of them was sent at `sent_at`.
+    /// Records that `bytes` were answered, the newest of them sent at `sent_at`.
     pub fn on_delivered(&mut self, now: Instant, sent_at: Instant, bytes: u64) {
         self.train.on_answered(now, sent_at, bytes);
     }
@@ -401,7 +401,7 @@ fn micros(time: Duration) -> f32 {
 /// Forecast of the answer to a segment when it was sent.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Expected {
-    /// How long the sender's own bytes ahead of it were expected to keep the path busy.
+    /// How long the sender's own bytes ahead of the segment were expected to keep the path busy.
     queued_us: u32,
     /// Quantiles of the answer time without them; 0 if nothing was known.
     answers_us: [u32; 3],
@@ -428,7 +428,7 @@ pub struct Forecast {
     pub(crate) troubles: f32,
     /// Time since the last trouble; meaningless if there was none.
     pub(crate) since_trouble_ms: u32,
-    /// How long the bytes sent before keep the path busy.
+    /// How long the bytes already sent keep the path busy.
     pub(crate) queued_us: u32,
     /// Time since the path became idle.
     pub(crate) idle_us: u32,
@@ -451,7 +451,7 @@ impl Forecast {
         }
     }
 
-    /// The same forecast for a path that stays busy for `time` with bytes sent before.
+    /// This forecast for a path that stays busy for `time` with bytes already sent.
     #[must_use]
     pub fn delayed_by(self, time: Duration) -> Forecast {
         Forecast { queued_us: micros(time) as u32, ..self }
@@ -471,14 +471,14 @@ impl Forecast {
         self.is_known().then(|| Duration::from_micros(micros.into()))
     }
 
-    /// Time until the answer to the last of `bytes` that leave now, behind the bytes sent before.
+    /// Time until the answer to the last of `bytes` that leave now, behind the bytes already sent.
     #[must_use]
     pub fn answer_after(&self, bytes: u64, quantile: Quantile) -> Option<Duration> {
         self.answer_behind(self.queued() + self.transit_time(bytes), quantile)
     }
 
-    /// Time until the answer behind `own_delay` of the sender's own bytes. The uncertainty grows with that
-    /// delay.
+    /// Time until the answer to a segment sent behind `own_delay` of the sender's own bytes. The uncertainty grows
+    /// with that delay.
     #[must_use]
     pub fn answer_behind(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
         let unsure = own_delay.mul_f32(own_delay_uncertainty(self.multiples[quantile as usize]));
@@ -546,8 +546,7 @@ impl Forecast {
         self.troubles > RECENT_TROUBLES
     }
 
-    /// Probability that trouble begins within this time: a loss, or answers late by half a round trip or more;
-    /// 0 to 1.
+    /// Probability that trouble begins within this time: a loss, or an answer late by half a round trip or more.
     #[must_use]
     pub fn risk(&self, time: Duration) -> f32 {
         (self.troubles * time.as_secs_f32()).min(1.0)

@@ -25,14 +25,14 @@ use crate::AddressPairFault;
     serde(rename_all = "kebab-case")
 )]
 pub enum PathHealth {
-    /// The other end has answered over it, and nothing has contradicted that since.
+    /// The peer has answered over it, and nothing has contradicted that since.
     Usable,
-    /// The other end answers, but the path has a known fault or its signal is fading: data is sent elsewhere
-    /// if possible.
+    /// The peer answers, but the path has a known fault or its signal is fading: data is sent elsewhere if possible.
     Degraded,
-    /// Something is overdue, and nothing has been received since. A client's path reaches no server that serves it.
+    /// Something is overdue, and nothing has been received since. On a client, also a path that reaches no server
+    /// which accepts it.
     Unreachable,
-    /// Nothing has been sent over it yet, or only just now. Unknown words of newer versions are read as this.
+    /// Nothing has been sent over it yet, or only just now. Unknown words of newer versions are parsed as this value.
     #[default]
     #[cfg_attr(feature = "serde", serde(other))]
     Untried,
@@ -67,7 +67,7 @@ impl Display for PathHealth {
     }
 }
 
-/// Health of a subflow, with the cause.
+/// Health of a subflow, with cause and time.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// No fault is known.
@@ -76,8 +76,8 @@ pub enum Health {
     /// The peer answers, but the address pair (both addresses and the interface) has a fault, or the signal fades.
     /// The subflow should carry new data only if no usable one can.
     Degraded {
-        /// When the path health monitor's verdict reached the subflow. For a fading signal, the time of the
-        /// view.
+        /// When the path health monitor's verdict reached the subflow. For a fading signal, the time at which the
+        /// view was taken.
         since: Instant,
         /// The reason for the verdict.
         cause: AddressPairFault,
@@ -125,13 +125,13 @@ impl Health {
         matches!(self, Health::Degraded { .. })
     }
 
-    /// Returns true if something is overdue and nothing has been received since.
+    /// Returns true if an answer or data is overdue and nothing has been received since.
     #[must_use]
     pub const fn is_unreachable(self) -> bool {
         matches!(self, Health::Unreachable { .. })
     }
 
-    /// Returns true if the address pair has a fault now, whether the peer answers or not. The path health monitor
+    /// Returns true if the address pair has a fault now, whether or not the peer answers. The path health monitor
     /// probes such subflows itself.
     #[must_use]
     pub const fn has_degraded_address_pair(self) -> bool {
@@ -159,7 +159,7 @@ impl Display for Health {
 #[non_exhaustive]
 pub enum UnreachableCause {
     /// Loss recovery's probe timer: an acknowledgment is later than loss recovery allows, two round trips with
-    /// RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission timer
+    /// RACK-TLP (RFC 8985). Does not apply if the scheduler relies on the retransmission timer instead
     /// (`Scheduler::probe_patience`).
     ProbeTimeout,
     /// The retransmission timer (RFC 6298).
@@ -172,7 +172,7 @@ pub enum UnreachableCause {
     UnansweredKeepalives,
     /// The network reported that the peer is unreachable on this path (ICMP), or sending failed.
     DeliveryError,
-    /// The peer urgently opened another subflow (Fast JOIN), because the others failed for it.
+    /// The peer opened another subflow by Fast JOIN, because its existing ones had failed.
     FastJoin,
     /// The scheduler requested it (`SchedulerAction::Suspect`).
     Scheduler,

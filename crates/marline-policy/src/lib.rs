@@ -1,9 +1,9 @@
 //! Policy interfaces of Marline: the traits that policies implement and the values they exchange with the core.
 //!
-//! A policy (scheduler, path manager, congestion controller, loss recovery) decides but does not act: it reads
-//! views that the core builds and returns decisions that the core validates and applies. Each measurement has a
-//! single owner, here or in the core: the [`Scoreboard`] of sent segments, the [`RttEstimator`], delivery-rate
-//! samples. Algorithms only read them.
+//! A policy (scheduler, path manager, congestion controller, loss recovery) decides but does not act: it reads views
+//! that the core builds and returns decisions that the core validates and applies. Each measurement has a single
+//! owner, here or in the core: the [`Scoreboard`] of sent segments, the [`RttEstimator`], delivery-rate samples.
+//! Algorithms only read these measurements.
 
 #![forbid(unsafe_code)]
 

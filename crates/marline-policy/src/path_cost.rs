@@ -4,10 +4,10 @@
 //! wrong where its bytes cost money, or where its first packet wakes a radio that then draws power for ten
 //! seconds. No measurement reveals these costs, so they must be configured.
 //!
-//! A fading radio signal is similar: packets still pass, but soon none will.
+//! A fading radio signal is similar: packets still pass, but the path will soon fail.
 //!
-//! The configuration of an address states the costs of its paths ([`PathCost`]). The view of a subflow contains
-//! the consequences at the moment: whether it is metered and which share of a wake-up a packet costs
+//! The configuration of an address states the costs of its paths ([`PathCost`]). The view of a subflow contains the
+//! current consequences: whether it is metered and which share of a wake-up a packet costs
 //! ([`PathCost::wake_share`]). A subflow on a fading path is [degraded](crate::Health::Degraded).
 
 use marline_time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub struct PathCost {
     /// Bytes on the path may count against an allowance, as with mobile data. Unlike on a metered path, new data is
     /// sent as anywhere else, but its idle capacity is not used for copies.
     pub limited: bool,
-    /// The path will soon be gone, because its radio signal fades.
+    /// The path is about to fail, because its radio signal fades.
     pub fading: bool,
     /// Milliseconds from the last packet until the radio sleeps; 0 if the path has no radio whose sleep
     /// matters.
@@ -28,10 +28,10 @@ pub struct PathCost {
 }
 
 impl PathCost {
-    /// No cost but time.
+    /// No costs.
     pub const NONE: Self = PathCost { metered: false, limited: false, fading: false, tail_ms: 0 };
 
-    /// Returns true if the path costs nothing but time.
+    /// Returns true if using the path has no costs.
     #[must_use]
     pub const fn is_none(self) -> bool {
         !self.metered && !self.limited && !self.fading && self.tail_ms == 0
@@ -40,8 +40,8 @@ impl PathCost {
     /// Share of a wake-up that a packet costs now, 0 to 1, if the last packet was sent or received at
     /// `used_at`.
     ///
-    /// A radio stays awake for its tail time after each packet. A packet that finds it asleep costs a whole
-    /// tail. A packet that finds it awake extends that by the time since the previous packet, so continuous use
+    /// A radio stays awake for its tail time after each packet. A packet that finds it asleep costs a whole tail. A
+    /// packet that finds it awake extends the waking time by the time since the previous packet, so continuous use
     /// pays for each moment once.
     #[must_use]
     pub fn wake_share(self, now: Instant, used_at: Instant) -> f32 {

@@ -12,11 +12,11 @@ pub use spec::BadPathHealthSpec;
 /// Address pair and interface, shared by all connections over the same network to the same host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressPair {
-    /// Local address.
+    /// Local IP address, without the port.
     pub local: IpAddr,
-    /// Remote address.
+    /// Remote IP address, without the port.
     pub remote: IpAddr,
-    /// Interface index of the operating system; 0 if unknown. The same address on another interface is another
+    /// Interface index of the operating system; 0 if unknown. An address on another interface belongs to another
     /// network.
     pub interface: u32,
 }
@@ -25,11 +25,11 @@ pub struct AddressPair {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressPairFault {
-    /// The smoothed share of lost segments.
+    /// The smoothed share of lost segments exceeds its threshold.
     Loss,
-    /// The smoothed share of retransmissions.
+    /// The smoothed share of retransmissions exceeds its threshold.
     Retransmissions,
-    /// A retransmission timeout of a subflow on this address pair.
+    /// A subflow on this address pair has a long retransmission timeout ([`PathHealthConfig::rto`]).
     Rto,
     /// A timer of a subflow fired, and probes were not answered.
     Unanswered,
@@ -68,20 +68,20 @@ pub struct PathHealthConfig {
     pub period: Duration,
     /// Weight of the newest interval in the averages, 0 (exclusive) to 1.
     pub weight: f64,
-    /// Smoothed share of lost segments from which the pair is degraded, if the last interval increased it; 0 to 1.
+    /// Smoothed share (0 to 1) of lost segments at which the pair becomes degraded, if the last interval increased
+    /// the share.
     pub loss: f64,
     /// Denominator of that share.
     pub loss_base: LossBase,
-    /// The same threshold for the share of retransmissions in all segments sent.
+    /// Like `loss`, for the share of retransmissions in all segments sent.
     pub retransmissions: f64,
-    /// Minimum number of segments behind both averages, over all remembered intervals. One lost segment of
-    /// three proves nothing.
+    /// Minimum number of segments on which both averages must be based. One lost segment of three proves nothing.
     pub least: u64,
     /// The pair is degraded if a subflow's backed-off retransmission timeout is at least this long.
     pub rto: Duration,
     /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
     pub watch: Option<PairProbing>,
-    /// Conditions that lift a verdict. With `None`, verdicts are permanent.
+    /// Conditions that lift a verdict. `None` makes verdicts permanent.
     pub recovery: Option<RecoveryRule>,
     /// Maximum number of address pairs. The least recently used one is evicted.
     pub address_pairs: usize,
@@ -101,9 +101,9 @@ pub enum LossBase {
 /// Probing of an address pair after a timeout. The pair becomes degraded if nothing is received on it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PairProbing {
-    /// Minimum wait for an answer. Longer paths use SRTT plus four times RTTVAR.
+    /// Minimum wait for an answer. Paths with long round trips wait SRTT plus four times RTTVAR.
     pub wait: Duration,
-    /// Number of unanswered waits that make the address pair degraded, at least 1.
+    /// Number of consecutive waits without an answer after which the address pair is degraded, at least 1.
     pub count: u32,
 }
 
@@ -114,12 +114,12 @@ pub struct RecoveryRule {
     pub period: Duration,
     /// Time between two probes, and the time allowed for an answer.
     pub probe: Duration,
-    /// Maximum time between two unanswered probes (the interval doubles each time).
+    /// Maximum time between two unanswered probes (the interval doubles after each one).
     pub longest_probe: Duration,
 }
 
 impl PathHealthConfig {
-    /// Values of MultiMob's kernel module: statistics each second, no probing, and permanent verdicts.
+    /// Values of MultiMob's kernel module: statistics every second, no probing, and permanent verdicts.
     #[must_use]
     pub const fn multimob() -> Self {
         PathHealthConfig {
@@ -136,8 +136,9 @@ impl PathHealthConfig {
         }
     }
 
-    /// The same thresholds over shorter intervals. In addition, a timeout makes the address pair degraded within
-    /// some 150 ms unless something is received on it, and two seconds of answered probes make it usable again.
+    /// The thresholds of [`multimob`](Self::multimob) over shorter intervals. In addition, a timeout makes the
+    /// address pair degraded within about 150 ms unless something is received on it, and two seconds of answered
+    /// probes make it usable again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = PairProbing { wait: Duration::from_millis(50), count: 3 };

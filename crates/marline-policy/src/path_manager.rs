@@ -1,4 +1,4 @@
-//! Path manager interface: which subflows exist.
+//! Path manager interface: decides which subflows exist.
 
 use core::fmt::Debug;
 use core::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::{AddressId, PathCost, SubflowId, SubflowView, UnreachableCause};
 pub enum Role {
     /// The side that sent the first SYN.
     Client,
-    /// The side that answered it.
+    /// The side that answered the first SYN.
     Server,
 }
 
@@ -25,8 +25,8 @@ pub struct LocalAddress {
     /// The address; with port 0 the core chooses a port.
     pub address: SocketAddr,
     /// The only remote address to use from this address (`--path LOCAL=REMOTE`); `None` allows every known one. A
-    /// subflow opened from this address goes there, whatever address id the action names. If the peer did not announce
-    /// it, the join names id 0.
+    /// subflow opened from this address uses it, regardless of the address id in the action. If the peer did not
+    /// announce it, the join names id 0.
     pub remote: Option<SocketAddr>,
     /// NAT64 prefix under which IPv4 addresses are reachable from here, if the network has only IPv6.
     pub nat64: Option<Prefix64>,
@@ -40,7 +40,7 @@ pub struct LocalAddress {
     pub up: bool,
     /// Cost of using the address.
     pub cost: PathCost,
-    /// Interface number: addresses with the same number share a radio or a line. 0 if unknown.
+    /// Interface number, 0 if unknown. Addresses with equal numbers share a radio or a line.
     pub link: u32,
 }
 
@@ -121,13 +121,14 @@ pub struct PathContext<'a> {
     pub deny_join_id0: bool,
     /// Existing subflows, handshakes included.
     pub paths: &'a [SubflowPath],
-    /// Measurements of the established subflows.
+    /// Snapshots of the established subflows.
     pub subflows: &'a [SubflowView],
     /// Maximum number of simultaneous subflows.
     pub max_subflows: usize,
-    /// Some data is not yet DATA_ACKed.
+    /// Some sent data is not DATA_ACKed.
     pub data_waits: bool,
-    /// The peer follows our choice of subflow (as negotiated). Otherwise only MP_PRIO influences it.
+    /// The peer has agreed to send on the subflow that this side chooses. Otherwise only MP_PRIO influences its
+    /// choice.
     pub followed: bool,
 }
 
@@ -168,13 +169,13 @@ pub enum PathEvent {
     /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data
     /// is sent on other subflows.
     Unreachable(SubflowId),
-    /// The retransmissions of the only subflow stay unanswered, too. The path may still work with other ports, for
+    /// The retransmissions of the only subflow also stay unanswered. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
     /// An unreachable subflow received something.
     Reachable(SubflowId),
     /// The path health monitor changed its verdict on a subflow's address pair
-    /// ([`Health::Degraded`](crate::Health::Degraded) while something is received).
+    /// ([`Health::Degraded`](crate::Health::Degraded) while the peer answers).
     AddressPair {
         /// The subflow.
         id: SubflowId,
@@ -185,7 +186,7 @@ pub enum PathEvent {
     Fading {
         /// The subflow.
         id: SubflowId,
-        /// The path will soon be gone.
+        /// The path is about to fail.
         fading: bool,
     },
     /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while some local

@@ -1,12 +1,12 @@
 //! Records a scheduler's decision: what was decided, why, and all inputs of the decision.
 //!
-//! *Problem.* The packets sent do not show why a path was chosen or a copy made, because the forecasts have changed by
-//! then. A log written separately from the decision code eventually disagrees with it.
+//! *Problem.* The packets sent do not show why a path was chosen or a copy made, because the forecasts on which the
+//! decision was based have changed. A log written separately from the decision code eventually disagrees with it.
 //!
-//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::record`] runs the scheduler with a mapping index
-//! that records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the
-//! same function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared,
-//! for people to read. They are recomputed with the decision.
+//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::record`] runs the scheduler with a mapping
+//! index that records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone.
+//! So the same function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it
+//! compared, for people to read. Replaying the decision recomputes them.
 //!
 //! A [`Reason`] is logged as a line of text ([`Reason::record`]) that can be parsed without loss ([`Reason::parse`]),
 //! and can be described in a sentence ([`Reason::text`]). Neither contains keys, tokens or payload. Positions count
@@ -44,16 +44,16 @@ pub struct Reason {
 // The floats in a `Reason` are never NaN: none is computed here, and parsing rejects NaN.
 impl Eq for Reason {}
 
-/// Requests to a scheduler for a decision about where to send data.
+/// Kind of decision requested from a scheduler.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Which data to send next, and on which subflow.
+    /// The next data to send, and its subflow.
     Next,
-    /// On which subflow to send this data again.
+    /// The subflow on which to send this data again.
     Again(Reinjection),
-    /// Choice when new data does not fit the peer's window although this subflow has room.
+    /// Choice of data when new data does not fit the peer's window although this subflow has room.
     WindowBlocked(SubflowId),
-    /// Choice when the send buffer is full of data that is not DATA_ACKed.
+    /// Choice of data when the send buffer is full of data that is not DATA_ACKed.
     BufferBlocked,
 }
 
@@ -65,11 +65,11 @@ pub enum Rule {
     /// New data is sent, or waits, on a path where it arrives soon enough. A faster path is metered, or its radio
     /// sleeps.
     Spared,
-    /// Every path is in trouble. New data is sent on the path heard from most recently.
+    /// Every path is in trouble. New data is sent on the path that received data most recently.
     LastReceived,
     /// Data waits: no path has room.
     NoRoom,
-    /// Data waits: a path that is full now will still deliver all of it sooner.
+    /// Data waits: a path whose window is full now will still deliver all of it sooner.
     FullPathFaster,
     /// Data waits: the path with room is so slow that sending on it would block the faster ones at the window or buffer
     /// limit.
@@ -90,11 +90,12 @@ pub enum Rule {
     Nothing,
     /// No path can carry data.
     NoPath,
-    /// Data to be sent again goes on the best path that has not carried it.
+    /// Data to be sent again uses the best path that has not carried it.
     Rescue,
     /// Data to be sent again waits, because a copy is in flight or all eligible paths are full.
     RescueWaits,
-    /// Data that blocks the full window or buffer from a slow path is also sent on a faster path with room.
+    /// The window or buffer is full because of data on a slow path. That data is also sent on a faster path with
+    /// room.
     Unblock,
 }
 
@@ -103,7 +104,7 @@ pub enum Rule {
 pub struct Grounds {
     /// The rule.
     pub rule: Rule,
-    /// The path that data is sent on, or must not be sent on; `None` if no particular path is meant.
+    /// The path on which data is sent, or must not be sent; `None` if the rule names no path.
     pub path: Option<SubflowId>,
     /// The path it was compared with: the next best one, the one waited for, or the one that carries the original.
     pub other: Option<SubflowId>,
@@ -112,11 +113,11 @@ pub struct Grounds {
     /// Time until the data arrives on `other`, or until the answer to the original is due there; 0 if it is already
     /// due.
     pub other_us: Option<u64>,
-    /// Time by which nine out of ten such answers have arrived; 0 if it has passed.
+    /// Time until nine out of ten such answers have arrived; 0 if that time has passed.
     pub other_late_us: Option<u64>,
     /// Time that a copy is expected to save.
     pub gain_us: Option<u64>,
-    /// Smallest gain worth paying for, given how much of the budget is spent.
+    /// Smallest gain that justifies a copy, given the spent share of the budget.
     pub price_us: Option<u64>,
 }
 
@@ -142,13 +143,13 @@ impl Grounds {
 pub struct BudgetState {
     /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
     pub spent: f32,
-    /// Copies cost nothing.
+    /// Copies cost nothing: the budget has no limit.
     pub unlimited: bool,
-    /// Spent share for each path with its own budget for copies.
+    /// Spent share of each path that has its own budget for copies.
     pub path_budgets: Vec<(SubflowId, f32)>,
-    /// Time savings required to use paths that cost something.
+    /// Time savings required to use paths that have a cost.
     pub terms: Terms,
-    /// Repairs still to be sent for the current burst.
+    /// Repairs to be sent for the current burst.
     pub repairs_due: Option<RepairsDue>,
 }
 
@@ -172,12 +173,12 @@ impl BudgetState {
 /// Time that must be saved to justify the cost of a path ([`PathCost`](crate::PathCost)).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Required for any new data on a metered path.
+    /// Time saving required for any new data on a metered path.
     pub patience: Duration,
-    /// Also required for new data on a metered path: the time its bytes take at this rate. At zero, no saving is
-    /// enough, and new data uses such a path only if no cheaper one answers.
+    /// Additional saving required for new data on a metered path: the time its bytes take at this rate. If zero, no
+    /// saving is enough, and new data uses such a path only if no cheaper one answers.
     pub metered_rate: Rate,
-    /// Required for anything that wakes a radio.
+    /// Time saving required for anything that wakes a radio.
     pub wake: Duration,
 }
 
@@ -188,7 +189,7 @@ pub struct Inputs {
     pub now: Instant,
     /// Data that no subflow has been given yet, up to the end of the peer's window.
     pub unsent: DataRange,
-    /// End of all written data.
+    /// End of all data that the application has written.
     pub written: Dsn,
     /// First byte that is not DATA_ACKed.
     pub data_una: Dsn,
@@ -229,7 +230,7 @@ const DEGRADED: Health =
 const UNREACHABLE: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
-/// A view as a record keeps it: without causes of its health, addresses, and counters that no rule reads.
+/// The part of a view that a record keeps: without causes of its health, addresses, and counters that no rule reads.
 fn recorded_view(view: &SubflowView) -> SubflowView {
     SubflowView {
         local_id: AddressId(0),
@@ -251,7 +252,7 @@ fn recorded_view(view: &SubflowView) -> SubflowView {
 }
 
 impl Inputs {
-    /// Runs `decide` and also returns its inputs: the whole context, and its queries about outstanding data.
+    /// Runs `decide` and also returns its inputs: the context, and the answers to its queries about outstanding data.
     pub fn record<T>(
         cx: &SchedulerContext<'_>,
         spending: &BudgetState,

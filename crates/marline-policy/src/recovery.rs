@@ -53,7 +53,7 @@ pub struct AckSummary<'a> {
     pub prior_una: Ssn,
     /// SND.UNA after the ACK.
     pub una: Ssn,
-    /// Segments that it newly delivered, in sequence order.
+    /// Segments that the ACK newly delivered, in sequence order.
     pub delivered: &'a [DeliveredSegment],
     /// The DSACK block, if the ACK carried one.
     pub dsack: Option<(Ssn, Ssn)>,
@@ -90,7 +90,7 @@ pub struct RecoveryContext<'a> {
     pub mss: u32,
 }
 
-/// Results of an ACK other than the segments it marked lost.
+/// Results of an ACK, apart from the segments that it marked lost.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AckOutcome {
     /// A tail loss probe repaired a loss, so the window must be reduced once (RFC 8985 section 7.4.2).

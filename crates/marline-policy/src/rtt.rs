@@ -42,7 +42,7 @@ pub struct RttEstimator {
     min: u64,
     min_at: Instant,
     samples: u32,
-    /// The first sample may be far too long.
+    /// True if the first sample may be far too long.
     is_first_doubtful: bool,
 }
 
@@ -62,7 +62,8 @@ impl RttEstimator {
         }
     }
 
-    /// Adds a sample from a segment that was sent once (Karn's algorithm) or whose transmission timestamps identify.
+    /// Adds a sample from a segment that was sent once (Karn's algorithm) or whose transmission is identified by
+    /// timestamps.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
         let replaces_first = self.is_first_doubtful && rtt < self.srtt / 2;
@@ -109,7 +110,7 @@ impl RttEstimator {
         Duration::from_nanos(self.latest)
     }
 
-    /// The smallest sample within the window; `None` before the first sample that is certain.
+    /// The smallest sample within the window; `None` before the first reliable sample.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
         (self.min < u64::MAX).then(|| Duration::from_nanos(self.min))

@@ -1,4 +1,4 @@
-//! Scheduler interface: which subflow carries each piece of data.
+//! Scheduler interface: chooses the subflow for each piece of data.
 
 use core::fmt::Debug;
 
@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant};
 
 use crate::{DataRange, Dsn, Penalty, Reason, SubflowId, SubflowSet, SubflowView};
 
-/// Data that was given to subflows and is not DATA_ACKed.
+/// Data that was assigned to subflows and is not DATA_ACKed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The bytes.
@@ -21,7 +21,7 @@ pub struct Mapping {
 
 /// Index of outstanding data by DSN, with the subflows that carried it.
 pub trait MappingIndex {
-    /// The oldest data that is not DATA_ACKed: the rest of a segment or of a run.
+    /// The oldest data that is not DATA_ACKed: the remainder of a segment or of a run.
     fn oldest(&self) -> Option<Mapping>;
     /// The mapping that contains `at`, cut to start there.
     fn mapping_at(&self, at: Dsn) -> Option<Mapping>;
@@ -104,10 +104,10 @@ pub enum Decision {
     },
     /// Send a repair of this data on this subflow: a sum from which the peer recovers missing parts, one lost segment
     /// per repair. The data must have been sent before and not be DATA_ACKed, and the [peer must
-    /// support](SchedulerContext::repairs) repairs; otherwise this counts as `Wait`. The core cuts the end of the range
-    /// to what one repair can cover (64 KiB, 128 segments). A repair is as long as the longest segment of the range. If
-    /// that does not fit into one segment of the subflow, the repair is sent in equal parts, and each lost segment
-    /// needs that many repairs.
+    /// support](SchedulerContext::repairs) repairs; otherwise the decision counts as `Wait`. The core cuts the end of
+    /// the range to what one repair can cover (64 KiB, 128 segments). A repair is as long as the longest segment of
+    /// the range. If that does not fit into one segment of the subflow, the repair is sent in equal parts, and each
+    /// lost segment needs that many repairs.
     Repair {
         /// The subflow.
         subflow: SubflowId,
@@ -139,7 +139,7 @@ impl Decision {
         }
     }
 
-    /// The same decision limited to one segment, for callers that need a decision for each segment.
+    /// This decision, limited to one segment, for callers that need a decision for each segment.
     #[must_use]
     pub const fn limited_to_segment(self) -> Decision {
         match self {
@@ -154,13 +154,14 @@ impl Decision {
 pub enum ReinjectionCause {
     /// A probe timeout on the carrying subflow stayed unanswered.
     UnansweredProbe,
-    /// The carrying subflow's retransmission timer fired.
+    /// The retransmission timer of the carrying subflow fired.
     SubflowRto,
     /// The carrying subflow is gone.
     SubflowClosed,
     /// The connection-level retransmission timer fired.
     DataRto,
-    /// Loss recovery declared it lost on the carrying subflow, and a policy did not wait for the retransmission there.
+    /// Loss recovery declared the data lost on the carrying subflow, and a policy did not wait for its retransmission
+    /// there.
     Loss,
     /// A policy requested it.
     Policy,
@@ -173,9 +174,9 @@ pub struct Reinjection {
     pub range: DataRange,
     /// Subflows that carried it and still count as carrying it.
     pub carried_by: SubflowSet,
-    /// Cause.
+    /// Why it must be sent again.
     pub cause: ReinjectionCause,
-    /// When it started waiting.
+    /// When it was queued.
     pub since: Instant,
 }
 
@@ -189,7 +190,8 @@ pub enum SchedulerEvent {
     SubflowDown(SubflowId),
     /// A subflow's probe timeout fired. The probe is sent next.
     ProbeTimeout(SubflowId),
-    /// A probe that retransmits data was sent on a subflow, because there was no new data or none was risked there.
+    /// A probe that retransmits data was sent on a subflow, because there was no new data, or sending new data there
+    /// was too risky.
     ProbeRepeated {
         /// The subflow.
         on: SubflowId,
@@ -237,7 +239,7 @@ pub enum SchedulerAction {
     /// Treat the subflow as silent until something is received on it: its outstanding
     /// data is reinjected on others.
     Suspect(SubflowId),
-    /// Slow down the subflow's congestion controller (NSDI'12 penalization).
+    /// Slow down the subflow's congestion controller (penalization, NSDI 2012).
     Penalize {
         /// The subflow.
         subflow: SubflowId,

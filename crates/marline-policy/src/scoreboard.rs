@@ -2,8 +2,8 @@
 //!
 //! The board has one entry per segment, or per run of segments sent at the same time under one mapping, in sequence
 //! order. When the segments of a run get different states, the run is split at a segment boundary. So an entry is
-//! always a whole number of segments, unless the peer acknowledged part of one. Byte counts per state are updated with
-//! the entries, so reading the bytes in flight costs nothing. Only the core changes the board.
+//! always a whole number of segments, unless the peer acknowledged part of one. Byte counts per state are updated
+//! with the entries, so reading the bytes in flight takes no computation. Only the core changes the board.
 
 use std::collections::VecDeque;
 
@@ -19,21 +19,21 @@ const SHRINK_TO: usize = 64;
 /// State of the delivery-rate sampler when a segment was sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct RateStamp {
-    /// Total bytes delivered at that time.
+    /// Total bytes delivered when the segment was sent.
     pub delivered: u64,
     /// When the last of those bytes was delivered.
     pub delivered_at: Instant,
-    /// When the first segment of the flight it belongs to was sent.
+    /// When the first segment of its flight was sent.
     pub first_sent_at: Instant,
-    /// The application, not the network, limited the sender at that time.
+    /// The application, not the network, limited the sender when the segment was sent.
     pub app_limited: bool,
-    /// The forecast at that time.
+    /// Forecast of the answer when the segment was sent.
     pub expected: Expected,
 }
 
-/// Segment boundaries of a run, counted from the start of its mapping. The run consists of groups of `group` segments.
-/// The first segment of each group repeats the mapping and holds `mapped` bytes. The others carry no mapping, and so
-/// hold `plain` bytes, which is more.
+/// Segment boundaries of a run, counted from the start of its mapping. The run consists of groups of `group`
+/// segments. The first segment of each group repeats the mapping and holds `mapped` bytes. The others carry no
+/// mapping and hold more: `plain` bytes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunLayout {
     /// Payload bytes of a segment with the mapping; 0 if the mapping is one segment.
@@ -103,7 +103,7 @@ pub struct SentSegment {
     pub mapping_start: Ssn,
     /// Bytes the mapping covers.
     pub mapping_len: u16,
-    /// DSS checksum of that mapping, if checksums are on: retransmitting a part requires the checksum of the whole
+    /// DSS checksum of the mapping, if checksums are on: retransmitting a part requires the checksum of the whole
     /// mapping.
     pub mapping_checksum: u16,
     /// Carries the subflow's FIN.
@@ -120,7 +120,7 @@ pub struct SentSegment {
     pub first_sent_at: Instant,
     /// Number of transmissions.
     pub transmissions: u16,
-    /// The peer has it (SACK).
+    /// SACKed by the peer.
     pub sacked: bool,
     /// Believed lost and not retransmitted since.
     pub lost: bool,
@@ -275,7 +275,7 @@ impl Scoreboard {
         self.entries.iter()
     }
 
-    /// The entry at a position, counted from the oldest.
+    /// The entry at an index, counted from the oldest.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&SentSegment> {
         self.entries.get(index)
@@ -293,7 +293,7 @@ impl Scoreboard {
         self.entries.back()
     }
 
-    /// Position of the entry that contains `at`.
+    /// Index of the entry that contains `at`.
     #[must_use]
     pub fn index_of(&self, at: Ssn) -> Option<usize> {
         let index = self.entries.partition_point(|s| s.end <= at);
@@ -311,14 +311,14 @@ impl Scoreboard {
         self.entries.push_back(segment);
     }
 
-    /// Reserves one entry, where a `VecDeque` would start with four: many subflows never have two in flight.
+    /// Reserves space for one entry instead of a `VecDeque`'s initial four: many subflows never have two in flight.
     #[cold]
     fn make_room_for_one(&mut self) {
         self.entries.reserve_exact(1);
     }
 
-    /// Removes and returns the oldest entry if `una` covers all of it. If `una` covers a part, that part is cut off and
-    /// returned. `None` if nothing (more) is covered.
+    /// Removes and returns the oldest entry if `una` covers all of it. If `una` covers a part, that part is cut off
+    /// and returned. `None` if `una` covers nothing more.
     pub fn pop_acked(&mut self, una: Ssn) -> Option<SentSegment> {
         let front = self.entries.front_mut()?;
         if front.end <= una {

@@ -14,7 +14,7 @@
 //! measurements decide.
 //!
 //! *Source.* Ours. -80 dBm is about 12 dB above the noise of a 20 MHz channel, which is 802.11n's third-lowest rate.
-//! The 6 dB between the thresholds exceed what people in the way cost.
+//! The 6 dB between the thresholds exceed the attenuation by people in the way.
 
 use core::fmt;
 use core::str::FromStr;
@@ -64,7 +64,7 @@ impl fmt::Display for BadThresholds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} (write on, or fading=DBM,steady=DBM, each -100 to -30, the second above the first)",
+            "{} (expected `on` or `fading=DBM,steady=DBM`, both -100 to -30, with steady above fading)",
             self.0
         )
     }
@@ -107,13 +107,13 @@ pub struct SignalMonitor {
 }
 
 impl SignalMonitor {
-    /// A judge without readings.
+    /// A monitor without readings.
     #[must_use]
     pub const fn new(thresholds: SignalThresholds) -> SignalMonitor {
         SignalMonitor { thresholds, average: None, steady_since: None, fading: false }
     }
 
-    /// Uses other thresholds from the next reading on. A fading signal becomes steady only by the new ones.
+    /// Uses other thresholds from the next reading on. A fading signal becomes steady only by the new thresholds.
     pub const fn change(&mut self, thresholds: SignalThresholds) {
         (self.thresholds, self.steady_since) = (thresholds, None);
     }
@@ -124,8 +124,8 @@ impl SignalMonitor {
         self.fading
     }
 
-    /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it
-    /// has changed.
+    /// Adds a reading in dBm; `None` means that the level is unknown. Returns the new state (`true` if fading) when
+    /// it has changed.
     pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
         let SignalThresholds { fading_dbm, steady_dbm, steady_time: calm, memory } =
             self.thresholds;

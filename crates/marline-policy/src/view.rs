@@ -28,12 +28,12 @@ impl Phase {
     }
 }
 
-/// Room of a subflow for data: available now, or the reason why not.
+/// Room of a subflow for data now, or the reason why it has none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
     /// The subflow can take data.
     Ready {
-        /// Bytes that fit into its congestion window now.
+        /// Bytes that fit into the congestion window now.
         room: u64,
     },
     /// The congestion window is full.
@@ -64,11 +64,11 @@ pub struct SubflowView {
     /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
     /// radio sleeps.
     pub wake_share: f32,
-    /// True if data sent on the subflow is expected to arrive.
+    /// Expectation that data sent on the subflow arrives, with the cause if not.
     pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
-    /// True if the subflow can take data now.
+    /// Room for data now, or the reason why there is none.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -80,11 +80,11 @@ pub struct SubflowView {
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted on the subflow.
     pub bytes_queued: u64,
-    /// Stream bytes sent on it so far that another subflow had already carried, modulo 2^32.
+    /// Stream bytes sent on this subflow that another one had already carried, modulo 2^32.
     pub bytes_copied: u32,
-    /// Payload bytes sent on it, retransmissions included, modulo 2^32.
+    /// Payload bytes sent on this subflow, retransmissions included, modulo 2^32.
     pub bytes_sent: u32,
-    /// Payload bytes received on it, without duplicates, modulo 2^32.
+    /// Payload bytes received on this subflow, without duplicates, modulo 2^32.
     pub bytes_received: u32,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
@@ -109,12 +109,12 @@ pub struct SubflowView {
     pub bytes_since_loss: u64,
     /// Bytes acknowledged between the last two losses (OLIA's l2).
     pub bytes_between_losses: u64,
-    /// When anything was last sent on it.
+    /// When anything was last sent on this subflow.
     pub last_sent_at: Instant,
-    /// When a valid segment last arrived on it.
+    /// When a valid segment last arrived on this subflow.
     pub last_heard_at: Instant,
-    /// When it last advanced the connection: new data, a DATA_ACK that advanced, or the peer's join. The path that the
-    /// peer currently uses is the one where this time is the most recent.
+    /// When the subflow last advanced the connection: by new data, an advancing DATA_ACK, or the peer's join. The
+    /// peer currently uses the path where this time is the most recent.
     pub last_new_at: Instant,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Duration;
 
-/// Upper bounds of the classes, in milliseconds. Longer delays are in one more class.
+/// Upper bounds of the classes, in milliseconds. Longer delays are in a final, unbounded class.
 const BOUNDS_MS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000];
 
@@ -35,7 +35,7 @@ impl DelayHistogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// The classes, shortest first: the longest delay of each (`None` if unlimited) and its number of delays.
+    /// The classes in ascending order: upper bound of each (`None` if unbounded) and its number of delays.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bounds = BOUNDS_MS.into_iter().map(|ms| Some(Duration::from_millis(ms)));
         bounds.chain([None]).zip(self.counts)

@@ -1,11 +1,11 @@
 //! Clock of a process: the system's clock without the time during which the process did not run.
 //!
-//! *Problem.* To a process that was stopped (SIGSTOP, a frozen cgroup, a paused virtual machine), everything looks late
-//! when it continues. Answers that waited in a socket for an hour look like round trips of an hour, and every timer
-//! that measures the network, from retransmission to path health, has expired although nothing was lost.
+//! *Problem.* To a process that was stopped (SIGSTOP, a frozen cgroup, a paused virtual machine), everything looks
+//! late when it continues. Answers that waited in a socket for an hour look like round trips that took an hour, and
+//! every timer that measures the network, from retransmission to path health, has expired although nothing was lost.
 //!
-//! *How.* A driver states when it should be woken. If the process reads the clock much later than that, without a
-//! reading in between, it did not run, and the clock continues from the time at which the process should have been
+//! *How.* A driver states when it should be woken. If the process reads the clock much later than that, and did not
+//! read it in between, it did not run, and the clock continues from the time at which the process should have been
 //! woken. So every timer has as much time left as before, and answers that have arrived are read before it expires.
 //! Data in flight during the pause cannot be timed: protocols are notified of the pause and take no measurements from
 //! that data.
@@ -21,7 +21,7 @@ use crate::Instant;
 /// A process woken later than this did not run. Shorter delays are normal on a busy machine.
 pub const PAUSE: Duration = Duration::from_millis(200);
 
-/// Time of the process, derived from readings of the system's clock.
+/// Time during which the process ran, derived from readings of the system's clock.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct ProcessClock {
     left_out: Duration,
@@ -37,7 +37,7 @@ impl ProcessClock {
         ProcessClock { left_out: Duration::ZERO, last_reading: Instant::ZERO, pauses: 0 }
     }
 
-    /// Reads the clock. `due` returns when the process was to be woken, by this clock.
+    /// Reads the clock. `due` returns when the process was to be woken, as a time of this clock.
     pub fn read(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
         let (now, last) = (self.now(system), self.now(self.last_reading));
         let unseen = system.since(self.last_reading);

@@ -31,7 +31,7 @@ impl Rate {
         Rate(mbit.saturating_mul(1_000_000))
     }
 
-    /// `bytes` sent in `interval`; zero for an empty interval.
+    /// Average rate of `bytes` sent in `interval`; zero for an empty interval.
     #[must_use]
     pub fn over(bytes: u64, interval: Duration) -> Self {
         let nanos = interval.as_nanos();

@@ -1,7 +1,7 @@
 //! Deterministic random numbers: named, independent streams derived from one seed.
 //!
-//! Every component that needs randomness gets its own stream, named by its place ("link/3/loss", "host/client/keys").
-//! So an additional draw by a policy does not change the losses of a link, and two policies can be compared under
+//! Every component that needs randomness gets its own stream, named by a path ("link/3/loss", "host/client/keys"). So
+//! an additional draw by a policy does not change the losses of a link, and two policies can be compared under
 //! identical losses.
 
 use core::fmt::Debug;
@@ -41,7 +41,7 @@ impl<R: Rng + ?Sized> Rng for Box<R> {
     }
 }
 
-/// A PCG64 stream: fast, small, the same on every machine, and not suitable for secrets.
+/// A PCG64 stream: fast, small, identical on every machine, and not suitable for secrets.
 #[derive(Clone, Debug)]
 pub struct PcgRng(Pcg64);
 
@@ -91,7 +91,7 @@ const fn to_u128(high: u64, low: u64) -> u128 {
     ((high as u128) << 64) | low as u128
 }
 
-/// FNV-1a, 64 bits: short, the same everywhere, and not collision-resistant.
+/// FNV-1a, 64 bits: short, identical on every machine, and not collision-resistant.
 #[must_use]
 pub fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

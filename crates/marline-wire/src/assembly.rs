@@ -108,7 +108,7 @@ mod tests {
             cuts in proptest::collection::vec((0usize..2_000, 1usize..700), 0..20),
             order in any::<u64>(),
         ) {
-            // Enough to cover it, and others across.
+            // Pieces that cover the datagram, and others that overlap them.
             let step = whole.len().div_ceil(7);
             let mut pieces: Vec<(usize, usize)> =
                 (0..whole.len()).step_by(step).map(|at| (at, (at + step).min(whole.len()))).collect();

@@ -1,4 +1,4 @@
-//! Big-endian reading and writing that never panics. A reader returns `None` at the end of its bytes. A writer that
+//! Big-endian reading and writing that never panics. A reader returns `None` when its bytes run out. A writer that
 //! exceeds its buffer records how much space it would have needed.
 
 /// Takes fixed-size big-endian fields off the front of a slice.

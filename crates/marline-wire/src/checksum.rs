@@ -23,7 +23,7 @@ const TCP_CHECKSUM_AT: usize = 16;
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
     sum: u64,
-    /// The number of bytes so far is odd: the next byte is the low half of a 16-bit word.
+    /// True if the number of bytes so far is odd: the next byte is the low half of a 16-bit word.
     is_odd: bool,
 }
 
@@ -72,8 +72,8 @@ impl Checksum {
         self.is_odd ^= later.is_odd;
     }
 
-    /// Copies `src` to the front of `dst` and adds it, reading it once. Copies and adds at most the length of `dst`.
-    /// Returns the number of bytes copied.
+    /// Copies `src` to the front of `dst` and adds it in one pass, up to the length of `dst`. Returns the number of
+    /// bytes copied.
     pub fn copy_and_add(&mut self, dst: &mut [u8], src: &[u8]) -> usize {
         let len = src.len().min(dst.len());
         let sum = copy_and_sum_bytes(&mut dst[..len], &src[..len]);
@@ -220,7 +220,7 @@ pub fn fill_tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &mut [u8]
     store_tcp_checksum(segment, checksum);
 }
 
-/// Writes a checksum computed elsewhere into a segment's field.
+/// Writes a checksum that the caller computed into a segment.
 pub fn store_tcp_checksum(segment: &mut [u8], checksum: u16) {
     if let Some(field) = segment.get_mut(TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2) {
         field.copy_from_slice(&checksum.to_be_bytes());

@@ -88,10 +88,10 @@ impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EmitError::OptionsTooLong { len } => {
-                write!(f, "TCP options need {len} bytes, a header has room for 40")
+                write!(f, "TCP options need {len} bytes, but a header has room for only 40")
             }
             EmitError::BufferTooShort { needed, available } => {
-                write!(f, "{needed} bytes are needed, the buffer has {available}")
+                write!(f, "{needed} bytes are needed, but the buffer has only {available}")
             }
             EmitError::PayloadTooLong { len } => {
                 write!(f, "a payload of {len} bytes does not fit the length field")

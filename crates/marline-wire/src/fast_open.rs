@@ -4,8 +4,8 @@
 //! every segment. [`find`](FastOpenOption::find) searches for it in the option bytes of a handshake, and
 //! [`TcpHeader::emit_with`](crate::TcpHeader::emit_with) writes it.
 //!
-//! Before it had its own number, it was an experimental option (RFC 6994): kind 254, with the number 0xf989 before the
-//! cookie. Both forms are parsed, and an answer has the form of the request.
+//! Before it was assigned a kind, it was an experimental option (RFC 6994): kind 254, followed by the number 0xf989
+//! and the cookie. Both forms are parsed, and an answer has the form of the request.
 
 use crate::bytes::Writer;
 use crate::tcp_options::kind;
@@ -41,7 +41,7 @@ impl FastOpenOption {
         Some(FastOpenOption { cookie, len: bytes.len() as u8, experimental: false })
     }
 
-    /// The same option in the experimental or the standard form.
+    /// This option in the experimental or the standard form.
     #[must_use]
     pub const fn with_form(self, experimental: bool) -> Self {
         FastOpenOption { experimental, ..self }

@@ -11,7 +11,7 @@ use crate::{
     tcp_pseudo_header,
 };
 
-/// Position of the sequence number in the header.
+/// Bytes of the header that hold the sequence number.
 const SEQ_AT: core::ops::Range<usize> = 4..8;
 
 /// An encoded header without its sequence number, for segments of the same length.
@@ -25,7 +25,8 @@ pub struct HeaderTemplate {
 
 impl HeaderTemplate {
     /// A template of this header (whose `seq` is ignored) and these options for segments of `segment_len` bytes,
-    /// counted from the TCP header. `addresses` are source and destination, if the checksum covers them.
+    /// counted from the TCP header. `addresses` are source and destination; `None` if the checksum does not cover
+    /// them.
     ///
     /// # Errors
     /// If the options take more than 40 bytes.

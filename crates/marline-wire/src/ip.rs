@@ -25,7 +25,7 @@ pub struct IpPacket<'a> {
     pub ecn: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Position within a larger packet, if it is a fragment.
+    /// Position in the original packet, if this is a fragment.
     pub fragment: Option<Fragment>,
     /// Payload.
     pub payload: &'a [u8],
@@ -35,7 +35,7 @@ impl<'a> IpPacket<'a> {
     /// Parses a packet of the version that its first four bits state.
     ///
     /// # Errors
-    /// As [`Ipv4Packet::parse`] and [`Ipv6Packet::parse`]; other versions are an error.
+    /// Those of [`Ipv4Packet::parse`] and [`Ipv6Packet::parse`], or an unknown version.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         if ip_version(bytes)? == 6 {
             let p = Ipv6Packet::parse(bytes)?;

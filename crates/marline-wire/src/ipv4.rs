@@ -38,7 +38,7 @@ pub struct Ipv4Header {
     pub more_fragments: bool,
     /// Fragment offset in units of eight bytes.
     pub fragment_offset: u16,
-    /// Time to live, hops.
+    /// Time to live, in hops.
     pub ttl: u8,
     /// Protocol of the payload (6 is TCP, 17 UDP).
     pub protocol: u8,
@@ -66,7 +66,7 @@ impl Ipv4Header {
         }
     }
 
-    /// The packet's position in a larger one, if it is a fragment.
+    /// Position in the original packet, if this is a fragment.
     #[must_use]
     pub fn fragment(&self) -> Option<Fragment> {
         self.is_fragment().then(|| Fragment {

@@ -1,4 +1,4 @@
-//! IPv6 header (RFC 8200), and the path through its extension headers to TCP or UDP.
+//! IPv6 header (RFC 8200), and the extension headers before TCP or UDP.
 
 use core::net::Ipv6Addr;
 
@@ -73,7 +73,7 @@ pub struct Ipv6Packet<'a> {
     pub header: Ipv6Header,
     /// Protocol of `payload`: the next header value after all known extension headers.
     pub protocol: u8,
-    /// Position within a larger packet, if it is a fragment. `payload` is then incomplete.
+    /// Position in the original packet, if this is a fragment. `payload` is then incomplete.
     pub fragment: Option<Fragment>,
     /// Payload after the extension headers.
     pub payload: &'a [u8],
@@ -82,7 +82,7 @@ pub struct Ipv6Packet<'a> {
 impl<'a> Ipv6Packet<'a> {
     /// Parses a packet. Hop-by-hop options, destination options, routing, authentication and fragment headers are
     /// skipped. Any other next header is the payload's protocol. After a fragment header with a nonzero offset there
-    /// are no further headers, so the protocol is the one that it names.
+    /// are no further headers, so that header names the protocol.
     ///
     /// # Errors
     /// If it is not IPv6, is truncated, or has an extension header that does not fit.

@@ -1,4 +1,4 @@
-//! NAT64 prefix of a network: translates IPv4 addresses to IPv6 and back (RFC 6052, 2.2).
+//! NAT64 prefix of a network: converts IPv4 addresses to IPv6 and back (RFC 6052, 2.2).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

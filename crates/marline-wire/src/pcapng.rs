@@ -7,8 +7,8 @@
 //! MPTCP keys authenticate joins and connection closes, and captures are often shared. So by default, keys in
 //! MP_CAPABLE and MP_FASTCLOSE are written as zeros.
 //!
-//! This is the only module that allocates: blocks are appended to the caller's vector. The caller writes it to its
-//! destination and clears it.
+//! This is the only module that allocates: blocks are appended to the caller's vector. The caller writes it out and
+//! clears it.
 
 use core::net::IpAddr;
 
@@ -201,8 +201,8 @@ impl Capture {
     }
 
     /// Appends a whole IP packet to `out`, as read from a TUN interface. If keys are hidden, those in its TCP segment
-    /// are overwritten, and a correct checksum stays correct. Of an ICMP message only the beginning is written, which
-    /// cannot contain keys. Of an invalid packet nothing is written.
+    /// are overwritten, and a correct checksum stays correct. An ICMP message is cut off before it could contain
+    /// keys. An invalid packet is not written.
     pub fn ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
         self.packet.clear();
         self.packet.extend_from_slice(bytes);

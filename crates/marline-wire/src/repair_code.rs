@@ -1,4 +1,4 @@
-//! Repair code: the coefficients with which repairs sum up data, and the underlying arithmetic.
+//! Repair code: the coefficients of the sums that repairs carry, and the underlying arithmetic.
 //!
 //! Repairs of a stream (`docs/spec/experimental.md`) and of datagrams (`docs/spec/datagrams.md`) are sums over cells.
 //! Each cell is multiplied by a coefficient that depends on its number and the *row* of the repair. The coefficients
@@ -8,12 +8,13 @@
 //!
 //! The field has 256 elements. Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 +
 //! x^3 + x^2 + 1 (0x11d, as in RAID-6 and most erasure codes), whose root 2 generates all 255 nonzero elements.
-//! Logarithms turn a product into an addition. A whole cell is multiplied with the 256 products of its coefficient, so
-//! that a byte costs one lookup, or none if the coefficient is 1.
+//! Logarithms turn a product into an addition. A whole cell is multiplied by looking up the 256 products of its
+//! coefficient, so that a byte costs one lookup, or none if the coefficient is 1.
 
-/// Number of distinct rows: row numbers are taken modulo this.
+/// Number of distinct rows. Row numbers are taken modulo this value.
 pub const ROWS: u8 = 64;
-/// Number of distinct cells: cell numbers are taken modulo this. Rows and cells together are the elements of the field.
+/// Number of distinct cells. Cell numbers are taken modulo this value. Rows and cells together are the elements of
+/// the field.
 pub const CELLS: u64 = 192;
 
 /// Coefficient of a cell in the sum of a row; never zero.
@@ -27,7 +28,7 @@ pub const fn coefficient(row: u8, cell: u64) -> u8 {
 /// The field polynomial without its highest term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of 2, twice in a row, so that a sum of two logarithms needs no reduction; and logarithms.
+/// Powers of 2, repeated so that a sum of two logarithms needs no reduction, and the logarithms.
 const TABLES: ([u8; 512], [u8; 256]) = tables();
 
 const fn tables() -> ([u8; 512], [u8; 256]) {

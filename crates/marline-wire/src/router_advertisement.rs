@@ -1,5 +1,4 @@
-//! Options of a router advertisement (RFC 4861, 4.6), and the one with the network's NAT64 prefix (PREF64, RFC 8781,
-//! 4).
+//! Options of a router advertisement (RFC 4861, 4.6), including the network's NAT64 prefix (PREF64, RFC 8781, 4).
 
 use core::net::Ipv6Addr;
 use core::num::NonZeroUsize;
@@ -16,7 +15,7 @@ const UNIT: usize = 8;
 const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 const LENGTH_BITS: u16 = 0b111;
 
-/// A router's statement about its network's NAT64 prefix.
+/// The NAT64 prefix that a router announces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Pref64 {
     /// The prefix.
@@ -26,8 +25,8 @@ pub struct Pref64 {
 }
 
 impl Pref64 {
-    /// Parses one option, type and length included. `None` if it is another option or its prefix length is invalid (RFC
-    /// 8781, 4: to be ignored).
+    /// Parses one option, type and length included. `None` if it is another option or its prefix length is invalid
+    /// (RFC 8781, 4 requires ignoring it).
     #[must_use]
     pub fn parse(option: &[u8]) -> Option<Pref64> {
         let [PREF64, PREF64_UNITS, high, low, prefix @ ..] = option else { return None };
@@ -41,8 +40,8 @@ impl Pref64 {
     }
 }
 
-/// The options of a router advertisement, each with type and length. Ends before the first invalid one: one of length
-/// 0, which RFC 4861 forbids, or a truncated one.
+/// The options of a router advertisement, each with type and length. Ends before the first invalid option: length 0
+/// (forbidden by RFC 4861) or truncated.
 pub fn router_options(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     core::iter::from_fn(move || {
         let units = NonZeroUsize::new(usize::from(*bytes.get(1)?))?;

@@ -1,7 +1,7 @@
 //! Sequence numbers as they appear in headers: modulo 2^32, without a total order.
 //!
-//! Inside Marline, positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary comparison works. Only
-//! the boundary of a subflow handles these.
+//! Inside Marline, positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary comparison works.
+//! Only code at the boundary of a subflow handles these 32-bit numbers.
 
 /// A 32-bit sequence number of the TCP header. It has no `Ord`: order modulo 2^32 is not transitive.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -88,7 +88,7 @@ pub struct TcpSegment<'a> {
 
 impl TcpHeader {
     /// Writes header and options to the front of `out`, with a checksum of zero, and returns their length. The caller
-    /// puts the payload after them, and [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
+    /// appends the payload, and [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
     ///
     /// # Errors
     /// If the options take more than 40 bytes, or `out` is too short. The contents of `out` are then undefined.

@@ -1,10 +1,10 @@
 //! TCP options other than Multipath TCP's, and the set of all options of one segment.
 //!
-//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) requires care with illegal lengths and suggests resetting
-//! the connection. No stack does that, because middleboxes modify options, too. Here, as in other stacks, a length
-//! below two or beyond the header ends the parsing of options, and the segment is used with those before it. A known
-//! option with a wrong length is skipped, like unknown ones. Among options of the same kind (for kind 30: of the same
-//! subtype), the first counts, except that ADD_ADDR and private-use options may repeat.
+//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) requires handling illegal lengths and suggests
+//! resetting the connection. No stack does that, because middleboxes also modify options. Here, as in other stacks, a
+//! length below two or beyond the header ends the parsing of options, and the segment is used with those before it. A
+//! known option with a wrong length is skipped, like unknown ones. Among options of the same kind (for kind 30: of
+//! the same subtype), the first counts, except that ADD_ADDR and private-use options may repeat.
 //!
 //! Emitted options have the layout of Linux, because middleboxes and fast paths are tested with it: a SYN has MSS,
 //! SACK-permitted with timestamps, NOP, window scale; later segments have NOP, NOP, timestamps, then NOP, NOP, SACK.
@@ -306,8 +306,8 @@ impl TcpOptions {
     }
 }
 
-/// Parses the options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` if there are
-/// others or they are malformed. [`TcpOptions::parse`] handles those.
+/// Parses the options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` for other or
+/// malformed options, which [`TcpOptions::parse`] handles.
 #[inline]
 pub(crate) fn parse_common_options(bytes: &[u8]) -> Option<(Timestamps, Option<Dss>)> {
     let mut r = Reader::new(bytes);

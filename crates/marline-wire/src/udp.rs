@@ -1,4 +1,4 @@
-//! UDP header (RFC 768; over IPv6 RFC 8200 section 8.1).
+//! UDP header (RFC 768; for IPv6, RFC 8200 section 8.1).
 
 use core::net::IpAddr;
 
@@ -45,7 +45,7 @@ impl<'a> UdpDatagram<'a> {
 }
 
 /// Writes the header for `payload_len` bytes of payload with a checksum of zero, and returns its length. The caller
-/// puts the payload after it; then [`fill_udp_checksum`] completes the datagram.
+/// appends the payload, and [`fill_udp_checksum`] completes the datagram.
 ///
 /// # Errors
 /// If `out` is too short, or the datagram would exceed 65,535 bytes.

@@ -1,13 +1,12 @@
 //! Instructions of the core's hot paths, counted by valgrind: `cargo xtask bench`.
 //!
-//! A case's name ends with what its count is divided by: `one_88_segments` is 88 segments. What
-//! it needs is made in its setup, which is not counted; what comes out is checked in its teardown,
-//! likewise. Nothing here is random: virtual time, seeds that stand in the code.
-#![allow(missing_docs, reason = "the macros of the harness make public items of the cases")]
+//! A case's name ends with the divisor of its count: `one_88_segments` processes 88 segments. Setup and teardown,
+//! which checks the result, are not counted. Nothing here is random: time is virtual, and seeds are constants.
+#![allow(missing_docs, reason = "the macros of the harness turn the cases into public items")]
 
 mod harness;
 #[path = "../streams/mod.rs"]
-#[expect(dead_code, reason = "another bench needs the rest")]
+#[expect(dead_code, reason = "other benches use the rest")]
 mod streams;
 
 use std::hint::black_box;
@@ -20,10 +19,10 @@ use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 use streams::{AUTO, BY_TURNS, Captured, MIN_RTT, ONE, Pair, PlainTcp, Setting};
 
-/// Two batches, and about what the application writes at a time elsewhere.
+/// Two batches, and about as much as the application writes at a time elsewhere.
 const SEGMENTS: usize = 88;
 const CALLS: usize = 100;
-/// What goes before, so that windows and buffers have the size that they keep.
+/// Bytes transferred before the measurement, so that windows and buffers reach their final size.
 const WARM_UP_BYTES: u64 = 8_000_000;
 
 fn warm(setting: Setting) -> Pair {
@@ -32,7 +31,7 @@ fn warm(setting: Setting) -> Pair {
     pair
 }
 
-/// All of it is written, nothing of it sent.
+/// A pair whose data is written but not sent.
 fn written(setting: Setting) -> Pair {
     let mut pair = warm(setting);
     pair.write_segments(SEGMENTS);
@@ -57,13 +56,13 @@ fn segment_out(mut pair: Pair) -> Sent {
     Sent { _pair: pair, segments }
 }
 
-/// A pair and segments that are on their way.
+/// A pair and segments in flight.
 struct OnTheWay {
     pair: Pair,
     segments: Captured,
 }
 
-/// All of it is on its way.
+/// A pair whose data is in flight.
 fn sent(setting: Setting) -> OnTheWay {
     let mut pair = written(setting);
     let data = pair.capture_data(SEGMENTS);
@@ -84,11 +83,11 @@ fn segment_in(mut state: OnTheWay) -> OnTheWay {
     state
 }
 
-/// Two segments each.
+/// ACKs in flight, one per two segments.
 fn acknowledged(setting: Setting) -> OnTheWay {
     let OnTheWay { mut pair, segments: data } = sent(setting);
     let acks = pair.capture_acks(&data);
-    // A turn that ends with an odd segment leaves that to be acknowledged later.
+    // In a turn with an odd number of segments, the last one is acknowledged later.
     assert!(acks.segments().abs_diff(SEGMENTS / 2) <= 1, "{}", acks.segments());
     OnTheWay { pair, segments: acks }
 }
@@ -105,7 +104,7 @@ fn ack_in(mut state: OnTheWay) -> OnTheWay {
     state
 }
 
-// All of a transfer: write, segments out and in, read, ACKs out and in.
+// A whole transfer: write, segments out and in, read, ACKs out and in.
 #[library_benchmark]
 #[bench::one_1_megabyte(args = (ONE), setup = warm)]
 #[bench::by_turns_1_megabyte(args = (BY_TURNS), setup = warm)]
@@ -122,7 +121,7 @@ fn warm_smoltcp() -> PlainTcp {
     pair
 }
 
-// The same by another TCP.
+// The same transfer with another TCP.
 #[library_benchmark]
 #[bench::smoltcp_1_megabyte(setup = warm_smoltcp)]
 fn transfer_beside(mut pair: PlainTcp) -> PlainTcp {
@@ -130,12 +129,12 @@ fn transfer_beside(mut pair: PlainTcp) -> PlainTcp {
     pair
 }
 
-/// A scheduler, and so many subflows that all but the last are full.
+/// A scheduler, and subflows of which all but the last are full.
 struct Choice {
     scheduler: Box<dyn Scheduler>,
     subflows: Vec<SubflowView>,
     stream: Stream,
-    /// Decisions that named data.
+    /// Number of decisions to send data.
     chosen: usize,
 }
 

@@ -1,23 +1,23 @@
-//! Benchmark of two endpoints in memory, on one CPU: the throughput of the core alone beside that
-//! of another TCP, and the memory of idle connections. No sockets and no link: a batch sent by one
-//! endpoint is handed to the other at once.
+//! Benchmark of two endpoints in memory, on one CPU: the throughput of the core alone, compared with another TCP, and
+//! the memory of idle connections. No sockets and no link: a batch sent by one endpoint is passed to the other
+//! immediately.
 //!
 //! `cargo bench -p marline-core --bench memory` prints
-//! - bulk goodput (MTU 1500, IPv4, TCP checksums computed and verified) of smoltcp's plain TCP, of
-//!   one subflow, and of two by turns and by `min-rtt`;
-//! - bulk goodput of two shards, each a server's endpoint on a thread of its own with one path health monitor for both,
-//!   of one's;
+//! - bulk goodput (MTU 1500, IPv4, TCP checksums computed and verified) of smoltcp's plain TCP, of one subflow, and
+//!   of two with `round-robin` and `min-rtt`;
+//! - bulk goodput of two shards, each a server's endpoint on its own thread with one path health monitor for both,
+//!   relative to one shard;
 //! - memory per established idle connection in an endpoint with 10,000 of them.
 //!
-//! What counts is CPU time. The cases take turns within a run, and what is printed are medians, of
-//! the ratios too: other load on the machine, which slows all of them, counts little.
+//! CPU time is measured. The cases take turns within a run, and medians are printed, also of ratios, so that other
+//! load on the machine, which slows all cases, has little effect.
 //!
 //! `-- bulk [CASE] [MEGABYTES]`, `-- shards` and `-- idle [CONNECTIONS]` run one of them, for a profiler.
 
 #[path = "../counting.rs"]
 mod counting;
 #[path = "../streams/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "another bench needs the rest")]
+#[expect(dead_code, unused_imports, reason = "other benches use the rest")]
 mod streams;
 
 use std::sync::Barrier;
@@ -30,13 +30,13 @@ use rustix::time::{ClockId, clock_gettime};
 use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 
 const MEGABYTE: u64 = 1_000_000;
-/// Compared byte by byte before anything is measured.
+/// Bytes compared before anything is measured.
 const CHECKED_BYTES: u64 = 16 << 20;
-/// Turns that each case has, and what it carries in each.
+/// Turns of each case, and megabytes that it transfers in each.
 const ROUNDS: usize = 11;
 const ROUND_MEGABYTES: u64 = 300;
 
-/// What is measured: a name for the command line, one for people, and how. `None` is smoltcp.
+/// Cases: name on the command line, name in the output, and setting. `None` is smoltcp.
 const CASES: [(&str, &str, Option<Setting>); 4] = [
     ("smoltcp", "smoltcp 0.14, plain TCP", None),
     ("one", "1 subflow", Some(ONE)),
@@ -57,7 +57,7 @@ fn main() {
         },
         Some("shards") => shards(),
         Some("idle") => idle(number(1, 10_000)),
-        Some(other) => panic!("`{other}`: bulk, shards or idle"),
+        Some(other) => panic!("`{other}`: expected bulk, shards or idle"),
         None => {
             bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES);
             shards();
@@ -68,10 +68,10 @@ fn main() {
 
 fn case(name: &str) -> usize {
     let found = CASES.iter().position(|case| case.0 == name);
-    found.unwrap_or_else(|| panic!("`{name}`: one of {:?}", CASES.map(|case| case.0)))
+    found.unwrap_or_else(|| panic!("`{name}`: expected one of {:?}", CASES.map(|case| case.0)))
 }
 
-/// One stream from client to server, of either kind.
+/// One stream from client to server, over either stack.
 enum Stream {
     PlainTcp(Box<PlainTcp>),
     Ours(Box<Pair>),
@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Share of the payload, in percent, that the subflow with the least of it sent.
+    /// Share of the payload, in percent, of the subflow that sent the least.
     fn least_share(&self) -> u64 {
         let Stream::Ours(pair) = self else { return 100 };
         let sent = pair.sent_per_subflow();
@@ -139,11 +139,11 @@ fn measure(stream: &mut Stream, bytes: u64) -> Round {
 fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
     let bytes = megabytes * MEGABYTE;
     let mut streams: Vec<Stream> = cases.iter().map(|case| Stream::open(CASES[*case].2)).collect();
-    // Windows grow for a while, and with them what is kept for use.
+    // Windows grow for a while, and so does the memory kept for reuse.
     streams.iter_mut().for_each(|stream| stream.transfer(bytes, |_, _| ()));
     let mut measured = vec![[Round::default(); CASES.len()]; rounds];
     for (number, round) in measured.iter_mut().enumerate() {
-        // Nobody is always the one after the same other.
+        // The order of cases changes between rounds.
         for turn in 0..cases.len() {
             let at = (turn + number) % cases.len();
             round[cases[at]] = measure(&mut streams[at], bytes);
@@ -152,7 +152,7 @@ fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
     println!(
         "bulk in memory on one CPU: medians of {rounds} rounds of {megabytes} MB each, per second of \
          CPU time\n{:28} {:>7} {:>10} {:>12} {:>11} {:>10} {:>12}",
-        "", "Gbit/s", "ns/segment", "allocs/seg", "of smoltcp", "of one", "least share"
+        "", "Gbit/s", "ns/segment", "allocs/seg", "to smoltcp", "to one", "least share"
     );
     for (at, stream) in cases.iter().zip(&streams) {
         let over = |value: fn(&Round) -> f64| median(measured.iter().map(|r| value(&r[*at])));
@@ -173,14 +173,14 @@ fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
     }
 }
 
-/// What `cargo xtask figures` compares with the goals.
+/// Prints the figures that `cargo xtask figures` compares with the goals.
 fn print_figures(measured: &[[Round; CASES.len()]]) {
     for (name, of, to) in
         [("one-to-smoltcp", 1, 0), ("by-turns-to-one", 2, 1), ("min-rtt-to-one", 3, 1)]
     {
         println!("figure {name} {:.3}", ratio(measured, of, to));
     }
-    // Once, after 2 GiB, DSNs are sent in full, segments hold less, and a buffer grows by some chunks.
+    // Once, after 2 GiB, 64-bit DSNs are used, segments hold less, and a buffer grows by some chunks.
     let sum = |value: fn(&Round) -> f64| -> f64 {
         measured.iter().flat_map(|round| &round[1..]).map(value).sum()
     };
@@ -203,7 +203,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What two shards carry at the same time, by the CPU time of both, of what one carries alone.
+/// Throughput of two concurrent shards relative to one shard alone, per CPU time of each.
 fn shards() {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -220,7 +220,7 @@ fn shards() {
     );
 }
 
-/// Gbit/s per second of CPU time of each of so many shards, which have one path health monitor.
+/// Gbit/s per second of CPU time of each of `count` shards, which share a path health monitor.
 fn side_by_side(count: usize) -> Vec<f64> {
     let monitor = PathHealthMonitor::new(PathHealthConfig::prompt());
     let together = Barrier::new(count);
@@ -240,7 +240,7 @@ fn side_by_side(count: usize) -> Vec<f64> {
     })
 }
 
-/// Established connections that say nothing, on both sides.
+/// Measures established connections that are idle on both sides.
 fn idle(connections: u64) {
     let before = LIVE_BYTES.load(Relaxed);
     let pair = Pair::connect(connections as usize, ONE);

@@ -1,4 +1,4 @@
-//! A bound on the congestion window of a subflow, so that the first one is full now and then.
+//! A bound on the congestion window of a subflow, so that the first one is sometimes full.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use marline_policy::{
 };
 use marline_time::{Instant, Rate};
 
-/// Controllers of another factory, whose windows are at most this many segments.
+/// Makes another factory's controllers, with windows of at most this many segments.
 #[derive(Debug)]
 pub(crate) struct BoundedFactory {
     pub(crate) inner: Arc<dyn CongestionFactory>,

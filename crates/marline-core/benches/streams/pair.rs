@@ -1,4 +1,4 @@
-//! Client and server endpoint whose packets reach each other at once.
+//! Client and server endpoint whose packets reach each other immediately.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::{CHUNK, Setting};
 
 /// MTU 1500 without the IPv4 header.
 const MAX_SEGMENT: u16 = 1480;
-/// Datagrams of a batch, as the UDP carrier has them.
+/// Datagrams per batch, as on the UDP carrier.
 const BATCH: usize = 44;
-/// What passes between the data and the ACKs. Virtual, so that a run does the
-/// same work whatever else the machine does; the round trip is twice this.
+/// Time between the data and the ACKs: half a round trip. It is virtual, so that the work of a run does not depend on
+/// other load on the machine.
 const STEP: Duration = Duration::from_micros(10);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
 
@@ -30,13 +30,13 @@ pub(crate) struct Pair {
     client: Side,
     server: Side,
     now: Instant,
-    /// Client's and server's names of each connection.
+    /// Client's and server's ids of each connection.
     connections: Vec<(ConnectionId, ConnectionId)>,
     chunk: Vec<u8>,
     buffer: Vec<u8>,
 }
 
-/// Segments on their way, with what the receiver's carrier says of them.
+/// Segments in flight, with the metadata from the receiver's carrier.
 #[derive(Default)]
 pub(crate) struct Captured(Vec<(PacketMeta, Vec<u8>)>);
 
@@ -45,7 +45,7 @@ impl Captured {
         self.0.len()
     }
 
-    /// Payload of all of them.
+    /// Total payload in bytes.
     pub(crate) fn payload_bytes(&self) -> u64 {
         let parsed = self.0.iter().map(|(_, bytes)| TcpSegment::parse(bytes).expect("our own"));
         parsed.map(|segment| segment.payload.len() as u64).sum()
@@ -60,7 +60,7 @@ struct Side {
 }
 
 impl Pair {
-    /// Opens `connections`, each subflow from an address of its own, and waits until they stand.
+    /// Opens `connections`, each subflow from its own address, and waits until they are established.
     pub(crate) fn connect(connections: usize, setting: Setting) -> Self {
         let mut pair = Pair {
             client: Side::new("client", None),
@@ -77,7 +77,7 @@ impl Pair {
         pair
     }
 
-    /// The server tells it what it finds of paths, and learns what others find.
+    /// Connects the server to this path health monitor.
     pub(crate) fn set_path_health_monitor(&mut self, monitor: &PathHealthMonitor) {
         self.server.endpoint.set_path_health_monitor(monitor.clone());
     }
@@ -91,7 +91,7 @@ impl Pair {
             pair.server.incoming.len() > known && pair.client.connected > connected
         });
         self.connections.push((client, self.server.incoming[known]));
-        // A word each way: joins need it, and a connection that never spoke is not a typical one.
+        // One message in each direction: joins need it, and a connection without any data is not typical.
         self.say(200);
         self.until("all subflows", |pair| {
             let established = |side: &Endpoint, id| {
@@ -104,7 +104,7 @@ impl Pair {
         });
     }
 
-    /// `bytes` from the newest connection's client to its server, and back.
+    /// Sends `bytes` from the newest connection's client to its server, and back.
     fn say(&mut self, bytes: usize) {
         let now = self.now;
         let (client, server) = self.connections[self.connections.len() - 1];
@@ -122,8 +122,7 @@ impl Pair {
         assert_eq!(heard, word);
     }
 
-    /// Sends `bytes` over the first connection, and hands what arrives to `check` with its place
-    /// in the stream.
+    /// Sends `bytes` over the first connection, and passes received bytes and their stream position to `check`.
     pub(crate) fn transfer(&mut self, bytes: u64, mut check: impl FnMut(u64, &[u8])) {
         let (mut sent, mut received) = (0, 0);
         while received < bytes {
@@ -148,15 +147,15 @@ impl Pair {
         sent(&self.client) + sent(&self.server)
     }
 
-    /// The client's application writes enough for so many full segments, whatever their options leave of
-    /// them, and there is room for all of it.
+    /// The client's application writes enough for this many full segments with any options. The buffer has room for
+    /// all of it.
     pub(crate) fn write_segments(&mut self, segments: usize) {
         let (now, bytes) = (self.now, vec![0x5a; segments * usize::from(MAX_SEGMENT)]);
         let written = self.client.endpoint.write(now, self.connections[0].0, &bytes);
         assert_eq!(written, Ok(bytes.len()));
     }
 
-    /// What the client has to send, to nowhere, until there were `most` segments. Returns their number.
+    /// Discards segments that the client sends, until there were `most`. Returns their number.
     pub(crate) fn send_to_nowhere(&mut self, most: usize) -> usize {
         let mut segments = 0;
         while segments < most
@@ -167,13 +166,13 @@ impl Pair {
         segments
     }
 
-    /// What the client has to send, until there are `most` segments.
+    /// Captures segments that the client sends, until there are `most`.
     pub(crate) fn capture_data(&mut self, most: usize) -> Captured {
         self.now += STEP;
         self.client.capture(self.now, most)
     }
 
-    /// The server takes the segments, two at a time, and what it answers each time.
+    /// Passes the segments to the server, two at a time, and captures its answers.
     pub(crate) fn capture_acks(&mut self, data: &Captured) -> Captured {
         self.now += STEP;
         let mut acks = Captured::default();
@@ -185,17 +184,17 @@ impl Pair {
         acks
     }
 
-    /// The server takes these segments.
+    /// Passes these segments to the server.
     pub(crate) fn server_takes(&mut self, captured: &Captured) {
         self.server.take(self.now, &captured.0);
     }
 
-    /// The client takes these segments.
+    /// Passes these segments to the client.
     pub(crate) fn client_takes(&mut self, captured: &Captured) {
         self.client.take(self.now, &captured.0);
     }
 
-    /// Bytes that the server's application may read, and bytes that the client sent and has not heard of.
+    /// Bytes that the server's application may read, and bytes that the client sent and that are not acknowledged.
     pub(crate) fn readable_and_unacknowledged(&self) -> (u64, u64) {
         let (client, server) = self.connections[0];
         let client = self.client.endpoint.info(client).expect("the connection exists");
@@ -204,8 +203,8 @@ impl Pair {
         (server.readable, sent - client.bytes_acked)
     }
 
-    /// Writes what fits of the stream whose first `sent` bytes are written. Position `n` of the
-    /// stream holds byte `n` of the chunk, over and over.
+    /// Writes as much as fits of the stream whose first `sent` bytes are already written. The stream repeats the
+    /// chunk.
     fn write_some(&mut self, sent: u64, end: u64) -> u64 {
         let start = sent as usize % CHUNK;
         let left = usize::try_from(end - sent).unwrap_or(CHUNK).min(CHUNK - start);
@@ -228,7 +227,7 @@ impl Pair {
         }
     }
 
-    /// Runs until `done`, for at most some seconds.
+    /// Runs until `done`, for at most a few seconds.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let limit = self.now + Duration::from_secs(5);
         while !done(self) {
@@ -237,7 +236,7 @@ impl Pair {
         }
     }
 
-    /// All that there is to send one way, then the other way, and what time brings.
+    /// Sends everything in one direction, then in the other, and handles timers.
     fn exchange(&mut self) {
         self.now += STEP;
         self.client.send_all(self.now, &mut self.server.endpoint);
@@ -277,7 +276,7 @@ impl Side {
         }
     }
 
-    /// Hands every batch to `peer` as it comes.
+    /// Passes every batch to `peer`.
     fn send_all(&mut self, now: Instant, peer: &mut Endpoint) {
         while let Some(transmit) = self.poll_transmit(now, BATCH) {
             let segments = self.batch.bytes().chunks(transmit.stride);
@@ -291,7 +290,7 @@ impl Side {
         self.endpoint.poll_transmit(now, &mut self.batch)
     }
 
-    /// What it has to send, for later, until there are `most` segments.
+    /// Captures segments to send, until there are `most`.
     fn capture(&mut self, now: Instant, most: usize) -> Captured {
         let mut captured = Captured::default();
         while captured.0.len() < most
@@ -324,7 +323,7 @@ impl Side {
     }
 }
 
-/// What the peer's carrier says of these segments.
+/// Metadata of these segments at the peer's carrier.
 fn at_peer(transmit: &Transmit) -> PacketMeta {
     let FourTuple { local, remote } = transmit.path;
     PacketMeta {
@@ -340,7 +339,7 @@ fn config() -> ConnectionConfig {
     ConnectionConfig { mapping_runs: true, ..ConnectionConfig::new(reference_policies()) }
 }
 
-/// That of all connections of a client, which they share.
+/// Configuration that all connections of a client share.
 fn client_config(setting: Setting) -> Arc<ConnectionConfig> {
     let mut config = config();
     let scheduler = Registry::default().scheduler(setting.scheduler);

@@ -1,11 +1,10 @@
 //! Plain TCP of smoltcp in the setting of the bench: two interfaces whose packets reach each other
 //! through queues in memory.
 //!
-//! What it has in common with our pair: IPv4 with an MTU of 1500, TCP checksums computed and
-//! verified, virtual time, the application writes and reads 128 KiB at a time, the packets of a
-//! burst of one side are taken by the other before it answers. What is in its favor: no
-//! timestamps, no congestion control, no pacing (its defaults). What is not: it writes and reads
-//! the 20 bytes of IPv4 header as well, which our core leaves to the carrier.
+//! In common with Marline's pair: IPv4 with an MTU of 1500, TCP checksums computed and verified, virtual time, an
+//! application that writes and reads 128 KiB at a time, and one side's burst is processed by the other before it
+//! answers. In smoltcp's favor: no timestamps, no congestion control, no pacing (its defaults). Not in its favor: it
+//! also writes and reads the 20 bytes of IPv4 header, which Marline's core leaves to the carrier.
 
 use smoltcp::iface::{
     Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet,
@@ -20,8 +19,8 @@ use super::CHUNK;
 const MTU: usize = 1500;
 /// Packets that a queue holds.
 const QUEUE: usize = 256;
-/// Send and receive buffer of a socket. Larger ones leave the processor's second cache, smaller
-/// ones make the bursts short: both are slower.
+/// Send and receive buffer of a socket. Larger ones exceed the processor's L2 cache, and smaller ones shorten the
+/// bursts. Both are slower.
 const BUFFER: usize = 128 << 10;
 const STEP: Duration = Duration::from_micros(10);
 const CLIENT: Ipv4Address = Ipv4Address::new(192, 0, 2, 1);
@@ -65,7 +64,7 @@ impl PlainTcp {
         pair
     }
 
-    /// Sends `bytes`, and hands what arrives to `check` with its place in the stream.
+    /// Sends `bytes`, and passes received bytes and their stream position to `check`.
     pub(crate) fn transfer(&mut self, bytes: u64, mut check: impl FnMut(u64, &[u8])) {
         let (mut sent, mut received) = (0, 0);
         while received < bytes {
@@ -89,8 +88,7 @@ impl PlainTcp {
         self.client.link.sent + self.server.link.sent
     }
 
-    /// What the client has to send, then the server, which reads before it answers: so the ACK
-    /// opens the whole window.
+    /// The client sends, then the server, which reads before it answers, so that the ACK opens the whole window.
     fn exchange(&mut self, read: &mut impl FnMut(&mut tcp::Socket<'static>, &mut [u8])) {
         self.now += STEP;
         self.client.send_all(self.now);
@@ -138,7 +136,7 @@ impl Side {
     }
 }
 
-/// One end of the link: what came, what goes.
+/// One end of the link: received packets and packets to send.
 #[derive(Default)]
 struct Link {
     incoming: Queue,
@@ -146,7 +144,7 @@ struct Link {
     sent: u64,
 }
 
-/// Packets in the order in which they were sent. Emptied before it is filled again.
+/// Packets in the order in which they were sent. The queue is emptied before it is filled again.
 struct Queue {
     memory: Vec<[u8; MTU]>,
     lengths: Vec<usize>,
@@ -164,7 +162,7 @@ impl Link {
         self.outgoing.lengths.len() < QUEUE
     }
 
-    /// Everything that the peer sent is here now.
+    /// Moves everything that the peer sent to this end.
     fn take_from(&mut self, peer: &mut Link) {
         std::mem::swap(&mut self.incoming, &mut peer.outgoing);
         peer.outgoing.lengths.clear();

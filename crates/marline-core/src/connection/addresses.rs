@@ -17,13 +17,13 @@ use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
-/// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire, and
-/// are at the end of the range, where peers do not start counting. An address announced with such an id replaces
-/// the entry.
+/// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire. They are
+/// at the end of the range, because peers start counting at its beginning. An address announced with such an id
+/// replaces the entry.
 const LEARNED_IDS: core::ops::RangeInclusive<u8> = 240..=255;
 /// Limit on queued signals. Beyond it the oldest are dropped.
 const MAX_SIGNALS: usize = 64;
-/// Announcements without echo after which we stop repeating.
+/// Unanswered announcements of an address after which repetition stops.
 const MAX_ANNOUNCEMENTS: u32 = 8;
 /// Minimum time to wait for an echo, before backoff.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -137,7 +137,7 @@ impl Addresses {
         })
     }
 
-    /// As [`Self::first_pairs`], for joins.
+    /// Like [`Self::first_pairs`], for joins.
     pub(super) fn join_pairs(&self) -> impl Iterator<Item = JoinAddresses> {
         self.first_pairs().map(|(local, remote)| JoinAddresses { local, remote })
     }
@@ -150,12 +150,12 @@ impl Addresses {
         self.remote.iter().find(|r| r.id == id).map(|r| r.address)
     }
 
-    /// Id by which the peer knows a remote address; unknown ones count as the initial.
+    /// Id by which the peer knows a remote address; unknown ones count as the initial one.
     pub(super) fn remote_id(&self, address: SocketAddr) -> AddressId {
         self.remote.iter().find(|r| r.address == address).map_or(AddressId(0), |r| r.id)
     }
 
-    /// Entry of the local address that received a join.
+    /// Entry of the local address at which a join arrived.
     pub(super) fn local_for(&self, address: SocketAddr) -> LocalAddress {
         let known = self.local().iter().find(|l| l.address.ip() == address.ip());
         known.copied().unwrap_or_else(|| self.initial_local())
@@ -225,8 +225,8 @@ impl Addresses {
         !self.pending.signals.is_empty()
     }
 
-    /// True if MP_FAIL is queued. It must not be overtaken: a FIN before it would leave a subflow on which no
-    /// option is sent any more.
+    /// True if MP_FAIL is queued. A FIN must not be sent before it, because the subflow sends no options after its
+    /// FIN.
     pub(super) fn has_pending_mp_fail(&self) -> bool {
         self.pending.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
     }
@@ -240,8 +240,8 @@ impl Addresses {
         self.pending.announcements.iter().map(|a| a.repeat_at).min()
     }
 
-    /// Announces one of our addresses until the peer echoes it. `rto` is that of the slowest subflow. `false` if
-    /// there is no such address.
+    /// Announces one of our addresses until the peer echoes it. `rto` is the timeout of the slowest subflow. `false`
+    /// if there is no such address.
     pub(super) fn announce(
         &mut self,
         now: Instant,
@@ -343,7 +343,7 @@ impl Addresses {
         Some(new)
     }
 
-    /// Adds an address of the peer that was learned from another source. `None` if it is known, or there is no room.
+    /// Adds an address of the peer that another source reported. `None` if it is known, or there is no room.
     pub(super) fn add_learned_address(
         &mut self,
         address: SocketAddr,

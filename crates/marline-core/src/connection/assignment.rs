@@ -1,8 +1,8 @@
-//! Assignment of data to subflows: what the scheduler sees and decides, data that is sent again elsewhere, and the
+//! Assignment of data to subflows: the scheduler's input and decisions, reinjection on other subflows, and the
 //! data-level timers.
 //!
 //! [`Scheduling`] keeps the scheduler and its decisions, [`Sender`] the data, [`PathSet`] the subflows. This code
-//! carries information between them.
+//! passes information between them.
 
 use marline_policy::{
     DataRange, Dsn, Mapping, ReinjectionCause, SchedulerAction, SchedulerEvent, SubflowId,
@@ -26,18 +26,18 @@ const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 
 /// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
 const MAX_DATA_RTOS: u32 = 2;
-/// Time that a writer waits for a subflow that retains too much data and still makes progress. This is a constant
+/// How long a writer waits for a subflow that retains too much data but still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
 /// A data-level timeout.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DataRto {
-    /// Time at which the timer fired before.
+    /// Time of the previous expiry.
     fired_at: Instant,
     /// A subflow still retransmits the data.
     covered: bool,
-    /// A subflow to reset that acknowledges the data without delivering it, with the codes for that.
+    /// A subflow to reset because it acknowledges data without delivering it, with the reason codes.
     pub(super) reset: Option<(SubflowId, u8, CloseReason)>,
 }
 
@@ -59,14 +59,14 @@ impl Assignment<'_> {
         self.scheduling.refresh(self.paths.views(now));
     }
 
-    /// Refreshes the view of one subflow after it was given data.
+    /// Refreshes the view of one subflow after data was assigned to it.
     pub(super) fn refresh_view(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
             self.scheduling.refresh_one(subflow.view(now, id));
         }
     }
 
-    /// Shows a coupled congestion controller the other subflows.
+    /// Passes the other subflows to a coupled congestion controller.
     pub(super) fn refresh_group(&mut self, now: Instant, id: SubflowId) {
         if self.paths.get(id).is_some_and(|subflow| subflow.tcp().wants_group()) {
             self.refresh_views(now);
@@ -98,7 +98,7 @@ impl Assignment<'_> {
         Constraints { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
     }
 
-    /// Repairs may be sent and are useful.
+    /// True if repairs may be sent and are useful.
     pub(super) fn may_repair(&self) -> bool {
         let session = &self.session;
         let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
@@ -221,8 +221,8 @@ impl Assignment<'_> {
         self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
     }
 
-    /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
-    /// including data assigned while they were the only ones, without waiting for their timers.
+    /// Called when a healthy subflow exists. Reinjects the data of unreachable and degraded subflows, including data
+    /// assigned while they were the only ones, without waiting for their timers.
     pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
         for id in self.paths.subflows_where(|s| s.health().needs_rescue() && of(s)).iter() {
             self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
@@ -231,7 +231,7 @@ impl Assignment<'_> {
 
     /// Queues this subflow's data that no healthy subflow carries.
     pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
-        // A subflow that closes does not fall back any more.
+        // A subflow that is closing can no longer fall back.
         let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
         if self.session.is_plain() || self.closing.is_closed() || waits {
             return;
@@ -243,8 +243,8 @@ impl Assignment<'_> {
         }
     }
 
-    /// The peer has not yet shown that it speaks Multipath TCP or that it has any data of ours, and there is no
-    /// other subflow. A copy on the same subflow would prevent a fallback.
+    /// True if the peer has not yet shown that it speaks Multipath TCP or has received data, and there is no other
+    /// subflow. A copy on this subflow would prevent a fallback.
     pub(super) fn may_still_fall_back(&self) -> bool {
         let proven = self.paths.initial_id().is_some_and(|id| self.sender.is_proven(id));
         let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
@@ -270,15 +270,15 @@ impl Assignment<'_> {
         }
     }
 
-    /// Data may be in flight: starts watching for its acknowledgment.
+    /// Starts watching for acknowledgments of data that may be in flight.
     pub(super) fn watch_progress(&mut self, now: Instant) {
         self.sender.watch_progress(now, self.closing.fin_outstanding());
         self.ack_watch.note(now, self.sender.una() < self.sender.sent());
     }
 
-    /// The peer's TCP acknowledged bytes, but its DATA_ACK did not advance. If the first missing byte was among
-    /// them, its mapping was lost (a middlebox merged segments and kept the options of one), and only we can
-    /// repeat it.
+    /// Handles a TCP acknowledgment of bytes for which the DATA_ACK did not advance. If the first missing byte was
+    /// among them, its mapping was lost (a middlebox merged segments and kept the options of one), and only the
+    /// sender can repeat it.
     pub(super) fn expedite_lost_mapping(&mut self, now: Instant, id: SubflowId) {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
@@ -303,10 +303,9 @@ impl Assignment<'_> {
 
     /// Sends a window probe, or checks for the answer to the last one.
     ///
-    /// The probe uses the path on which it arrives soonest. If nothing comes back within an RTO, that path may be
-    /// dead without any other sign (no data is in flight that could be missed), and the window update may have
-    /// been lost there. Then all paths are probed. While answers come, only one path is probed: others may be
-    /// asleep.
+    /// The probe uses the path on which it arrives soonest. If nothing is received within an RTO, that path may be
+    /// dead without any other sign (no data is in flight), and the window update may have been lost there. Then all
+    /// paths are probed. While answers arrive, only one path is probed, because the radios of others may be asleep.
     pub(super) fn on_persist(&mut self, now: Instant) {
         self.sender.stop_persist();
         let rto = self.paths.largest_rto(self.config);
@@ -339,8 +338,8 @@ impl Assignment<'_> {
     }
 
     /// Handles a missing DATA_ACK although subflows are alive: repeats the oldest data on any subflow. The usual
-    /// ways (subflow RTO, unanswered probe) have had their time by now. This is for a path that acknowledges data
-    /// without delivering it.
+    /// mechanisms (subflow RTO, unanswered probe) have already had time to act. This one handles a path that
+    /// acknowledges data without delivering it.
     ///
     /// Returns the subflow that has to be reset before [`Self::repeat_missing`].
     pub(super) fn on_data_rto(&mut self, now: Instant) -> Option<DataRto> {
@@ -349,19 +348,19 @@ impl Assignment<'_> {
         let timeout = self.sender.data_timeout(now)?;
         let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds_byte(range.start);
-        // A subflow that still retransmits the data needs no help unless it is silent.
+        // Data that its subflow still retransmits is not repeated, unless the subflow is silent.
         let repeats = |s: &SubflowContext| s.is_active() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
-        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
-        // the same data again, although the peer is heard.
+        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even a
+        // retransmission, although the peer's segments arrive.
         let misleads = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
             s.is_active() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
-        // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
+        // A peer that fell back to plain TCP would take data repeated at new sequence numbers for new data.
         let bare =
             |id, s: &SubflowContext| s.is_active() && !holds(s) && self.sender.lacks_data_ack(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
@@ -390,8 +389,8 @@ impl Assignment<'_> {
         self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
     }
 
-    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but
-    /// could not use it. The data is sent on another subflow at once, without waiting for the data-level timer.
+    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but could
+    /// not use it. The data is sent on another subflow without waiting for the data-level timer.
     pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
         let first = Dsn(self.session.keys().local_offset(fail.dsn));
         let (una, end) = (self.sender.una(), self.sender.sent());

@@ -1,16 +1,16 @@
 //! Attempts at the first subflow: the local addresses from which its SYN was sent, and the time of the next one.
 //!
-//! *Problem.* A path may be dead without any sign of it, or have a middlebox that drops SYNs with MP_CAPABLE. A
-//! client that tries only that path waits for seconds, and then has plain TCP for good, if anything, while another
-//! path works.
+//! *Problem.* A path may be dead without any sign, or have a middlebox that drops SYNs with MP_CAPABLE. A client that
+//! tries only that path waits for seconds, and then has plain TCP for the rest of the connection, or fails, although
+//! another path works.
 //!
-//! *How.* Until there is an answer, the SYN is sent from one local address after the other, a connection attempt
-//! delay apart (RFC 8305 section 5). Each attempt is a subflow with ports, sequence numbers and timers of its own.
-//! The first SYN/ACK selects the initial subflow. The others are forgotten, and a later SYN/ACK is answered with a
-//! RST. docs/decisions/opening.md explains why this is safe.
+//! *How.* Until there is an answer, the SYN is sent from one local address after another, at intervals of the
+//! Connection Attempt Delay (RFC 8305 section 5). Each attempt is a subflow with ports, sequence numbers and timers
+//! of its own. The first SYN/ACK selects the initial subflow. The other attempts are discarded, and a later SYN/ACK
+//! is answered with a RST. docs/decisions/opening.md explains why this is safe.
 //!
-//! A SYN/ACK without MP_CAPABLE may come from the server or a middlebox. It is kept while one of the others may be
-//! answered with the option, at most a connection attempt delay, and is accepted only then.
+//! A SYN/ACK without MP_CAPABLE may come from the server or a middlebox. It is kept for at most a Connection Attempt
+//! Delay while another attempt may be answered with the option, and is accepted after that.
 //!
 //! Backup addresses, and those that the path health monitor considers bad, wait until two SYNs were sent from the
 //! others: neither a distant server nor a single lost SYN wakes a radio.
@@ -63,13 +63,13 @@ pub(super) struct Attempts {
     started: Vec<(AddressId, IpAddr)>,
     /// Start time of the next attempt.
     next_at: Option<Instant>,
-    /// Deadline after which a refusal is accepted, unless another path answers before.
+    /// Deadline after which a refusal is accepted, unless another path answers first.
     refused_until: Option<Instant>,
     /// First answer without the option, and the time at which it is accepted.
     plain_answer: Option<(Box<KeptAnswer>, Instant)>,
     /// Attempts that were answered without the option.
     plain: SubflowSet,
-    /// The kept answer was accepted; later answers without the option are accepted at once.
+    /// True if the kept answer was accepted. Later answers without the option are then accepted immediately.
     settled: bool,
 }
 
@@ -101,7 +101,8 @@ impl Attempts {
         self.started.contains(&(start.id, start.ip))
     }
 
-    /// Schedules the next attempt, after one that starts now. `from_reserve`: the current one uses a reserve address.
+    /// Schedules the next attempt, after one that starts now. `from_reserve` is true if the current one uses a
+    /// reserve address.
     pub(super) fn schedule(
         &mut self,
         now: Instant,
@@ -119,24 +120,24 @@ impl Attempts {
         self.next_at = None;
     }
 
-    /// Starts the next attempt now, unless it is one from the reserve, which waits for a second SYN of the others.
+    /// Starts the next attempt now, unless it uses a reserve address, which waits for a second SYN from the others.
     pub(super) fn start_next_early(&mut self, now: Instant, next: &StartAddress) {
         if !next.reserve {
             self.next_at = Some(now);
         }
     }
 
-    /// Another attempt is scheduled.
+    /// True if another attempt is scheduled.
     pub(super) const fn is_attempt_scheduled(&self) -> bool {
         self.next_at.is_some()
     }
 
-    /// True once if the next attempt is due.
+    /// Returns true once when the next attempt is due.
     pub(super) fn take_turn(&mut self, now: Instant) -> bool {
         self.next_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Records the failure of an attempt while others run. A refusal applies to all of them, unless one is
+    /// Records the failure of an attempt while others run. A refusal applies to all attempts, unless another one is
     /// answered within `timeout`.
     pub(super) fn note_failed(&mut self, now: Instant, reason: CloseReason, timeout: Duration) {
         if reason == CloseReason::Refused && self.refused_until.is_none() {
@@ -144,12 +145,12 @@ impl Attempts {
         }
     }
 
-    /// An attempt was refused.
+    /// True if an attempt was refused, even if the refusal is not final.
     pub(super) const fn was_refused(&self) -> bool {
         self.refused_until.is_some()
     }
 
-    /// A refusal was not contradicted in time.
+    /// True if no other attempt contradicted a refusal in time.
     pub(super) fn is_refused(&self, now: Instant) -> bool {
         self.refused_until.is_some_and(|until| until <= now)
     }
@@ -177,22 +178,22 @@ impl Attempts {
         self.plain_answer.take_if(|(kept, _)| kept.on == id);
     }
 
-    /// This attempt was answered without the option.
+    /// True if this attempt was answered without the option.
     pub(super) const fn is_plain(&self, id: SubflowId) -> bool {
         self.plain.contains(id)
     }
 
-    /// Answers without the option are accepted at once.
+    /// True if answers without the option are accepted immediately.
     pub(super) const fn accepts_plain_answers(&self) -> bool {
         self.settled
     }
 
-    /// An answer without the option is kept.
+    /// True if an answer without the option is kept.
     pub(super) const fn has_kept_answer(&self) -> bool {
         self.plain_answer.is_some()
     }
 
-    /// Takes the kept answer if it is due at `now`, or unconditionally without a time.
+    /// Takes the kept answer if it is due at `now`; `None` takes it unconditionally.
     pub(super) fn take_kept(&mut self, now: Option<Instant>) -> Option<Box<KeptAnswer>> {
         let due = |(_, until): &mut (_, Instant)| now.is_none_or(|now| *until <= now);
         let (kept, _) = self.plain_answer.take_if(due)?;

@@ -1,9 +1,8 @@
 //! Closing state of a connection: shutdown, DATA_FIN, release, and the wait for a path.
 //!
-//! A DATA_FIN occupies one DSN behind the data. It is sent in a DSS of its own as soon as all data was handed to
-//! subflows, on the best of them, and is repeated by timer on all, since TCP does not retransmit a segment without
-//! payload. When both sides' DATA_FINs are acknowledged the subflows close as in TCP; their FINs carry the last
-//! DATA_ACK.
+//! A DATA_FIN occupies one DSN after the data. It is sent in its own DSS as soon as all data has been assigned to
+//! subflows, on the best one. A timer repeats it on all, because TCP does not retransmit a segment without payload.
+//! When both sides' DATA_FINs are acknowledged the subflows close as in TCP; their FINs carry the last DATA_ACK.
 
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
@@ -14,7 +13,7 @@ use super::wait::Wait;
 use crate::on_demand::{OnDemand, UnusedState};
 use crate::{CloseReason, Linger};
 
-/// Consecutive resets of the last subflow by us, without progress in between, before the connection ends.
+/// Resets of the last subflow by this side, without progress in between, after which the connection ends.
 const MAX_FUTILE_RESETS: u32 = 5;
 /// Time for subflows to close after the application has released the connection (Linux: 60 s).
 const SUBFLOW_CLOSE_TIME: Duration = Duration::from_secs(60);
@@ -31,8 +30,8 @@ enum Due {
     #[default]
     Never,
     At(Instant),
-    /// The current retransmission timeout times this factor, after the last transmission. Not a fixed time,
-    /// because round trips are measured meanwhile.
+    /// The current retransmission timeout times this factor, after the last transmission. Stored as a factor because
+    /// new RTT samples change the timeout.
     Timeouts(u32),
 }
 
@@ -53,13 +52,13 @@ struct DataFin {
     due: Due,
     /// Consecutive repeats, with backoff.
     count: u32,
-    /// A tail probe was sent for it.
+    /// A tail probe was sent for the DATA_FIN.
     probed: bool,
     /// Subflows on which it has yet to be sent now.
     on: SubflowSet,
     /// Subflows on which it was sent last.
     sent_on: SubflowSet,
-    /// Counts unanswered transmissions.
+    /// Unanswered transmissions.
     asked: PendingProbes,
 }
 
@@ -67,7 +66,7 @@ struct DataFin {
 #[derive(Copy, Clone, Debug, Default)]
 struct ClosingState {
     fin: DataFin,
-    /// Time at which the connection ended or the application released it.
+    /// Time at which the connection ended or was released by the application.
     since: Option<Instant>,
     /// DATA_ACK at that time.
     una: Dsn,
@@ -102,12 +101,12 @@ pub(super) struct Closing {
     has_unread_data: bool,
     /// Reason for the end of the connection, once it ended.
     closed: Option<CloseReason>,
-    /// The application knows of the connection.
+    /// The connection was reported to the application.
     announced: bool,
     /// Subflows reset by us since the stream last advanced in either direction.
     futile_resets: u32,
     wait: OnDemand<Wait>,
-    /// The application vouched for the peer.
+    /// The application has authenticated the peer.
     peer_known: bool,
 }
 
@@ -126,7 +125,7 @@ impl Closing {
         self.closed
     }
 
-    /// The connection ended for the application; subflows may linger.
+    /// True if the connection has ended for the application. Subflows may linger.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
@@ -161,7 +160,7 @@ impl Closing {
         self.released
     }
 
-    /// The application has no use for the connection any more.
+    /// True if the connection has ended and the application has released it.
     pub(super) const fn is_forgotten(&self) -> bool {
         self.closed.is_some() && (self.released || !self.announced)
     }
@@ -183,7 +182,7 @@ impl Closing {
         self.leaving.fin.acked
     }
 
-    /// Our DATA_FIN is sent and not acknowledged.
+    /// True if our DATA_FIN was sent and is not acknowledged.
     pub(super) fn fin_outstanding(&self) -> bool {
         self.leaving.fin.sent && !self.leaving.fin.acked
     }
@@ -198,13 +197,13 @@ impl Closing {
         if self.fin_sent() { sender.written_end().plus(1) } else { sender.sent() }
     }
 
-    /// Schedules the first DATA_FIN for now: all data was handed to subflows.
+    /// Schedules the first DATA_FIN for now, because all data has been assigned to subflows.
     pub(super) fn send_fin(&mut self, now: Instant) {
         self.leaving.fin.sent = true;
         self.leaving.fin.due = Due::At(now);
     }
 
-    /// Handles a DATA_ACK. `beyond`: it covers more than the data.
+    /// Handles a DATA_ACK. `beyond` is true if it covers more than the data.
     pub(super) fn on_data_ack(&mut self, beyond: bool) {
         if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.acked |= fin.sent && beyond;
@@ -240,12 +239,12 @@ impl Closing {
         Some((sent_at, self.leaving.fin.sent_on))
     }
 
-    /// Schedules the DATA_FIN for now.
+    /// Schedules the next DATA_FIN for now.
     pub(super) fn expedite_data_fin(&mut self, now: Instant) {
         self.leaving.fin.due = Due::At(now);
     }
 
-    /// Stops the DATA_FIN.
+    /// Cancels further DATA_FINs.
     pub(super) fn stop_fin(&mut self) {
         if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.due = Due::Never;
@@ -270,8 +269,9 @@ impl Closing {
         }
     }
 
-    /// Next subflow for a DATA_FIN that is due: first the best one, for repeats each one. It is unknown which of
-    /// them lost it, and no subflow retransmits a signal without sequence space. Linux uses all from the first.
+    /// Next subflow for a DATA_FIN that is due: first the best one, for repeats each one. It is unknown which subflow
+    /// lost it, and no subflow retransmits a signal without sequence space. Linux sends even the first one on all
+    /// subflows.
     pub(super) fn next_for_fin(
         &mut self,
         usable: SubflowSet,
@@ -295,12 +295,12 @@ impl Closing {
     }
 
     /// Schedules the next DATA_FIN after a transmission: once soon, like a tail probe (RFC 8985 section 7), then
-    /// after an RTO, doubled each time. The peer was last heard at `heard_at`. Returns the number of consecutive
-    /// unanswered ones.
+    /// after an RTO, doubled each time. The peer's last segment arrived at `heard_at`. Returns the number of
+    /// consecutive unanswered transmissions.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
         let silent = fin.asked.record_probe_at(now, heard_at);
-        // After the first one, the probe is next, which is not a backoff.
+        // After the first DATA_FIN, the tail probe is next, which does not count as backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
         } else {
@@ -316,7 +316,7 @@ impl Closing {
         self.futile_resets > MAX_FUTILE_RESETS
     }
 
-    /// Handles a segment of the peer.
+    /// Handles a segment from the peer.
     pub(super) fn on_peer_heard(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
             wait.on_heard(now);
@@ -333,8 +333,8 @@ impl Closing {
         self.wait.start_wait_without_subflows(now, why);
     }
 
-    /// Handles the end of a subflow or an attempt. `last`: it was the last one. Returns true if only resets were
-    /// received for too long.
+    /// Handles the end of a subflow or an attempt. `last` is true if no other subflow is left. Returns true if only
+    /// resets were received for too long.
     pub(super) fn on_subflow_lost(&mut self, now: Instant, why: CloseReason, last: bool) -> bool {
         self.wait.on_lost(now, why, last)
     }
@@ -346,18 +346,18 @@ impl Closing {
         }
     }
 
-    /// Records that the application vouched for the peer.
+    /// Records that the application authenticated the peer.
     pub(super) const fn vouch_for_peer(&mut self) {
         self.peer_known = true;
     }
 
-    /// The wait for a peer for which the application has not vouched.
+    /// True while waiting for a peer that the application has not authenticated.
     pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.unknown_peer.is_some() && !self.peer_known;
         self.closed.is_none() && strange && self.wait.started_at().is_some()
     }
 
-    /// End of the wait for a path, or for any segment of the peer.
+    /// Time at which the wait for a path, or for any segment from the peer, ends.
     pub(super) fn wait_ends_at(&self, linger: Linger, server: bool) -> Option<Instant> {
         let Linger { timeout, unknown_peer: stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
@@ -366,12 +366,12 @@ impl Closing {
         lingers_until.into_iter().chain(self.wait.answer_by()).min()
     }
 
-    /// Sets the time within which the peer has to be heard.
+    /// Sets the time within which a segment from the peer must arrive.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         self.wait.expect_answer(now, within);
     }
 
-    /// Starts probes on all subflows until the peer is heard. Returns true if the first is due now.
+    /// Starts probes on all subflows until a segment from the peer arrives. Returns true if the first is due now.
     pub(super) fn start_probes(&mut self, now: Instant) -> bool {
         self.wait.start_probes(now)
     }
@@ -383,12 +383,12 @@ impl Closing {
         }
     }
 
-    /// Time of the next probe.
+    /// Time of the next probe on all subflows.
     pub(super) fn next_probe_at(&self) -> Option<Instant> {
         self.wait.next_probe_at()
     }
 
-    /// True if a probe is due; the next one is then scheduled.
+    /// Returns true if a probe is due, and then schedules the next one.
     pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
         self.wait.if_used().is_some_and(|wait| wait.is_question_due(now))
     }
@@ -398,8 +398,8 @@ impl Closing {
         self.leaving.since.map(|since| since + SUBFLOW_CLOSE_TIME)
     }
 
-    /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more
-    /// of it. A peer that accepts no data, although it answers (a window that stays shut), gets no extension.
+    /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more of
+    /// it. A peer that answers but accepts no data (its window stays shut) gets no extension.
     pub(super) fn extend_closing(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
         let delivers = written > una && una > self.leaving.una;
         if delivers {
@@ -409,12 +409,12 @@ impl Closing {
         delivers
     }
 
-    /// The DATA_FIN was sent often enough to conclude from answers without a DATA_ACK that a middlebox removes them.
+    /// True if the DATA_FIN was sent so often that answers without a DATA_ACK show that a middlebox removes options.
     pub(super) fn repeats_fin_in_vain(&self) -> bool {
         self.leaving.fin.count >= MIN_FINS_WITHOUT_DATA_ACK
     }
 
-    /// The peer did not answer the DATA_FIN of a released connection.
+    /// True if the peer did not answer the DATA_FIN of a released connection.
     pub(super) fn is_given_up(&self) -> bool {
         self.released && self.leaving.fin.count > MAX_FIN_REPEATS
     }

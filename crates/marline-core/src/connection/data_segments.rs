@@ -1,5 +1,5 @@
-//! Data segments: batches by the scheduler's decisions, and runs of full segments under one mapping; and the completion
-//! of all segments.
+//! Data segments: batches chosen by the scheduler, runs of full segments under one mapping, and the completion of all
+//! segments.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, RunLayout, SentSegment, Ssn, SubflowId};
 use marline_time::Instant;
@@ -17,10 +17,10 @@ use crate::subflow::{HeaderFor, PayloadRoom};
 use crate::tables::Context;
 use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
 
-/// Maximum bytes of a mapping: the range of its length field, less one for a FIN.
+/// Maximum bytes of a mapping: the maximum of its length field, less one for a FIN.
 pub(super) const MAX_MAPPING: u64 = 0xffff - 1;
-/// Every eighth segment of a run repeats the mapping. If segments arrived as they were sent, the first would be
-/// enough. But a middlebox that merges segments may drop the options of the appended ones.
+/// Every eighth segment of a run repeats the mapping. The first would be enough if segments always arrived unchanged,
+/// but a middlebox that merges segments may drop the options of the appended ones.
 const MAPPING_REPEAT_INTERVAL: u16 = 8;
 
 /// Position of a segment in the batch that is being filled.
@@ -67,7 +67,7 @@ impl RunHeaders {
 
 /// Batches of data segments.
 impl SegmentBuilder<'_> {
-    /// Sends data by the scheduler's decisions, as long as they stay on one subflow.
+    /// Sends data as the scheduler decides, until it chooses another subflow.
     pub(super) fn emit_batch(
         &mut self,
         cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl SegmentBuilder<'_> {
         Some(Batch { id, count, stride, ecn: sent.ecn })
     }
 
-    /// Adds segments of the same size for the same subflow. Returns the total number.
+    /// Adds segments of the same size for the same subflow. Returns the total number of segments in the batch.
     fn fill_batch(
         &mut self,
         cx: &mut Context<'_>,
@@ -173,8 +173,8 @@ impl SegmentBuilder<'_> {
         self.transmit(Batch { id, count: 1, stride: size + buf.headroom(), ecn })
     }
 
-    /// Extends the end of a run of new data to a full segment with following data. It is short because the
-    /// segments before it had more room than the MSS.
+    /// Extends the last segment of a run to a full segment with following new data. It is short because the segments
+    /// before it had more room than the MSS.
     fn extend_to_segment(&self, choice: &Choice) -> Choice {
         let mss = self.paths.get(choice.subflow).map_or(0, |subflow| subflow.tcp().mss());
         let range = choice.range;
@@ -190,7 +190,7 @@ impl SegmentBuilder<'_> {
     }
 
     /// Plans the full segments that may be sent at once under one mapping, if there are several. The last byte
-    /// written is excluded: its segment may carry marks, wait for more data, or take the FIN along.
+    /// written is excluded: its segment may carry marks, wait for more data, or carry the FIN.
     fn plan_run(
         &self,
         now: Instant,
@@ -198,8 +198,8 @@ impl SegmentBuilder<'_> {
         place: BatchSlot,
         buf: &TransmitBuf,
     ) -> Option<Run> {
-        // Until the peer has shown that options pass on the subflow, every segment carries its mapping: a
-        // middlebox that drops segments with options and passes the others must not create a different stream.
+        // Until the peer has shown that options pass on the subflow, every segment carries its mapping: otherwise a
+        // middlebox that drops only segments with options would alter the stream.
         let proven = self.session.is_plain() || self.sender.is_proven(choice.subflow);
         let runs = match choice.kind {
             Kind::New => choice.run,
@@ -386,7 +386,7 @@ impl SegmentBuilder<'_> {
         Some(EmittedSegments { size: overhead + len, count: 1, ecn })
     }
 
-    /// Sets or withholds PSH on a data segment, which asks the peer to deliver at once.
+    /// Sets or withholds PSH on a data segment. PSH asks the peer to deliver immediately.
     fn mark_push(&mut self, id: SubflowId, ends_record: bool, is_last: bool) {
         let released = !is_last || self.sender.take_release();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -398,8 +398,8 @@ impl SegmentBuilder<'_> {
     }
 
     /// Computes the layout of a segment for the choice, and the choice cut or extended to it. A full segment is
-    /// filled to its real capacity: more than the MSS while a larger size is tried, or if options are shorter than
-    /// usual.
+    /// filled to its real capacity: more than the MSS while a larger size is being tried, or if options are shorter
+    /// than usual.
     fn frame(&self, choice: &Choice, ssn: Ssn, timestamps: bool) -> Option<(Choice, Frame)> {
         let subflow = self.paths.get(choice.subflow)?;
         let options =
@@ -417,17 +417,16 @@ impl SegmentBuilder<'_> {
         Some((choice, self.frame_with_mark(subflow, &choice, frame, ssn)))
     }
 
-    /// The last bytes, fewer than a segment, wait for more data.
+    /// True if the last bytes, fewer than a segment, must wait for more data.
     fn is_held(&mut self, now: Instant) -> bool {
         let rto = self.paths.largest_rto(self.config);
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
 
-    /// A segment cut short by the peer's window is not worth sending while more data waits (RFC 9293 section
-    /// 3.8.6.2.1). If data is in flight, its ACK will bring a window update. Otherwise half of the largest window
-    /// the peer ever had is worth sending, and less than that after a while. A segment that the scheduler wants
-    /// short has the right length, and one that is full by the size in use does not wait for a larger size that is
-    /// being tried.
+    /// True if the peer's window cuts the segment short while more data waits (RFC 9293 section 3.8.6.2.1), so that
+    /// it is not worth sending. If data is in flight, its ACK will bring a window update. Otherwise half of the
+    /// peer's largest window so far is worth sending, and less after a while. This does not apply to a segment that
+    /// the scheduler cut short, or that is full at the size in use while a larger size is being tried.
     fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
         let id = choice.subflow;
         let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
@@ -450,7 +449,7 @@ impl SegmentBuilder<'_> {
         cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
     }
 
-    /// Reports sent data. `ssn` is its position on the subflow.
+    /// Reports sent data. `ssn` is the position on the subflow.
     #[cold]
     fn trace_data(
         &self,
@@ -498,7 +497,7 @@ impl SegmentBuilder<'_> {
         PayloadRoom { mapped, plain: room(&options) }
     }
 
-    /// Description of a batch for the driver. `None` if the subflow is gone.
+    /// Describes a batch for the driver. `None` if the subflow is gone.
     pub(super) fn transmit(&self, batch: Batch) -> Option<Transmit> {
         let Batch { id, count, stride, ecn } = batch;
         let key = self.paths.get(id)?.key();

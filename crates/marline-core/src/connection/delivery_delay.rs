@@ -1,9 +1,9 @@
-//! Delivery delay from the application's view: from writing to the DATA_ACK.
+//! Delivery delay as the application experiences it: from writing to the DATA_ACK.
 //!
-//! Not every byte is timed: the end of one write is, and after its acknowledgment the end of the next write. This
-//! gives a sample whenever the whole content of the send buffer was delivered, and for each message of an
-//! application that waits for answers. The delay includes the time until the acknowledgment and the wait for a
-//! window, a path, or a retransmission.
+//! Only the end of one write is timed, and after its acknowledgment the end of the next write. This gives a sample
+//! whenever the content of the send buffer was delivered, and for each message of an application that waits for
+//! answers. The delay includes the time until the acknowledgment and the wait for a window, a path, or a
+//! retransmission.
 
 use marline_policy::Dsn;
 use marline_time::Instant;
@@ -13,12 +13,13 @@ use crate::compact_instant::CompactInstant;
 /// Timing of one write. Every connection has one, so it uses eight bytes.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryDelay {
-    /// Lower half of the write's end (buffers are shorter). `NONE` while no write is timed.
+    /// Low 32 bits of the end of the timed write (enough, because buffers are smaller). `NONE` while no write is
+    /// timed.
     end: u32,
     written_at: CompactInstant,
 }
 
-/// A write that ends at this value is not timed.
+/// No write is timed. A write that really ends at this value is not timed either.
 const NONE: u32 = 0;
 
 impl DeliveryDelay {

@@ -1,19 +1,19 @@
-//! Watch over delivery: the time since which data is due in either direction of the stream, for monitoring.
+//! Delivery watch: records when data became due in either direction of the stream, for monitoring.
 //!
 //! *Problem.* Users notice holes: times in which data should have arrived and did not. A pause of the application
 //! causes the same silence, so silence alone is not a hole. The delivered bytes do not distinguish the two cases,
 //! but the protocol state does.
 //!
 //! *Sending*: data was sent and is not DATA_ACKed. The hole lasts from the start of this state, or from the last
-//! DATA_ACK that advanced, to the next one. A round trip of it is the normal delivery time, so a hole counts once
-//! it is [`MIN_HOLE`] longer than that.
+//! DATA_ACK that advanced, to the next one. Up to a round trip is the normal delivery time, so a hole counts once it
+//! is [`MIN_HOLE`] longer than that.
 //!
 //! *Receiving*: received data cannot be read because earlier data is missing, or the peer marks its last data
 //! (MP_IDLE) and the last data had no mark. The hole is the time since the last in-order byte. A peer that falls
 //! silent in other cases is not known to have more data, and its silence is not a hole.
 //!
-//! This takes four bytes of memory for each direction, in which times have a resolution of 65.5 us, and a
-//! comparison for each segment. It influences no decision.
+//! This takes four bytes of memory for each direction, with a resolution of 65.5 µs, and a comparison for each
+//! segment. It influences no decision.
 
 use marline_time::{Duration, Instant};
 
@@ -22,12 +22,12 @@ use crate::compact_instant::NonZeroCompactInstant;
 /// Shortest hole that is reported.
 pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
 
-/// Time since which data is due in one direction, if it is. Every connection has two, so it uses four bytes.
+/// When data became due in one direction, if it is due. Every connection has two of these, so each uses four bytes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct DeliveryWatch(Option<NonZeroCompactInstant>);
 
 impl DeliveryWatch {
-    /// Sets whether data is due; the start time stays if it was due before.
+    /// Sets whether data is due. If it was due before, the start time does not change.
     pub(super) fn note(&mut self, now: Instant, due: bool) {
         match (due, self.0) {
             (true, None) => self.0 = Some(NonZeroCompactInstant::from_instant(now)),
@@ -36,8 +36,8 @@ impl DeliveryWatch {
         }
     }
 
-    /// Handles progress of delivery. `due`: more data is due. `usual`: the normal delivery time. Returns the start
-    /// of the wait if it was a hole.
+    /// Handles progress of delivery. `due` is true if more data is due, and `usual` is the normal delivery time.
+    /// Returns the start of the wait if it was a hole.
     pub(super) fn on_progress(
         &mut self,
         now: Instant,
@@ -46,7 +46,7 @@ impl DeliveryWatch {
     ) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
-        // The usual case.
+        // Usually, the wait was short.
         if before.is_within(MIN_HOLE.as_nanos() as u64, now) {
             return None;
         }
@@ -54,7 +54,7 @@ impl DeliveryWatch {
         (now.since(since) >= MIN_HOLE + usual).then_some(since)
     }
 
-    /// Time since which data is due. `near` is an instant within a day of it.
+    /// When data became due. `near` is an instant within a day of it.
     pub(super) fn due_since(self, near: Instant) -> Option<Instant> {
         Some(self.0?.to_instant_near(near))
     }
@@ -83,7 +83,7 @@ mod tests {
         watch.note(ms(1_050), true);
         assert!(about(watch.due_since(ms(1_080)), 1_000));
         assert_eq!(watch.on_progress(ms(1_159), true, rtt), None);
-        // Counted from the last DATA_ACK that advanced.
+        // The wait is counted from the last DATA_ACK that advanced.
         assert!(about(watch.on_progress(ms(1_320), false, rtt), 1_159));
         // Without data in flight, no time counts.
         assert_eq!(watch.due_since(ms(1_400)), None);

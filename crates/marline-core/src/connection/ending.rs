@@ -1,4 +1,4 @@
-//! End of a connection or a subflow (RFC 8684 sections 3.3.3, 3.5 and 3.6): what each part has to do for it.
+//! End of a connection or a subflow (RFC 8684 sections 3.3.3, 3.5 and 3.6): the tasks of each component.
 
 use marline_policy::{DataRange, LocalAddress, Ssn, SubflowId};
 use marline_time::Instant;
@@ -63,18 +63,18 @@ impl Ending<'_> {
         self.finish(cx, why);
     }
 
-    /// The peer has all data that was written, by its own acknowledgments.
+    /// True if the peer has acknowledged all written data.
     pub(super) fn has_peer_all_data(&self) -> bool {
         self.sender.una() >= self.sender.written_end()
     }
 
-    /// Repeats the DATA_FIN early: the peer has all data, and a DATA_FIN sent more than a round trip ago should
+    /// Repeats the DATA_FIN early if the peer has all data, and a DATA_FIN sent more than a round trip ago should
     /// have been acknowledged.
     pub(super) fn expedite_data_fin(&mut self, now: Instant) {
         let Some((sent_at, on)) = self.closing.data_fin_in_flight() else { return };
         let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_active());
         let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
-        // The factor leaves time for the answer: the next segment acknowledges it, not the current one.
+        // The factor leaves time for the answer: the current segment may be too early to acknowledge the DATA_FIN.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
             self.closing.expedite_data_fin(now);
         }
@@ -159,7 +159,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Removes a subflow from its slot. It needs no bytes any more.
+    /// Removes a subflow from its slot. It no longer needs any bytes.
     pub(super) fn take_subflow(&mut self, id: SubflowId) -> Option<Box<SubflowContext>> {
         let mut subflow = self.paths.take(id)?;
         for range in subflow.tcp_mut().released().drain(..) {

@@ -1,10 +1,10 @@
-//! The fallback to plain TCP (RFC 8684 section 3.7): the only place that decides on it.
+//! The fallback to plain TCP (RFC 8684 section 3.7). Only this module decides on it.
 //!
-//! *Problem.* Plain TCP has no mappings. A side that falls back takes the bytes of its one subflow for the stream,
-//! in order, from some point on. This requires that both directions are contiguous there: every byte so far maps
-//! one to one onto the subflow, nothing was repeated on it under another number, and nothing was discarded. It
-//! also requires that the peer falls back, too. A peer that still speaks Multipath TCP repeats unacknowledged data
-//! under new numbers, and plain TCP takes that for more data.
+//! *Problem.* Plain TCP has no mappings. From some point on, a side that falls back takes the bytes of its one
+//! subflow as the stream. This requires that both directions are contiguous: every byte so far maps one to one onto
+//! the subflow, nothing was repeated at another sequence number, and nothing was discarded. The peer must also fall
+//! back. A peer that still speaks Multipath TCP repeats unacknowledged data at new sequence numbers, which plain TCP
+//! takes as new data.
 //!
 //! *How.* An event that suggests a fallback is a [`Trigger`]. The facts about both directions are a [`StreamFacts`].
 //! [`judge`] implements the table of `docs/spec/fallback.md`: it returns a [`Verdict`], which the connection
@@ -12,11 +12,11 @@
 //! then gets an error and never an end of stream with bytes missing.
 //!
 //! *Agreement of the peer* follows from the order of events. A peer whose mappings were DATA_ACKed knows that both
-//! sides speak Multipath TCP, and does not take a missing option for plain TCP. Data without a mapping therefore
-//! leads to plain TCP only before the first DATA_ACK of mapped data was sent, or while possibly none has arrived.
-//! A side that falls back by itself announces it: by an infinite mapping on its next data or on its FIN, and by
-//! MP_FAIL if it has nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs
-//! without a DATA_ACK after its mappings were DATA_ACKed resets that subflow and repeats nothing on it.
+//! sides speak Multipath TCP, and does not interpret a missing option as plain TCP. Data without a mapping therefore
+//! leads to plain TCP only before the first DATA_ACK of mapped data was sent, or while possibly none has arrived. A
+//! side that falls back on its own announces this with an infinite mapping on its next data or FIN, and with MP_FAIL
+//! if it has nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs without a
+//! DATA_ACK after its mappings were DATA_ACKed resets that subflow and repeats nothing on it.
 
 use marline_policy::{Dsn, Ssn};
 use marline_time::Instant;
@@ -32,15 +32,15 @@ pub(super) enum Trigger {
     UnmappedData,
     /// An ACK without options acknowledges mapped data.
     BareAck,
-    /// Server: the first byte comes again, without the option that it had at first.
+    /// Server: the first byte is repeated, without the option that it had at first.
     FirstByteAgain,
     /// Client: no segment with options was answered since the handshake.
     OptionsUnanswered,
     /// The checksum of a mapping is wrong.
     BadChecksum,
-    /// MP_FAIL although the peer's data was correct.
+    /// An MP_FAIL that does not answer ours.
     MpFail,
-    /// MP_FAIL in answer to ours.
+    /// An MP_FAIL that answers ours.
     MpFailAnswered,
     /// An infinite mapping, or a FIN where one was expected.
     InfiniteMapping,
@@ -68,9 +68,10 @@ pub(super) enum Others {
     None,
     /// Joins with incomplete handshakes, which the peer has not established either.
     Opening,
-    /// Joins that we opened and whose third ACK was sent: the peer may have established them, and continue on them.
+    /// Joins that we opened and whose third ACK was sent: the peer may have established them and may continue on
+    /// them.
     Answered,
-    /// They carried data, and accept no more.
+    /// They carried data, but accept no more.
     Closing,
     /// At least one may carry data.
     Usable,
@@ -79,22 +80,23 @@ pub(super) enum Others {
 /// State of both directions when a trigger occurs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct StreamFacts {
-    /// The trigger came on the first subflow, and no join that brought payload has ended.
+    /// The trigger occurred on the first subflow, and no join that brought payload has ended.
     pub(super) initial: bool,
     pub(super) others: Others,
     /// Our data maps one to one onto the subflow since the first byte.
     pub(super) sent_whole: bool,
     /// Our data that is not DATA_ACKed maps one to one onto the subflow, up to the last byte sent.
     pub(super) sent_tail: bool,
-    /// Received data maps one to one onto the subflow since the first byte, and so do mappings of data to come.
+    /// Received data maps one to one onto the subflow since the first byte, and so do mappings of data that has not
+    /// arrived.
     pub(super) received_whole: bool,
     /// The stream continues at the position that plain TCP implies: at the trigger's point, or at the failed mapping.
     pub(super) received_tail: bool,
-    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its options do.
+    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its own do.
     pub(super) proven: bool,
-    /// Data that the peer mapped may have been DATA_ACKed: to the peer, Multipath TCP is proven.
+    /// Data that the peer mapped may have been DATA_ACKed, which would prove Multipath TCP to the peer.
     pub(super) proven_to_peer: bool,
-    /// None of our data was ever DATA_ACKed, and the peer sent no more than it may without an answer.
+    /// None of our data was ever DATA_ACKed, and the peer sent no more than it may send without an answer.
     pub(super) has_no_data_ack: bool,
 }
 
@@ -103,8 +105,8 @@ impl StreamFacts {
         self.initial && self.sent_whole && self.received_whole
     }
 
-    /// The peer may have fallen back by itself. Linux does so without an infinite mapping, and also after it
-    /// mapped data for its first window.
+    /// True if the peer may have fallen back on its own. Linux does so without an infinite mapping, even after it
+    /// mapped data of its first window.
     const fn may_peer_be_plain(&self) -> bool {
         !self.proven && (!self.proven_to_peer || self.has_no_data_ack)
     }
@@ -141,7 +143,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             from_first_byte(true)
         }
         Trigger::BareAck if at.proven => Verdict::Unchanged,
-        // Joins that neither side has established carry nothing, and options certainly do not pass here.
+        // Joins that neither side has established carry no data, and options certainly do not pass here.
         Trigger::BareAck
             if at.is_whole() && matches!(at.others, Others::None | Others::Opening) =>
         {
@@ -151,7 +153,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::FirstByteAgain if alone && at.is_whole() && at.has_no_data_ack => {
             from_first_byte(false)
         }
-        // An infinite mapping is an option as well, and would not pass either.
+        // An infinite mapping is also an option, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
         Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Unchanged,
         Trigger::BadChecksum if none_carries && at.received_tail => Verdict::AskPeer,
@@ -160,7 +162,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
-        // RFC 8684 section 3.7 allows it on the only subflow: it has no meaning with others.
+        // RFC 8684 section 3.7 allows it only on the sole subflow: it has no meaning with others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Unchanged,
         Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
         Trigger::InfiniteMapping => Verdict::Abort,
@@ -188,7 +190,8 @@ pub(super) struct InfiniteMapping {
     pub(super) point: Point,
 }
 
-/// Answered repeats, without an acknowledgment of the infinite mapping's data, that show that options do not pass.
+/// Number of repeats answered without acknowledging the infinite mapping's data after which options are assumed not
+/// to pass.
 const MIN_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.
@@ -205,7 +208,7 @@ struct Infinite {
 }
 
 impl Infinite {
-    /// Options do not pass: neither the infinite mapping nor the mappings before it.
+    /// True if options do not pass, neither the infinite mapping nor the mappings before it.
     const fn is_futile(&self) -> bool {
         self.answers >= MIN_ANSWERS
     }
@@ -225,10 +228,10 @@ impl Fallback {
         self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
     }
 
-    /// Handles a timeout of data from `una` on in plain TCP. The peer was last heard at `heard_at`. Data up to the
-    /// infinite mapping carries options. If the peer is heard after the repeats without acknowledging the data, and
-    /// itself uses plain TCP, a middlebox drops them for their options. They are then sent without options. Returns
-    /// true if the peer should be asked for an answer, beside a repeat that may never reach it.
+    /// Handles a timeout of data from `una` on in plain TCP. The peer's last segment arrived at `heard_at`. Data up
+    /// to the infinite mapping carries options. If a peer in plain TCP answers the repeats without acknowledging the
+    /// data, a middlebox drops them because of their options. They are then sent without options. Returns true if the
+    /// peer should also be probed, because the repeat may never reach it.
     pub(super) fn on_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) -> bool {
         let contradicted = self.contradicted;
         let Some(infinite) = self.infinite.as_deref_mut().filter(|i| una <= i.first) else {
@@ -242,29 +245,29 @@ impl Fallback {
         !contradicted && !infinite.is_futile()
     }
 
-    /// Options of data up to the infinite mapping do not pass.
+    /// True if options of data up to the infinite mapping do not pass.
     pub(super) fn drops_options(&self) -> bool {
         self.infinite.as_deref().is_some_and(Infinite::is_futile)
     }
 
-    /// The fallback has to be announced to the peer.
+    /// True if the fallback must be announced to the peer.
     pub(super) const fn is_announced(&self) -> bool {
         self.infinite.is_some()
     }
 
-    /// Handles a segment of the peer with or without a DATA_ACK. Returns true if the announcement has to be repeated.
+    /// Handles a segment from the peer with or without a DATA_ACK. Returns true if the announcement must be repeated.
     pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
         let news = multipath && !self.contradicted;
         self.contradicted = multipath;
         news
     }
 
-    /// The last segment of the peer still used Multipath TCP.
+    /// True if the peer's last segment still used Multipath TCP.
     pub(super) const fn is_contradicted(&self) -> bool {
         self.contradicted
     }
 
-    /// Data at this position was sent before the fallback, and keeps its mapping.
+    /// True if data at this position was sent before the fallback and keeps its mapping.
     pub(super) fn is_before_fallback(&self, at: Ssn) -> bool {
         self.infinite.as_ref().is_some_and(|infinite| at < infinite.first)
     }

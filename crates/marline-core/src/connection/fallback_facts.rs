@@ -1,13 +1,13 @@
 //! Facts about both directions that decide whether a connection may fall back to plain TCP.
 //!
-//! Options that are removed on the path are detected in the handshake, when the first data comes without a
-//! mapping, or when it is acknowledged without a DATA_ACK. Then the stream is plain TCP from the first byte, for
-//! both sides: all data so far is contiguous on the one subflow.
+//! Options that are removed on the path are detected in the handshake, when the first data arrives without a mapping,
+//! or is acknowledged without a DATA_ACK. Then the stream is plain TCP from the first byte, for both sides: all data
+//! so far is contiguous on the one subflow.
 //!
-//! Later, only a failed checksum on the only subflow leads here. The receiver keeps its data and sends MP_FAIL.
-//! The sender answers with MP_FAIL and marks its next data with an infinite mapping. Nothing is sent twice: either
-//! sign shows the receiver that the kept bytes continue the stream. MP_FAIL is sent on a pure ACK, which may be
-//! lost, so it is repeated until the answer arrives. If the data is not contiguous (another subflow carried some
+//! Later, only a failed checksum on the only subflow leads to a fallback. The receiver keeps its data and sends
+//! MP_FAIL. The sender answers with MP_FAIL and marks its next data with an infinite mapping. Nothing is sent twice:
+//! either sign shows the receiver that the kept bytes continue the stream. MP_FAIL is sent on a pure ACK, which may
+//! be lost, so it is repeated until the answer arrives. If the data is not contiguous (another subflow carried some
 //! of it), the subflow is reset instead, and its data is sent on the other subflows, or on the next one.
 
 use marline_policy::{Dsn, Ssn, SubflowId};
@@ -23,7 +23,7 @@ use super::subflow_context::SubflowContext;
 use crate::ConnectionConfig;
 use crate::subflow::Ingress;
 
-/// Parts of a connection that show what each side knows and has.
+/// Parts of a connection that show what each side has received and what it knows.
 #[derive(Copy, Clone)]
 pub(super) struct FallbackFacts<'a> {
     pub(super) config: &'a ConnectionConfig,
@@ -46,7 +46,7 @@ impl FallbackFacts<'_> {
             (usable, initial) = (subflow.is_active(), subflow.is_initial() && subflow.is_up());
         }
         let was_alone = !self.paths.has_lost_joins();
-        // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
+        // A DATA_ACK on another subflow proves this too, and that subflow may have ended since.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         StreamFacts {
             initial: initial && was_alone,
@@ -85,13 +85,13 @@ impl FallbackFacts<'_> {
         if una == end { Point { ssn: next, dsn: una } } else { self.sender.run(id) }
     }
 
-    /// Mapped data beyond the data with the peer's keys may have been DATA_ACKed.
+    /// True if mapped data beyond the data with the peer's keys may have been DATA_ACKed.
     fn is_proven_to_peer(&self, id: SubflowId) -> bool {
         let keyed = self.session.first_mapped_by_peer().plus(self.receiver.keyed(id).into());
         self.receiver.delivered(id) > Ssn(1).plus(keyed.0)
     }
 
-    /// None of our data is DATA_ACKed, and the peer has sent at most the window that needs no answer, and probes.
+    /// True if none of our data is DATA_ACKed and the peer has sent at most a first window of data, and probes.
     fn is_within_first_window(&self, id: SubflowId) -> bool {
         let segment = self.paths.get(id).map_or(0, |subflow| subflow.tcp().max_segment() as u64);
         let window = 2 * u64::from(self.config.initial_window) * segment;
@@ -102,13 +102,13 @@ impl FallbackFacts<'_> {
         fallback::judge(trigger, &self.gather(id))
     }
 
-    /// None of our data was ever DATA_ACKed, no other subflow exists or has brought payload, both directions are
-    /// contiguous from their first byte on, and the peer has sent at most the window that needs no answer, and probes.
+    /// True if none of our data was ever DATA_ACKed, no other subflow exists or has received payload, both directions
+    /// are contiguous from their first byte on, and the peer has sent at most a first window of data, and probes.
     fn is_unacknowledged(&self, id: SubflowId) -> bool {
         matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
     }
 
-    /// A server that has DATA_ACKed no mapped data may still fall back to plain TCP.
+    /// True for a server that has DATA_ACKed no mapped data and so may still fall back to plain TCP.
     pub(super) fn may_be_plain(&self, id: SubflowId) -> bool {
         self.session.is_server()
             && !self.sender.is_proven(id)
@@ -116,7 +116,7 @@ impl FallbackFacts<'_> {
             && matches!(self.judge(id, Trigger::UnmappedData), Verdict::FromFirstByte { .. })
     }
 
-    /// The client's first data was not acknowledged, and nothing was received since the handshake.
+    /// True if the client's first data was not acknowledged and nothing was received since the handshake.
     pub(super) fn is_unanswered(&self, id: SubflowId) -> bool {
         let first = Ssn(self.session.first_mapped().0 + 1);
         let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == first;
@@ -133,23 +133,23 @@ impl FallbackFacts<'_> {
         Some(dsn.plus(una.since(ssn)).min(self.sender.sent()))
     }
 
-    /// Plain TCP: according to its last DATA_ACK, the peer does not have all data that its TCP acknowledged.
+    /// Plain TCP: true if the peer's last DATA_ACK shows that it lacks data that its TCP acknowledged.
     pub(super) fn peer_lacks_bytes(&self, id: SubflowId) -> bool {
         self.acked_by_tcp(id).is_some_and(|acked| acked > self.sender.una())
     }
 
-    /// Data with our infinite mapping was sent.
+    /// True if data with our infinite mapping was sent.
     pub(super) fn has_sent_infinite_mapping(&self, id: SubflowId) -> bool {
         let next = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
         next.is_some_and(|next| self.session.has_sent_plain(next))
     }
 
-    /// Server: a segment with a DSS, or data without options, overtook the third ACK and the first data, which
-    /// carry the keys. Such a segment cannot be understood yet and is not plain TCP either. It is dropped, and the
-    /// peer sends it again.
+    /// Server: true if a segment with a DSS, or data without options, overtook the third ACK and the first data,
+    /// which carry the keys. Such a segment cannot be interpreted yet and is not plain TCP either. It is dropped, and
+    /// the peer sends it again.
     ///
-    /// The first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this
-    /// form if it was rejected with the SYN, and continues in plain TCP with a peer that does so.
+    /// A first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this form if
+    /// it was rejected with the SYN, and continues in plain TCP with a peer that does so.
     pub(super) fn arrived_before_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         if !self.session.is_server() || !self.session.is_offered() {
             return false;
@@ -166,10 +166,10 @@ impl FallbackFacts<'_> {
         }
     }
 
-    /// Server: the segment is a probe without options, which a client sends if no segment with options is answered
-    /// (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either, because
-    /// our options may be the ones that are dropped. The probe alone is not a fallback: the client decides on that
-    /// after our answer.
+    /// Server: true if the segment is a probe without options, which a client sends if no segment with options is
+    /// answered (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either,
+    /// because our options may be the ones that are dropped. The probe alone does not cause a fallback: the client
+    /// decides after our answer.
     pub(super) fn asks_without_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return false };
         let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);
@@ -185,8 +185,8 @@ impl FallbackFacts<'_> {
             && (self.session.is_offered() || multipath && self.is_unacknowledged(id))
     }
 
-    /// Server: the first byte comes again, without the option that it had at first. The client does not know that
-    /// we received it, because our answers carry options as well and are dropped.
+    /// Server: true if the first byte is repeated without the option that it had at first. The client does not know
+    /// that we received it, because our answers also carry options and are dropped.
     pub(super) fn repeats_first_data(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         if self.receiver.delivered(id) <= Ssn(1) {
             return false;
@@ -199,7 +199,7 @@ impl FallbackFacts<'_> {
             && self.session.is_multipath()
     }
 
-    /// A segment without payload on an established subflow has no MPTCP option.
+    /// True for a segment without payload and without MPTCP options on an established subflow.
     pub(super) fn lacks_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let bare = !segment.options.has_mptcp() && segment.payload.is_empty();
         bare && !segment.header.flags.contains(TcpFlags::SYN)
@@ -207,9 +207,9 @@ impl FallbackFacts<'_> {
     }
 
     /// Reason to consider a fallback after a segment without any MPTCP option: a DSS is missing if the segment
-    /// acknowledges data. Data without a mapping is judged once it is in order: a middlebox that splits segments
-    /// leaves the options on one piece, which the other may overtake. For this reason such a piece does not count
-    /// as an ACK without a DATA_ACK either.
+    /// acknowledges data. Data without a mapping is evaluated once it is in order: a middlebox that splits segments
+    /// leaves the options on one piece, and another piece may overtake it. For this reason, such a piece does not
+    /// count as an ACK without a DATA_ACK either.
     pub(super) fn missing_dss(
         &self,
         id: SubflowId,
@@ -229,7 +229,7 @@ impl FallbackFacts<'_> {
         acks.then_some(Trigger::BareAck)
     }
 
-    /// A SYN or SYN/ACK comes again.
+    /// True for a repeated SYN or SYN/ACK.
     pub(super) fn repeats_handshake(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let flags = segment.header.flags;
         let opens = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::RST);

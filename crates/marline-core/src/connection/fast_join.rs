@@ -1,9 +1,9 @@
 //! Fast JOIN: a subflow whose SYN already carries the connection's urgent data.
 //!
-//! Problem: if the only path dies, MP_JOIN delivers the first byte two and a half round trips after the first SYN
-//! at best (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that just woke. The idea comes from MultiMob
-//! (Fast Join, for version 0 of MPTCP and HMAC-SHA1). The layouts are in docs/spec/experimental.md, the security
-//! argument in docs/decisions/opening.md.
+//! *Problem.* If the only path dies, MP_JOIN delivers the first byte at best two and a half round trips after the
+//! first SYN (SYN, SYN/ACK, third ACK, fourth ACK, data), often on a radio that has just woken up. The idea comes
+//! from MultiMob (Fast Join, for version 0 of MPTCP and HMAC-SHA1). docs/spec/experimental.md defines the layouts,
+//! and docs/decisions/opening.md explains the security.
 //!
 //! ```text
 //! opener                                          answerer
@@ -12,12 +12,12 @@
 //!                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
 //!   ACK, and data at once                    ->            data from here on, too
 //! ```
-//! The third ACK carries no HMAC, and nobody waits for a fourth ACK, because each side has authenticated itself
-//! with its first segment. In contrast to the original, the HMAC also covers the SYN's data, so that an attacker
-//! on the path cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not
-//! define the handling of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN
-//! (same ports, no data), and after a refusal an ordinary attempt follows at once. Fast JOIN is then not tried on
-//! that pair of addresses for a while.
+//! The third ACK carries no HMAC, and neither side waits for a fourth ACK, because each side has authenticated itself
+//! with its first segment. Unlike the original, the HMAC also covers the SYN's data, so that an attacker on the path
+//! cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not define the handling
+//! of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN (same ports, no data), and
+//! after a refusal an ordinary attempt follows immediately. Fast JOIN is then not tried on that pair of addresses for
+//! a while.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;
@@ -43,11 +43,11 @@ pub(super) struct FastSyn {
     pub(super) hmac: u64,
     /// Sequence number of the SYN, if SYNs are numbered.
     count: Option<u64>,
-    /// Position in the stream of the data or of the DATA_ACK.
+    /// Stream position of the data or of the DATA_ACK.
     pub(super) at: Dsn,
 }
 
-/// Ends of both streams, and the largest buffers: the limits of positions in a SYN.
+/// Ends of both streams and the maximum buffer sizes, which limit the positions in a SYN.
 #[derive(Copy, Clone, Debug)]
 struct ValidPositions {
     receive_buffer: u64,
@@ -68,7 +68,7 @@ impl ValidPositions {
     }
 }
 
-/// Fast JOIN.
+/// Handshakes of Fast JOINs.
 impl Joins<'_> {
     /// True if a join between these addresses may be a Fast JOIN.
     pub(super) fn may_join_fast(&self, cx: &mut Context<'_>, pair: &JoinAddresses) -> bool {
@@ -119,7 +119,7 @@ impl Joins<'_> {
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
     }
 
-    /// Takes this data for the SYN.
+    /// Assigns this data to the SYN.
     fn take_for_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) -> Option<Vec<u8>> {
         let mut payload = vec![0; range.len() as usize];
         let sum = self.sender.copy(range.start, &mut payload)?;
@@ -199,7 +199,7 @@ impl Joins<'_> {
         Ok(said)
     }
 
-    /// Records an authenticated SYN. `false` if it is a replay, or if that cannot be ruled out.
+    /// Records an authenticated SYN. `false` if it is, or may be, a replay.
     fn is_fresh(&mut self, said: &FastSyn) -> bool {
         if let Some(number) = said.count {
             return self.replay_guard.admit_number(number);
@@ -266,7 +266,7 @@ impl Joins<'_> {
         }
     }
 
-    /// Delivers data of a SYN if it is within the window; otherwise the peer sends it again, and this is false.
+    /// Delivers data of a SYN. `false` if it is outside the window; the peer then sends it again.
     pub(super) fn take_syn_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,8 +333,8 @@ impl Joins<'_> {
     }
 
     /// Handles the end of a subflow whose Fast JOIN was refused or not answered. No subflow carries the SYN's data
-    /// any more, and an ordinary join from new ports follows at once: if the network drops answers to the first
-    /// SYN, the answerer's half-open subflow still occupies the old ports.
+    /// anymore, and an ordinary join from new ports follows immediately. If the network dropped answers to the first
+    /// SYN, the peer's half-open subflow still occupies the old ports.
     pub(super) fn on_fast_join_failed(
         &mut self,
         cx: &mut Context<'_>,
@@ -359,7 +359,7 @@ impl Joins<'_> {
         let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
         let from = self.paths.addresses().find_local(subflow.local_id());
-        // If the local address is gone as well, the failure says nothing about the network.
+        // If the local address is also gone, the failure is no evidence about the network.
         let from = from.filter(|from| from.up)?;
         cx.out.counters.fast_join_fallback += 1;
         match why {

@@ -10,11 +10,11 @@
 //!                                        <-   data                                before the third ACK: plain TCP only
 //!   ACK                                  ->
 //! ```
-//! A repeated SYN has neither option nor data. Data that the SYN/ACK does not acknowledge is sent again at once.
+//! A repeated SYN has neither option nor data. Data that the SYN/ACK does not acknowledge is sent again immediately.
 //!
-//! *Multipath TCP.* Data of the SYN is before both sequence spaces of a mapping: the byte after it has DSN IDSN +
-//! 1 and SSN 1 (docs/spec, cap-12 and cap-13). Internally, positions count from the SYN as usual. [`Session`]
-//! converts them to wire values.
+//! *Multipath TCP.* Data in the SYN precedes both sequence spaces of a mapping: the byte after it has DSN IDSN + 1
+//! and SSN 1 (docs/spec, cap-12 and cap-13). Internally, positions count from the SYN as usual. [`Session`] converts
+//! them to wire values.
 //!
 //! *One SYN.* A connection whose SYN carried data is not tried over several paths at once: each of those SYNs
 //! would open a connection of its own at the server, and the data might be processed twice
@@ -38,13 +38,13 @@ pub(crate) struct FastOpenVerdict {
 /// Fast Open of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FastOpening {
-    /// Client: the first SYN was built, with Fast Open or without.
+    /// Client: the first SYN was built, with or without Fast Open.
     planned: bool,
     /// Option of our SYN or SYN/ACK.
     option: Option<FastOpenOption>,
     /// Client: bytes of data in the SYN.
     carried: u64,
-    /// Server: the application got the connection before the third ACK.
+    /// Server: the connection was passed to the application before the third ACK.
     early: bool,
 }
 
@@ -54,17 +54,17 @@ impl UnusedState for FastOpening {
 }
 
 impl FastOpening {
-    /// Client: fixes the first SYN, with this option and number of bytes.
+    /// Client: fixes the content of the first SYN: this option and number of data bytes.
     pub(super) const fn plan_syn(&mut self, option: Option<FastOpenOption>, carried: u64) {
         (self.planned, self.option, self.carried) = (true, option, carried);
     }
 
-    /// Client: the first SYN is fixed, too late for Fast Open.
+    /// Client: true if the first SYN is fixed, so that Fast Open is no longer possible.
     pub(super) const fn is_planned(&self) -> bool {
         self.planned
     }
 
-    /// Client: the SYN used Fast Open.
+    /// Client: true if the SYN used Fast Open.
     pub(super) const fn was_tried(&self) -> bool {
         self.option.is_some() || self.carried > 0
     }
@@ -79,12 +79,12 @@ impl FastOpening {
         self.carried
     }
 
-    /// Server: sets the answer to the SYN.
+    /// Server: sets the Fast Open answer to the SYN.
     pub(super) const fn answer(&mut self, verdict: FastOpenVerdict) {
         (self.option, self.early) = (verdict.answer, verdict.opens);
     }
 
-    /// Server: the application has had the connection since the SYN.
+    /// Server: true if the SYN already passed the connection to the application.
     pub(super) const fn is_early(&self) -> bool {
         self.early
     }

@@ -1,5 +1,5 @@
-//! Fast Open's part in the first handshake (RFC 7413, RFC 8684 appendix B). Its course is described in
-//! `connection/fast_open.rs`.
+//! Fast Open in the first handshake (RFC 7413, RFC 8684 appendix B). `connection/fast_open.rs` describes the
+//! exchange.
 
 use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::Instant;
@@ -17,7 +17,7 @@ use crate::subflow::DEFAULT_MSS;
 use crate::tables::Context;
 use crate::tables::fast_open_memory::{Answer, Plan, syn_room};
 
-/// Parts of a connection that data of the first SYN concerns.
+/// Parts of a connection that handle data of the first SYN.
 pub(super) struct FastOpenHandshake<'a> {
     pub(super) config: &'a ConnectionConfig,
     pub(super) session: &'a mut Session,
@@ -37,7 +37,8 @@ pub(super) struct SynDataAck {
 }
 
 impl FastOpenHandshake<'_> {
-    /// Client: selects the Fast Open part of the first SYN. `options` are the other options, without TCP's own.
+    /// Client: selects the Fast Open part of the first SYN. `options` are the other options of the SYN, without those
+    /// of TCP itself.
     pub(super) fn plan_fast_open(
         &mut self,
         cx: &mut Context<'_>,
@@ -96,7 +97,7 @@ impl FastOpenHandshake<'_> {
         let Some(subflow) = self.paths.get(id) else { return };
         let path = subflow.path();
         let repeated = subflow.tcp().syns_sent() > 1;
-        // A repeated SYN may have been sent without the offer.
+        // A repeated SYN may not have offered Multipath TCP.
         let speaks = mp_capable(segment).is_some();
         let multipath = (speaks || self.session.is_offered() && !repeated).then_some(speaks);
         let answer = Answer {
@@ -110,8 +111,8 @@ impl FastOpenHandshake<'_> {
         cx.fast_opens.on_answer(cx.now, path.addresses(), &answer);
     }
 
-    /// Client: settles the SYN's data once the first subflow is established: it was accepted, or is sent again first.
-    /// Returns the acknowledgment of its data in Multipath TCP.
+    /// Client: handles the SYN's data once the first subflow is established: either it was accepted, or it is sent
+    /// again first. Returns the acknowledgment of its data in Multipath TCP.
     pub(super) fn settle_fast_open(&mut self, now: Instant, id: SubflowId) -> Option<SynDataAck> {
         let answered = self.paths.get(id).and_then(|subflow| subflow.tcp().syn_data_answer());
         let (taken, rest) = answered?;
@@ -129,7 +130,7 @@ impl FastOpenHandshake<'_> {
         self.session.is_multipath().then_some(SynDataAck { to: Dsn(taken), window })
     }
 
-    /// Server: takes data of the SYN that opened the connection. Data beyond the window comes again.
+    /// Server: takes data of the SYN that opened the connection. The client repeats data beyond the window.
     pub(super) fn take_first_data(&mut self, id: SubflowId, payload: &[u8]) {
         let len = payload.len() as u64;
         if payload.is_empty() || len > self.receiver.window() {

@@ -1,19 +1,18 @@
 //! Sender of repairs: sums of data in flight, from which the peer recovers losses.
 //!
-//! *Place.* A repair is payload of a subflow, mapped by a REPAIR option instead of a DSS: bytes of
-//! the subflow that are not bytes of the stream. To TCP, and to every middlebox that knows only
-//! TCP, it is a segment like any other: in sequence, congestion-controlled, acknowledged. It uses
-//! none of the peer's receive window, which is counted in data sequence numbers.
+//! *Format.* A repair is payload of a subflow, mapped by a REPAIR option instead of a DSS: bytes of the subflow that
+//! are not bytes of the stream. To TCP, and to every middlebox that knows only TCP, it is a segment like any other:
+//! in sequence, congestion-controlled, acknowledged. It uses none of the peer's receive window, which is counted in
+//! data sequence numbers.
 //!
 //! *Loss.* The subflow retransmits it unchanged. Nothing else is allowed: a middlebox that stores the data it has
-//! seen (a normalizer) must see the same bytes again, and the position cannot be skipped. The sum is kept until it
-//! is acknowledged, because it could not be recomputed once its data is gone. This costs one segment on that path
-//! and causes no delay: the peer takes data behind a hole of the subflow at once (`receiver.rs`).
+//! seen (a normalizer) must see the same bytes again, and the position cannot be skipped. The sum is kept until it is
+//! acknowledged, because it could not be recomputed once its data is gone. This costs one segment on that path and
+//! causes no delay: the peer immediately uses data behind a hole of the subflow (`receiver.rs`).
 //!
-//! *Exclusions.* No repairs are sent before the peer agreed; in plain TCP; beyond 2^31 bytes in two minutes (the
-//! 32 bits of DSN in the option would be ambiguous); and with too many of them unacknowledged. They stop for good
-//! once the peer reset a subflow with a repair in flight: a middlebox on that path may pass HELLO and remove
-//! REPAIR.
+//! *Exclusions.* No repairs are sent before the peer has agreed, in plain TCP, beyond 2^31 bytes in two minutes (the
+//! option's 32-bit DSN would be ambiguous), or while too many are unacknowledged. They stop permanently when the peer
+//! resets a subflow with a repair in flight, because a middlebox on that path may pass HELLO but remove REPAIR.
 
 use marline_policy::{DataRange, Dsn, SentSegment, Ssn};
 use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};
@@ -30,9 +29,9 @@ const MAX_KEPT: usize = 128 * 1024;
 /// Sender state of repairs.
 #[derive(Debug, Default)]
 pub(super) struct RepairTx {
-    /// A middlebox on the path interferes with repairs.
+    /// Repairs are off, because a middlebox may interfere with them.
     refused: bool,
-    /// The last repair: overlapping ones use other rows.
+    /// The last repair. Repairs that overlap it use other rows.
     last: Option<Repair>,
     /// Scratch buffer for the data of a sum.
     data: Vec<u8>,
@@ -43,13 +42,13 @@ impl RepairTx {
         self.refused
     }
 
-    /// Stops repairs: a middlebox may pass HELLO and remove REPAIR.
+    /// Stops repairs, because a middlebox may pass HELLO but remove REPAIR.
     pub(super) const fn refuse(&mut self) {
         self.refused = true;
     }
 
     /// Next repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept` bytes of
-    /// repairs. A symbol is as long as the longest segment, or an equal part of it that fits.
+    /// repairs. The repair is as long as the longest segment, or an equal part of that which fits.
     pub(super) fn next(
         &self,
         range: DataRange,
@@ -85,7 +84,7 @@ impl RepairTx {
 /// A repair sent on a subflow.
 #[derive(Debug)]
 pub(super) struct SentRepair {
-    /// Position on the subflow.
+    /// Position of the first byte on the subflow.
     start: Ssn,
     repair: Repair,
     checksum: Option<u16>,

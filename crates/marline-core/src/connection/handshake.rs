@@ -14,7 +14,7 @@
 //!   ACK      MP_JOIN(HMAC-A)            ->           repeated until the fourth ACK
 //!                                       <-  ACK      data may go both ways
 //! ```
-//! Without MP_CAPABLE the connection continues as plain TCP. A wrong HMAC ends the subflow with a RST, never the
+//! Without MP_CAPABLE the connection continues as plain TCP. A wrong HMAC ends the subflow with a RST, but never the
 //! connection.
 
 use marline_wire::TcpSegment;
@@ -38,12 +38,12 @@ pub(crate) fn mp_capable(segment: &TcpSegment<'_>) -> Option<MpCapable> {
     })
 }
 
-/// Usable: our version, no unknown extension, the only defined hash.
+/// True if the option has our version, no unknown extension, and the only defined hash.
 const fn is_usable(capable: &MpCapable) -> bool {
     capable.version == 1 && !capable.extensibility && capable.hmac_sha256
 }
 
-/// A SYN that offers our version or a higher one. A higher version is answered with ours, which the peer can
+/// True for a SYN that offers our version or a higher one. A higher version is answered with ours, which the peer can
 /// accept or reject.
 pub(crate) fn offers_multipath(capable: &MpCapable) -> bool {
     let ours = MpCapable { version: capable.version.min(1), ..*capable };
@@ -59,7 +59,7 @@ pub(super) fn capable_syn_ack(segment: &TcpSegment<'_>) -> Option<(MpCapable, u6
     }
 }
 
-/// Both keys, the client's first, of a third ACK or of the first data instead of it.
+/// Both keys, the client's first, from a third ACK, or from the first data if it arrives instead.
 pub(super) fn capable_keys(segment: &TcpSegment<'_>) -> Option<(u64, u64)> {
     let capable = mp_capable(segment).filter(is_usable)?;
     match capable.form {

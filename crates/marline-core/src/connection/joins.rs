@@ -34,9 +34,9 @@ pub(super) struct Joins<'a> {
 pub(super) enum JoinCheck {
     /// TCP processes the segment.
     Pass,
-    /// As `Pass`, and the server proved that it has both keys.
+    /// Like `Pass`. The server also proved that it has both keys.
     Proven,
-    /// As `Pass`: the peer accepted a Fast JOIN, with this DATA_ACK.
+    /// Like `Pass`. The peer also accepted a Fast JOIN, with this DATA_ACK.
     ProvenFast(Option<DataAck>),
     /// The segment must not reach TCP.
     Drop,
@@ -105,13 +105,13 @@ impl Joins<'_> {
         }
         let Some(subflow) = self.paths.get(id) else { return JoinCheck::Drop };
         // Only a peer that received our SYN/ACK may be judged by its HMAC; otherwise an attacker could end another
-        // host's join. Data that overtook the third ACK is dropped, too, and comes again.
+        // host's join. Data that overtook the third ACK is also dropped, and the peer repeats it.
         let (header, tcp) = (&segment.header, subflow.tcp());
         if header.ack != tcp.to_wire(Ssn(1)) || header.seq != tcp.peer_to_wire(Ssn(1)) {
             return JoinCheck::Drop;
         }
         let Some(MpJoin::Ack { hmac }) = mp_join(segment) else {
-            // An ACK that completes the handshake without any option lost it on the path.
+            // If an ACK without any option completes the handshake, the option was removed on the path.
             let lost = !segment.options.has_mptcp();
             return if lost { JoinCheck::Reset(reason::MIDDLEBOX) } else { JoinCheck::Drop };
         };

@@ -16,7 +16,7 @@ use crate::crypto::{
 pub(super) struct Keys {
     local: Key,
     local_token: Token,
-    /// Wire DSN of our first byte: IDSN + 1, minus the bytes of the SYN.
+    /// Wire DSN of our first byte: IDSN + 1, minus the data bytes in the SYN.
     local_first: u64,
     remote: Option<Key>,
     remote_token: Token,
@@ -57,17 +57,17 @@ impl Keys {
         self.local_first = self.local_first.wrapping_sub(bytes);
     }
 
-    /// Sets the corresponding number for the peer's stream, once its key is known.
+    /// Like [`skip_local`](Self::skip_local), for the peer's stream, once its key is known.
     pub(super) const fn skip_remote(&mut self, bytes: u64) {
         self.remote_first = self.remote_first.wrapping_sub(bytes);
     }
 
-    /// Token by which the peer names the connection.
+    /// Token with which the peer identifies the connection.
     pub(super) const fn local_token(&self) -> Token {
         self.local_token
     }
 
-    /// Token by which we name the connection to the peer.
+    /// Token with which we identify the connection to the peer.
     pub(super) const fn remote_token(&self) -> Token {
         self.remote_token
     }

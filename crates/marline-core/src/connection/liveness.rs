@@ -1,10 +1,10 @@
 //! Liveness detection for silent paths: the receive timer, the keepalives of a lone idle subflow,
 //! and the probes of a client that waits for data.
 //!
-//! The first two run only on the client, and only while a local address is up that no subflow uses: a verdict is a
-//! request to open that one. The path manager decides which path is opened, if any
-//! ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core does what needs no decision: the subflow
-//! counts as silent until a segment is received on it, so that requests, too, are sent on the new one.
+//! The first two run only on the client, and only while an unused local address is up: a verdict requests a subflow
+//! from that address. The path manager decides which path is opened, if any
+//! ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core acts only where no decision is needed: the
+//! subflow counts as silent until a segment is received on it, so that requests are also sent on the new one.
 
 use marline_policy::{Dsn, SubflowId};
 use marline_time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::receive_probes::ProbeTimer;
 use crate::on_demand::UnusedState;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 
-/// Keepalives on the lone subflow since it was last heard.
+/// Keepalives on the lone subflow since a segment last arrived on it.
 #[derive(Copy, Clone, Debug)]
 struct Keepalive {
     /// Time of the last keepalive, or of the last verdict.
@@ -31,12 +31,12 @@ pub(super) struct KeepaliveDue {
     unanswered: u32,
 }
 
-/// Data of a received segment.
+/// Contribution of a received segment to the stream.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Content {
     /// First missing byte of the stream after it.
     pub(super) next: Dsn,
-    /// The data was in order.
+    /// The first missing byte advanced.
     pub(super) moved: bool,
     /// End of data that the peer marked as the last.
     pub(super) marked: Option<Dsn>,
@@ -48,9 +48,9 @@ pub(super) struct Liveness {
     clock: ReceiveClock,
     /// End of the newest data that the peer mapped, received or not.
     announced: Dsn,
-    /// Position from which the peer marks its last data: data sent before the agreement has no mark.
+    /// Position from which on the peer marks its last data. Data sent before the agreement has no mark.
     marked_from: Option<Dsn>,
-    /// Subflow that brought data last.
+    /// Subflow on which data last arrived.
     last_data_subflow: Option<SubflowId>,
     keepalive: Option<Keepalive>,
     probes: ProbeTimer,
@@ -73,7 +73,7 @@ impl Liveness {
         self.last_data_subflow = self.last_data_subflow.filter(|by| *by != id);
     }
 
-    /// Subflow that brought data last.
+    /// Subflow on which data last arrived.
     pub(super) const fn last_data_subflow(&self) -> Option<SubflowId> {
         self.last_data_subflow
     }
@@ -82,19 +82,20 @@ impl Liveness {
         self.marked_from.is_some()
     }
 
-    /// Records the peer's agreement to mark its last data. `missing` bytes after `next` are known to be sent
-    /// before and have no mark.
+    /// Records the peer's agreement to mark its last data. `missing` bytes after `next` were sent before the
+    /// agreement and have no mark.
     pub(super) fn note_agreement(&mut self, next: Dsn, missing: u64) {
         let known = self.announced.max(next);
         self.marked_from = Some(known.max(next.plus(missing)));
     }
 
-    /// Silence is meaningful by itself: the newest data was sent by a peer that marks its last data.
+    /// True if silence alone is meaningful, because the peer sent the newest data after it agreed to mark its last
+    /// data.
     fn is_silence_meaningful(&self) -> bool {
         self.marked_from.is_some_and(|from| self.announced > from)
     }
 
-    /// Records data mapped by the peer up to `mapped`; all data before `next` is here.
+    /// Records data mapped by the peer up to `mapped`; all data before `next` has arrived.
     pub(super) fn note_announced(&mut self, next: Dsn, mapped: Option<Dsn>) {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
@@ -162,12 +163,12 @@ impl Liveness {
         self.clock.next_timeout()
     }
 
-    /// Time since which the receive timer waits.
+    /// Time at which the receive timer started to wait.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         self.clock.started_at()
     }
 
-    /// Handles the receive timer. `shut`: our own window is shut, so the silence is our fault.
+    /// Handles the receive timer. `shut` is true if our own window is shut, which explains the silence.
     pub(super) fn on_clock(
         &mut self,
         now: Instant,
@@ -196,8 +197,8 @@ impl Liveness {
         }
     }
 
-    /// Handles a due keepalive. `true`: another keepalive is sent. `false`: the subflow counts as silent. If no
-    /// other subflow is opened then, keepalives restart after another wait.
+    /// Handles a due keepalive. Returns true to send another keepalive, and false if the subflow now counts as
+    /// silent. If no other subflow is then opened, keepalives restart after another wait.
     pub(super) fn on_keepalive(
         &mut self,
         now: Instant,
@@ -213,7 +214,7 @@ impl Liveness {
         asks
     }
 
-    /// Starts receive probes: data may come.
+    /// Starts receive probes, because data may arrive.
     pub(super) fn begin_probes(&mut self, now: Instant, probes: ReceiveProbes) {
         self.probes.start(now, probes);
     }

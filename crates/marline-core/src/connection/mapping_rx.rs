@@ -1,14 +1,13 @@
 //! Data sequence mappings received on one subflow (RFC 8684 section 3.3.1).
 //!
-//! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments, may be
-//! announced again with each of them, and never changes. Adjacent mappings that are contiguous in both spaces are
-//! merged, so that a stream behind a hole needs memory only for its jumps. With checksums on, bytes wait until
-//! their whole mapping is received and verified. A mapping of one segment (as Marline sends them) is verified in
-//! place.
+//! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments, may be announced
+//! again with each of them, and never changes. Adjacent mappings that are contiguous in both spaces are merged, so
+//! that a stream behind a hole needs memory only for its discontinuities. With checksums on, bytes wait until their
+//! whole mapping is received and verified. A mapping of one segment (as Marline sends them) is verified in place.
 //!
-//! When a checksum fails on the only subflow, that mapping and all following data is kept unverified: subflow ACKs
-//! have covered it, so the peer will not send it again. The peer's infinite mapping, or its MP_FAIL in answer to
-//! ours, confirms that these bytes continue the stream (section 3.7).
+//! When a checksum fails on the only subflow, the data of that mapping and all following data are kept unverified:
+//! the subflow has acknowledged them, so the peer will not send them again. The peer's infinite mapping, or its
+//! MP_FAIL in answer to ours, confirms that these bytes continue the stream (section 3.7).
 
 use std::collections::VecDeque;
 
@@ -30,7 +29,7 @@ pub(crate) struct RxMapping {
     pub(crate) dsn: Dsn,
     /// DSN covered by the checksum: all 64 bits of the wire.
     pub(crate) wire_dsn: u64,
-    /// Difference between the position on the subflow and the SSN covered by the checksum: data of a SYN.
+    /// Difference between the position on the subflow and the SSN covered by the checksum, due to data in a SYN.
     pub(crate) unmapped: u16,
     /// Length covered by the checksum, including a DATA_FIN.
     pub(crate) wire_len: u16,
@@ -89,7 +88,7 @@ pub(crate) enum MappingError {
     Unmapped,
     /// The DSS checksum of the mapping that starts here does not match.
     BadChecksum(Dsn),
-    /// More bytes behind a failed mapping than any window allowed.
+    /// More bytes follow a failed mapping than any window allowed.
     Overflow,
 }
 
@@ -107,13 +106,13 @@ pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
     limit: u32,
-    /// Ranges that lost their mapping on the path.
+    /// Ranges whose mapping was removed on the path.
     torn: TornRanges,
     /// Limit on bytes kept behind a failed mapping.
     max_kept: u32,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: OnDemand<Vec<u8>>,
-    /// Point of an infinite mapping (or plain TCP). Boxed, because few connections have it.
+    /// Start of an infinite mapping (or of plain TCP). Boxed, because few connections have it.
     infinite: Option<Box<(Ssn, Dsn)>>,
     failed: Option<Box<FailedMapping>>,
     /// Complete repairs.
@@ -134,8 +133,8 @@ impl MappingRx {
         }
     }
 
-    /// Sets an infinite mapping: positions map one to one by this point, before and after it; mappings that end
-    /// before it stay. After a failed checksum the first kept byte is the point, because a middlebox that changed
+    /// Sets an infinite mapping: positions before and after this point map one to one, except that mappings that end
+    /// before it stay. After a failed checksum, the point is the first kept byte, because a middlebox that changed
     /// lengths has made the peer's positions differ from ours. Returns kept bytes to be delivered.
     pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) -> Option<(Dsn, Vec<u8>)> {
         if let Some(failed) = self.failed.take() {
@@ -143,7 +142,7 @@ impl MappingRx {
             return Some((failed.dsn, failed.bytes));
         }
         self.infinite = Some(Box::new((ssn, dsn)));
-        // Of merged mappings, the part before the point stays.
+        // The part of a merged mapping before the point stays.
         let whole = |m: &RxMapping| m.checksum.is_some() || m.coded.is_some();
         let spans = |m: &RxMapping| m.ssn < ssn && ssn < m.end() && !whole(m);
         if let Some(mapping) = self.announced.iter_mut().find(|m| spans(m)) {
@@ -155,7 +154,7 @@ impl MappingRx {
         waiting.filter(|(_, bytes)| !bytes.is_empty())
     }
 
-    /// Bytes at this position have a place in the stream, now or later.
+    /// True if bytes at this position have a stream position, now or later.
     pub(crate) fn covers(&self, ssn: Ssn) -> bool {
         let mapped = self.announced.front().is_some_and(|m| m.ssn <= ssn);
         mapped || self.infinite.is_some() || self.failed.is_some()
@@ -177,12 +176,12 @@ impl MappingRx {
         places
     }
 
-    /// The next mapping covers all positions from `start` to `end`.
+    /// True if the next mapping covers all positions from `start` to `end`.
     pub(crate) fn maps(&self, start: Ssn, end: Ssn) -> bool {
         self.announced.front().is_some_and(|m| m.ssn <= start && end <= m.end())
     }
 
-    /// A position from `start` to `end` is neither mapped nor torn nor kept behind a failed mapping.
+    /// True if some position from `start` to `end` is neither mapped nor torn nor kept behind a failed mapping.
     pub(crate) fn lacks_mapping(&self, start: Ssn, end: Ssn) -> bool {
         if self.infinite.is_some() || self.failed.is_some() {
             return false;
@@ -202,7 +201,7 @@ impl MappingRx {
         false
     }
 
-    /// The last bytes before `delivered` were discarded, or wait for the rest of their mapping.
+    /// True if the last bytes before `delivered` were discarded or wait for the rest of their mapping.
     pub(crate) fn has_torn_end(&self, delivered: Ssn) -> bool {
         self.torn.len_at(Ssn(delivered.0.saturating_sub(1))) > 0 || !self.waiting.is_empty()
     }
@@ -223,7 +222,7 @@ impl MappingRx {
         self.failed.as_ref().map(|failed| failed.dsn)
     }
 
-    /// All mappings of bytes to come match plain TCP.
+    /// True if all mappings of bytes that have not arrived match plain TCP.
     pub(crate) fn expects_plain(&self) -> bool {
         let plain = |m: &RxMapping| m.coded.is_none() && m.dsn.0 + 1 == m.ssn.0;
         self.announced.iter().all(plain)
@@ -233,7 +232,7 @@ impl MappingRx {
         self.infinite.is_some()
     }
 
-    /// Plain TCP from the first byte of the subflow on.
+    /// True if plain TCP applies from the first byte of the subflow on.
     pub(crate) fn is_plain_from_start(&self) -> bool {
         self.infinite.as_deref() == Some(&(Ssn(1), Dsn(0)))
     }
@@ -279,8 +278,8 @@ impl MappingRx {
         self.announced.reserve_exact(1);
     }
 
-    /// Adds a mapping whose first bytes were already passed without it. The rest is useful, unless only the whole
-    /// mapping can be verified.
+    /// Adds a mapping whose first bytes were already processed without it. The rest is useful unless the mapping can
+    /// be verified only as a whole.
     fn announce_rest(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
         let begins_torn = self.torn.covers(new.ssn) && self.torn.covers(delivered);
         if !begins_torn {
@@ -300,8 +299,8 @@ impl MappingRx {
         self.announce(rest, delivered)
     }
 
-    /// Records a received segment, after its mapping. `mapped`: it had one. Unmapped bytes of a partly mapped
-    /// segment are torn. Returns true if there are any.
+    /// Records a received segment, after its mapping. `mapped` is true if it had one. Unmapped bytes of a partly
+    /// mapped segment are torn. Returns true if there are any.
     pub(crate) fn note_segment(
         &mut self,
         start: Ssn,
@@ -482,8 +481,8 @@ impl MappingRx {
         self.repairs.if_used().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Delivers bytes behind a hole of the subflow, which will come again in order, as far as they are mapped
-    /// already. With checksums only whole mappings are delivered.
+    /// Delivers bytes behind a hole of the subflow as far as they are already mapped. They will be processed again in
+    /// order. With checksums only whole mappings are delivered.
     pub(crate) fn peek(&mut self, ssn: Ssn, bytes: &[u8], deliver: &mut dyn FnMut(Dsn, &[u8])) {
         if self.failed.is_some() || self.infinite.is_some() {
             return;

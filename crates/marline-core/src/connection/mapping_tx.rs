@@ -1,5 +1,5 @@
-//! Mappings sent: every byte handed to a subflow and not DATA_ACKed, with the set of subflows that sent it.
-//! Schedulers read it as [`MappingIndex`]; it is the basis of redundancy and reinjection.
+//! Sent mappings: every byte that was assigned to a subflow and is not DATA_ACKed, with the set of subflows that sent
+//! it. Schedulers read them as a [`MappingIndex`], the basis of redundancy and reinjection.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub(crate) struct MappingTx {
 }
 
 impl MappingTx {
-    /// One past the newest byte handed to any subflow.
+    /// One past the newest byte assigned to any subflow.
     pub(crate) fn end(&self) -> Dsn {
         self.entries.back().map_or(self.start, |e| e.end)
     }
@@ -51,7 +51,7 @@ impl MappingTx {
         self.entries.reserve_exact(1);
     }
 
-    /// Adds a subflow that repeats data.
+    /// Adds a subflow on which data is repeated.
     pub(crate) fn add(&mut self, range: DataRange, on: SubflowId) {
         let range = range.intersection(&DataRange::new(self.start, self.end()));
         if range.is_empty() {
@@ -78,9 +78,9 @@ impl MappingTx {
         self.deliver_head(last, range.end);
     }
 
-    /// Marks the part of the entry at `index` before `end` as delivered. ACKs cover a segment or two, while a
-    /// mapping covers a dozen. So the delivered entry before it is extended if there is one, and no entry is
-    /// inserted for each ACK.
+    /// Marks the part of the entry at `index` before `end` as delivered. An ACK covers a segment or two, while a
+    /// mapping covers a dozen. So a delivered entry before this one is extended instead of inserting an entry for
+    /// each ACK.
     fn deliver_head(&mut self, index: usize, end: Dsn) {
         let start = self.start_of(index);
         let Some(entry) = self.entries.get(index).copied() else { return };
@@ -96,7 +96,7 @@ impl MappingTx {
         }
     }
 
-    /// The peer has everything before `to`.
+    /// Removes all data before `to`, which the peer has received.
     pub(crate) fn ack(&mut self, to: Dsn) {
         while self.entries.front().is_some_and(|e| e.end <= to) {
             self.entries.pop_front();
@@ -139,7 +139,7 @@ impl MappingTx {
         })
     }
 
-    /// Parts of the first `count` segments of `range`, with separate mappings or a shared one.
+    /// Parts of the first `count` segments of `range`, whether they have separate mappings or share one.
     pub(crate) fn segments(
         &self,
         range: DataRange,
@@ -159,7 +159,7 @@ impl MappingTx {
         })
     }
 
-    /// First part of `range` carried by the same subflows, across mapping boundaries; enough of it for a segment.
+    /// First part of `range` that one set of subflows carried, across mapping boundaries; long enough for a segment.
     pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
         let mut parts = self.parts(range).take(RUN);
         let mut run = parts.next()?;
@@ -211,13 +211,13 @@ impl MappingIndex for MappingTx {
         let first = self.index_of(from);
         let offset = self.entries.range(first..).position(|e| !e.carried_by.contains(subflow))?;
         let start = self.mapping(first + offset)?.range.start.max(from);
-        // Segments on another subflow have other boundaries, and one that ended with an entry would leave a small
-        // rest.
+        // Segment boundaries differ between subflows, so ending a segment where an entry ends would leave a small
+        // remainder.
         self.run(DataRange::new(start, self.end()))
     }
 
     fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
-        // The entry that contains the byte before, if there is one.
+        // The entry that contains the byte before `before`, if there is one.
         let end = self.entries.partition_point(|e| e.end < before).saturating_add(1);
         let end = end.min(self.entries.len());
         let index = self.entries.range(..end).rposition(|e| !e.carried_by.contains(subflow))?;
@@ -279,7 +279,7 @@ mod tests {
             .parts(range(0, 1_100))
             .map(|m| (m.range.start.0, m.range.end.0, m.delivered))
             .collect();
-        // The last piece of a mapping is its rest.
+        // The last piece of a mapping is its remainder.
         let expected = [
             (0, 200, false),
             (200, 980, true),

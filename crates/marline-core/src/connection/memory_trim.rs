@@ -23,7 +23,7 @@ impl MemoryTrim {
         self.due_at.get_or_insert(now + IDLE);
     }
 
-    /// Data was transferred within this time.
+    /// True if data was transferred within this time.
     pub(super) fn was_busy_within(&self, now: Instant, time: Duration) -> bool {
         self.due_at.is_some() && now.since(self.busy_at) <= time
     }
@@ -32,7 +32,7 @@ impl MemoryTrim {
         self.due_at
     }
 
-    /// The connection was idle for long enough.
+    /// True if the connection has been idle for long enough.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         if self.due_at.is_none_or(|at| at > now) {
             return false;

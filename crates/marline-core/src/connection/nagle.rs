@@ -1,9 +1,8 @@
-//! Nagle's algorithm and its variants: conditions for sending less than a full segment, and the
-//! limits on its contents.
+//! Nagle's algorithm and its variants: conditions for sending less than a full segment, and limits on its content.
 //!
-//! By default written data is sent at once, in as few segments as possible. Three options change that: waiting for
-//! more data ([`Hold`]), keeping records apart (no segment has bytes of two, so that a lost one delays no other
-//! record), and limiting unsent bytes in the buffer ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). A
+//! By default, written data is sent immediately, in as few segments as possible. Three options change that: waiting
+//! for more data ([`Hold`]), keeping records apart (no segment has bytes of two records, so that a lost segment
+//! delays only one), and limiting unsent bytes in the buffer ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). A
 //! fourth option ends the connection if data stays unacknowledged for too long
 //! ([`UserTimeout`](crate::SocketOption::UserTimeout)).
 
@@ -25,11 +24,11 @@ enum Release {
     None,
     /// An ACK was received.
     OnAck,
-    /// The hold time has passed: sent with PSH.
+    /// The hold time has passed. The segment is sent with PSH.
     Overdue,
 }
 
-/// Time that a sender waits for more than a small part of the peer's window when nothing is in flight: the
+/// How long a sender with nothing in flight waits until more than a small part of the peer's window is available: the
 /// retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
 const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -39,11 +38,11 @@ enum WindowWait {
     #[default]
     No,
     Until(Instant),
-    /// The wait is over: the available window is used.
+    /// The wait is over, and the available window is used.
     Over,
 }
 
-/// Settings and the state that follows from them.
+/// Settings of Nagle's algorithm and its variants, and the state that they need.
 #[derive(Debug, Default)]
 pub(super) struct Nagle {
     /// A partial segment waits while data is in flight.
@@ -141,7 +140,7 @@ impl Nagle {
         }
     }
 
-    /// True if the last bytes, fewer than a segment, wait for more, for an RTO at most.
+    /// True if the last bytes, fewer than a segment, should wait for more data, at most for an RTO.
     pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
         if self.hold == Hold::No || self.release != Release::None {
             return false;
@@ -150,14 +149,15 @@ impl Nagle {
         true
     }
 
-    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them at once.
+    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them immediately.
     pub(super) fn take_release(&mut self) -> bool {
         self.stop_holding();
         let release = core::mem::take(&mut self.release);
         self.hold != Hold::MoreFollows || release == Release::Overdue
     }
 
-    /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
+    /// Called when only a small part of the peer's window is left. Returns true while the sender should wait for
+    /// more.
     pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
         let limits = &mut *self.limits;
         if limits.window_wait == WindowWait::No {
@@ -174,7 +174,7 @@ impl Nagle {
         }
     }
 
-    /// Handles an acknowledgment up to `una`. `waits`: there is unsent data.
+    /// Handles an acknowledgment up to `una`. `waits` is true if there is unsent data.
     pub(super) fn on_ack(&mut self, una: Dsn, waits: bool) {
         if self.hold == Hold::MoreFollows && waits {
             self.release = Release::OnAck;
@@ -195,7 +195,7 @@ impl Nagle {
         }
     }
 
-    /// Number of `len` bytes that may be written now within the limit on unsent data.
+    /// How many of `len` bytes may be written now within the limit on unsent data.
     pub(super) fn writable_bytes(&self, len: usize, unsent: u64) -> usize {
         self.limits
             .get_used()
@@ -203,12 +203,12 @@ impl Nagle {
             .map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
     }
 
-    /// The amount of unsent data allows to notify a blocked writer.
+    /// True if the amount of unsent data is low enough to notify a blocked writer.
     pub(super) fn is_unsent_low(&self, unsent: u64) -> bool {
         self.limits.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
     }
 
-    /// Writers are limited by unsent data.
+    /// True if unsent data limits writers.
     pub(super) fn limits_unsent(&self) -> bool {
         self.limits.lowat.is_some()
     }
@@ -222,7 +222,7 @@ impl Nagle {
         }
     }
 
-    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    /// Times at which to call [`on_timeout`](Self::on_timeout).
     pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
         let Some(limits) = self.limits.get_used() else { return [None; 3] };
         let window = match limits.window_wait {

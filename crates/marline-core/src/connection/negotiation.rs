@@ -6,12 +6,13 @@
 //!   ACK   HELLO(requested extensions)      ->          repeated with backoff, at most five times
 //!                                          <-   ACK    HELLO(allowed extensions)
 //! ```
-//! HELLO comes after the handshake, never in MP_CAPABLE: it must not give an unaware peer or middlebox a reason to
-//! refuse the connection. Such a peer ignores the option on an ACK that is meaningful without it, the client stops
-//! asking after a while, and the connection uses plain RFC 8684. A server never offers anything unasked.
+//! HELLO is sent after the handshake, never in MP_CAPABLE, so that it gives other peers and middleboxes no reason to
+//! refuse the connection. A peer that does not know it ignores the option on an otherwise ordinary ACK. The client
+//! stops asking after a while, and the connection uses only RFC 8684. A server never offers extensions on its own
+//! initiative.
 //!
-//! HELLO is not authenticated, like MP_PRIO: an attacker who can forge an acceptable segment can do worse.
-//! Extensions that need authentication have their own (Fast JOIN uses an HMAC).
+//! HELLO is not authenticated, like MP_PRIO: an attacker who can forge an acceptable segment can do worse. Extensions
+//! that need authentication provide it themselves (Fast JOIN uses an HMAC).
 
 use marline_policy::Role;
 use marline_time::{Duration, Instant};
@@ -33,7 +34,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Negotiation {
     agreed: Extensions,
     settled: bool,
-    /// HELLOs sent.
+    /// Number of HELLOs sent.
     count: u32,
     repeat_at: Option<Instant>,
 }
@@ -41,7 +42,7 @@ pub(super) struct Negotiation {
 /// Consequences of the peer's HELLO.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct HelloOutcome {
-    /// Extensions that are agreed on from now on.
+    /// Extensions in use from now on, if the negotiation is complete.
     pub(super) settled: Option<Extensions>,
     /// Answer to be sent.
     pub(super) answer: Option<Extensions>,
@@ -76,7 +77,7 @@ impl Negotiation {
         self.agreed
     }
 
-    /// Client: these were requested, and the answer has not arrived yet.
+    /// Client: true if these extensions were requested and the answer has not arrived.
     pub(super) fn awaits_extension_answer(
         &self,
         config: &ConnectionConfig,
@@ -112,7 +113,7 @@ impl Negotiation {
         due && !self.settled
     }
 
-    /// Handles the peer's HELLO. The first one counts.
+    /// Handles the peer's HELLO. Only the first one counts.
     pub(super) fn on_hello(
         &mut self,
         role: Role,

@@ -1,8 +1,8 @@
 //! Opening of subflows, and attempts at the first one over several paths ([`Attempts`]).
 //!
 //! A SYN with MP_CAPABLE does not identify the connection: the client's key is sent with the third ACK. To the
-//! server, SYNs from several addresses are therefore several requests, each answered with a key of its own. The
-//! third ACK turns one of them into a connection, and a RST ends each of the others.
+//! server, SYNs from several addresses are therefore separate requests, each answered with its own key. The third ACK
+//! turns one of them into a connection, and a RST ends each of the others.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::{ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind, Traffic
 /// window, so that no old segment in flight fits into the new window.
 const MIN_ISN_DISTANCE: u32 = 1 << 16;
 
-/// Parts of a connection that a new subflow concerns.
+/// Parts of a connection that are used to open a subflow.
 pub(super) struct Opening<'a> {
     pub(super) id: ConnectionId,
     /// Index in the endpoint's table of connections.
@@ -91,9 +91,9 @@ impl Opening<'_> {
     ) -> Subflow {
         let config = self.subflow_config(cx, path, retries);
         let Start { isn, ts_offset } = cx.start_of(path);
-        // RFC 9293 section 3.6.1: the successor of a connection in TIME-WAIT begins beyond its last sequence
-        // number. The clock-driven initial number already does, unless the old connection was faster than the
-        // clock.
+        // RFC 9293 section 3.6.1: a new connection that replaces one in TIME-WAIT begins beyond its last sequence
+        // number. The clock-driven initial number already satisfies this, unless the old connection sent faster than
+        // the clock runs.
         let first = syn.after.map(|end| end.add(MIN_ISN_DISTANCE));
         let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
         let isn = syn.isn.unwrap_or(isn);
@@ -155,7 +155,7 @@ impl Opening<'_> {
         self.add_subflow(cx, tcp, ends, membership, local.backup)
     }
 
-    /// A client whose first SYN has no answer yet.
+    /// True for a client whose first SYN has not been answered.
     pub(super) fn is_opening(&self) -> bool {
         self.session.is_client()
             && !self.session.is_multipath()
@@ -186,8 +186,8 @@ impl Opening<'_> {
         new.min_by_key(|(start, _)| start.reserve)
     }
 
-    /// Sets the time of the next attempt after one that starts now. `from_reserve`: the current one uses a reserve
-    /// address.
+    /// Sets the time of the next attempt after one that starts now. `from_reserve` is true if the current one uses a
+    /// reserve address.
     pub(super) fn schedule_attempt(&mut self, cx: &Context<'_>, from_reserve: bool) {
         if !self.is_opening() {
             return;
@@ -221,7 +221,7 @@ impl Opening<'_> {
         false
     }
 
-    /// Opens a first subflow between two addresses, in parallel to the unanswered ones.
+    /// Opens a first subflow between two addresses, in parallel with the unanswered ones.
     fn attempt(&mut self, cx: &mut Context<'_>, pair: &JoinAddresses) -> Option<SubflowId> {
         let path = pair.free_path(cx)?;
         let tcp = self.active_subflow(cx, path, SynRetries::first(self.config));
@@ -230,7 +230,7 @@ impl Opening<'_> {
         self.add_subflow(cx, tcp, ends, Membership::Initial, pair.local.backup)
     }
 
-    /// Keeps a SYN/ACK without the option while another path may get one with it. That path is tried now.
+    /// Keeps a SYN/ACK without the option while another path may get one with the option. That path is now tried.
     pub(super) fn keep_plain_answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -264,12 +264,12 @@ impl Opening<'_> {
         true
     }
 
-    /// Another attempt may still be answered with the option.
+    /// True if another attempt may still be answered with the option.
     pub(super) fn awaits_mptcp_answer(&self, id: SubflowId) -> bool {
         self.paths.ids().any(|other| other != id && !self.attempts.is_plain(other))
     }
 
-    /// Releases the kept answer without the option after its deadline, or at once without a time.
+    /// Releases the kept answer without the option after its deadline, or immediately if `now` is `None`.
     pub(super) fn release_kept_answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -283,9 +283,9 @@ impl Opening<'_> {
         Some(kept)
     }
 
-    /// MP_CAPABLE was sent often enough on each path, and no other path is left: retry without it. `id` sends a
-    /// SYN. On carriers that hide options the option is not the cause. On networks where it passed before it is
-    /// unlikely to be the cause, so it is kept twice as long.
+    /// True if the SYN that `id` sends should omit MP_CAPABLE, because the option was sent often enough on each path
+    /// and no other path is left. On carriers that hide options, the option is not the cause. On networks where it
+    /// passed before, it is unlikely to be the cause and is kept twice as long.
     pub(super) fn should_abandon_option(&self, cx: &Context<'_>, id: SubflowId) -> bool {
         if cx.config.capabilities.hides_options() {
             return false;
@@ -303,7 +303,7 @@ impl Opening<'_> {
             && self.paths.iter().all(enough)
     }
 
-    /// Sets the flow id by which the peer wants to be addressed. Only a handshake segment may set it, and only
+    /// Sets the flow id with which the peer wants to be addressed. Only a handshake segment may set it, and only
     /// once: a later one is not from the peer.
     pub(super) fn learn_peer_flow(
         &mut self,
@@ -315,7 +315,7 @@ impl Opening<'_> {
         let subflow = self.paths.get_mut(id).filter(|subflow| subflow.key().peer_flow == 0);
         let Some(subflow) = subflow else { return };
         let flags = segment.header.flags;
-        // A SYN with data (Fast JOIN) is acknowledged together with its data.
+        // The acknowledgment of a SYN with data (Fast JOIN) includes the data.
         let beyond = segment.header.ack.offset_from(subflow.tcp().to_wire(Ssn(1)));
         let answers_syn = flags.contains(TcpFlags::SYN)
             && flags.contains(TcpFlags::ACK)

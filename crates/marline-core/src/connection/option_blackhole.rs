@@ -1,36 +1,38 @@
 //! Detection of an option black hole: a middlebox that drops segments with MPTCP options after the handshake.
 //!
-//! *Problem.* No segment that a client sends after the handshake is answered. If a middlebox drops them for their
-//! options, only plain TCP gets through, and RFC 8684 has no segment without options for this case. If the path is
-//! dead for a moment, falling back would cost the connection all its other paths permanently, without any benefit.
+//! *Problem.* No segment that a client sends after the handshake is answered. If a middlebox drops them because of
+//! their options, only plain TCP gets through, and RFC 8684 defines no segment without options for this case. If the
+//! path is only briefly dead, a fallback would permanently cost the connection all its other paths, without any
+//! benefit.
 //!
 //! *How.* The client probes without options: a segment like a keepalive (RFC 9293 section 3.8.4), one octet before
-//! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent with the
-//! repeated data. An answer shows that the path works and that the repeated data is lost: once by chance, a second
-//! time because of its options. Silence shows that the path is dead, and the data is still repeated with its
-//! options.
+//! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent with the repeated
+//! data. An answer shows that the path works and that the repeated data is lost. The first time this may be chance;
+//! the second time the options are the cause. Silence shows that the path is dead, and the data is still repeated
+//! with its options.
 //!
-//! The retransmission timer does not back off while the peer is heard (`subflow/loss.rs`), so that the third
-//! timeout of a working path comes as early as the second one of a dead path.
+//! The retransmission timer does not back off while segments from the peer arrive (`subflow/loss.rs`), so that the
+//! third timeout of a working path expires as early as the second one of a dead path.
 //!
 //! A Marline server answers such a segment with an ACK without options, so that the answer passes a middlebox that
-//! drops options in that direction. Other servers may answer with options. If those are dropped, only a number of
-//! timeouts that few outages last for leads to plain TCP. If options of an earlier connection passed between the
-//! same addresses, even that does not.
+//! drops options in that direction. Other servers may answer with options. If those are dropped, only more timeouts
+//! than most outages cause lead to plain TCP. If options of an earlier connection passed between these addresses,
+//! even those do not.
 //!
 //! If segments are carried in our own datagrams, middleboxes do not see their options, and none of this applies.
 //!
-//! SYN/ACKs that come again after third ACKs were sent count as an answer without a probe.
+//! SYN/ACKs repeated after third ACKs were sent count as answers without a probe.
 //!
-//! A client that writes nothing yet, and may not join before the server has sent a DSS, probes with its options:
-//! the DATA_ACK that answers the third ACK is not data, and is not retransmitted.
+//! A client that has not written data and may not join before the server has sent a DSS probes with options, because
+//! the server does not retransmit the DATA_ACK that answers the third ACK.
 
 use marline_time::{Duration, Instant};
 
 use super::repeats::Repeats;
 use crate::on_demand::UnusedState;
 
-/// Answers to probes without options, while data with options is not answered, that identify the option black hole.
+/// Number of answers to probes without options, while data with options is not answered, that prove an option black
+/// hole.
 const MIN_ANSWERS: u32 = 2;
 
 /// Consequences of a retransmission timeout of the first data.
@@ -49,13 +51,14 @@ pub(super) enum TimeoutOutcome {
 pub(super) struct OptionBlackhole {
     /// SYN/ACKs received again after our third ACK was sent.
     syn_acks_repeated: u32,
-    /// Timeouts of the first data. The retransmission timer's own count is reset when the peer is heard.
+    /// Timeouts of the first data. The retransmission timer's own count is reset when a segment from the peer
+    /// arrives.
     timeouts: u32,
     /// Time of the last probe without options.
     asked_at: Option<Instant>,
     /// Number of answered probes.
     answers: u32,
-    /// Requests for a DATA_ACK.
+    /// Repeated requests for a DATA_ACK.
     questions: Repeats,
 }
 
@@ -70,7 +73,7 @@ impl UnusedState for OptionBlackhole {
 }
 
 impl OptionBlackhole {
-    /// Counts a SYN/ACK received again after our third ACK. Returns the number of them.
+    /// Counts a SYN/ACK repeated after our third ACK. Returns the total number.
     pub(super) const fn count_repeated_syn_ack(&mut self) -> u32 {
         self.syn_acks_repeated += 1;
         self.syn_acks_repeated
@@ -91,9 +94,9 @@ impl OptionBlackhole {
         self.questions.is_due(now, rto, !busy)
     }
 
-    /// Handles a timeout of the first data. `heard_at`: last segment received on its subflow. `patience`: timeouts
-    /// of a silent path after which a working one has been probed often enough. `passes`: options of an earlier
-    /// connection passed here.
+    /// Handles a timeout of the first data. `heard_at` is the time of the last segment received on its subflow.
+    /// `patience` is the configured number of timeouts; probes start one before it. `passes` is true if options of an
+    /// earlier connection passed here.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -123,12 +126,13 @@ mod tests {
 
     const UP: Instant = Instant::from_millis(50);
 
-    /// Outcomes of timeouts a second apart. The peer is heard half a second after the timeouts with these numbers.
+    /// Outcomes of timeouts a second apart. A segment from the peer arrives half a second after the timeouts with
+    /// these numbers.
     fn outcomes(patience: u32, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         outcomes_where(patience, false, heard_after)
     }
 
-    /// Outcomes with `passes`: options of an earlier connection passed; of twenty timeouts at most.
+    /// Outcomes of at most twenty timeouts. `passes` is true if options of an earlier connection passed.
     fn outcomes_where(patience: u32, passes: bool, heard_after: &[u64]) -> Vec<TimeoutOutcome> {
         let mut blackhole = OptionBlackhole::default();
         let mut outcomes = Vec::new();

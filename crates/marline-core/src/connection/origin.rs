@@ -6,7 +6,7 @@ use super::fast_open::FastOpenVerdict;
 use crate::crypto::Key;
 use crate::{ConnectionId, Ecn, FourTuple};
 
-/// Origin of a connection.
+/// Identity, first path and key of a new connection.
 pub(crate) struct Origin {
     pub(crate) id: ConnectionId,
     pub(crate) slot: u32,
@@ -19,7 +19,7 @@ pub(crate) struct AcceptedSyn<'a> {
     pub(crate) segment: &'a TcpSegment<'a>,
     pub(crate) ecn: Ecn,
     pub(crate) peer_flow: u64,
-    /// End of our sequence space of a previous connection between the same addresses, which was in TIME-WAIT.
+    /// End of our sequence space in a previous connection between these addresses, which was in TIME-WAIT.
     pub(crate) after: Option<SeqNum>,
     /// Prescribed initial sequence number: a cookie.
     pub(crate) isn: Option<SeqNum>,

@@ -21,7 +21,7 @@ use crate::tables::silent_paths::Prober;
 /// Time after the last data transfer during which a connection counts as in use.
 const IN_USE_TIME: Duration = Duration::from_secs(5);
 
-/// Parts of a connection that show whether it waits for a path.
+/// Parts of a connection that show whether it is waiting for a path.
 #[derive(Copy, Clone)]
 pub(super) struct PathProbing<'a> {
     pub(super) id: ConnectionId,
@@ -48,7 +48,7 @@ impl PathProbing<'_> {
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
 
-    /// This connection as the prober of a silent path; `None` if it does not wait for that path.
+    /// How this connection can probe a silent path; `None` if it does not wait for that path.
     pub(super) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         if !self.probes_silent_paths() {
             return None;

@@ -1,5 +1,4 @@
-//! Set of paths: the subflows of a connection, each in a slot, and the addresses between which they
-//! run.
+//! Set of paths: the subflows of a connection, each in a slot, and the addresses that they use.
 
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ use crate::{
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
 /// Time that a peer may take to answer an immediate request.
 const ANSWER_DELAY: Duration = Duration::from_millis(25);
-/// Limit on address pairs whose totals are kept after their subflows ended.
+/// Maximum number of address pairs whose totals are kept after their subflows ended.
 const MAX_KEPT_TOTALS: usize = 32;
 /// Largest number of subflows in a set.
 const MAX_SUBFLOWS: usize = 32;
@@ -136,7 +135,7 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_active)
     }
 
-    /// Subflow in a set that retains most bytes of the stream before `una`, if any does.
+    /// Subflow of the set that retains the most bytes of the stream before `una`, if any does.
     pub(super) fn largest_retainer(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
         let kept = |subflow: &SubflowContext| -> u64 {
             let acked = |s: &&SentSegment| s.dsn.plus(s.payload_len()) <= una;
@@ -147,7 +146,7 @@ impl PathSet {
         keepers.filter(|(kept, _)| *kept > 0).max_by_key(|(kept, _)| *kept).map(|(_, id)| id)
     }
 
-    /// There are usable subflows, and all of them are silent.
+    /// True if there are active subflows and all of them are silent.
     pub(super) fn are_all_silent(&self) -> bool {
         self.active_count() > 0 && self.active().all(|subflow| subflow.health().is_unreachable())
     }
@@ -176,13 +175,13 @@ impl PathSet {
         self.with_ids().find(|(_, subflow)| subflow.is_initial()).map(|(id, _)| id)
     }
 
-    /// The first subflow is the only one, and may carry data.
+    /// True if the first subflow is the only one and may carry data.
     pub(super) fn is_initial_alone(&self) -> bool {
         let mut all = self.iter();
         all.next().is_some_and(|s| s.is_initial() && !s.is_shut()) && all.next().is_none()
     }
 
-    /// A subflow may carry data, now or after its handshake.
+    /// True if a subflow may carry data, now or after its handshake.
     pub(super) fn has_open(&self) -> bool {
         self.iter().any(|subflow| !subflow.is_shut())
     }
@@ -197,7 +196,8 @@ impl PathSet {
         self.active().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
     }
 
-    /// RTO that data-level timers build on: the largest of the usable subflows. `config` has the one for none.
+    /// RTO on which data-level timers are based: the largest of the usable subflows, or that of `config` if there are
+    /// none.
     pub(super) fn largest_rto(&self, config: &ConnectionConfig) -> Duration {
         self.active().map(|s| s.tcp().rto()).max().unwrap_or(config.rtt.initial_rto)
     }
@@ -229,7 +229,7 @@ impl PathSet {
         self.active().map(|s| s.tcp().last_heard_at()).max()
     }
 
-    /// Bytes that all subflows together want to have in flight.
+    /// Total bytes that all subflows could have in flight.
     pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
@@ -253,26 +253,26 @@ impl PathSet {
         soonest.map(|(id, _)| id)
     }
 
-    /// The subflow uses an address kept in reserve for when others fail. Keepalives would keep its cellular radio
-    /// awake, and everything preferred to it has failed.
+    /// True if the subflow uses a reserve address. Keepalives would keep its cellular radio awake, and all preferred
+    /// addresses have failed.
     pub(super) fn is_reserve(&self, subflow: &SubflowContext) -> bool {
         let local = self.addresses.find_local(subflow.local_id());
         local.is_some_and(|local| local.backup)
     }
 
-    /// All usable subflows use reserve addresses.
+    /// True if all usable subflows use reserve addresses.
     pub(super) fn has_only_reserve(&self) -> bool {
         self.active().all(|subflow| self.is_reserve(subflow))
     }
 
-    /// A local address is up that no open subflow uses.
+    /// True if a local address is up that no open subflow uses.
     pub(super) fn has_unopened_address(&self) -> bool {
         let starts_at = |id: AddressId| self.iter().any(|s| s.local_id() == id && !s.is_shut());
         let unopened = |local: &LocalAddress| local.up && local.subflow && !starts_at(local.id);
         self.addresses.local().iter().any(unopened)
     }
 
-    /// Data in flight has a pending acknowledgment.
+    /// True if an acknowledgment of data in flight is pending.
     pub(super) fn has_pending_acks(&self) -> bool {
         self.iter().any(|subflow| subflow.tcp().unacked().next().is_some())
     }
@@ -310,7 +310,7 @@ impl PathSet {
         self.slots.get_mut(usize::from(id.0))?.take()
     }
 
-    /// Number of slots ever used, which is the number of turns of a full round.
+    /// Number of slots ever used, which is the number of turns in a full round.
     pub(super) fn turns(&self) -> usize {
         self.slots.len()
     }
@@ -346,13 +346,13 @@ impl PathSet {
         open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
     }
 
-    /// Bytes that may still wait behind holes of all subflows together: the largest window at most.
+    /// Bytes that may still wait behind holes of all subflows together, limited to the largest window.
     pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
         let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
         window.saturating_sub(held)
     }
 
-    /// The address of this subflow is gone, and another address is up.
+    /// True if the address of this subflow is gone and another address is up.
     pub(super) fn is_cut_off(&self, subflow: &SubflowContext) -> bool {
         let ip = subflow.path().local.ip();
         let is_gone = |local: LocalAddress| {
@@ -372,7 +372,7 @@ impl PathSet {
         }
     }
 
-    /// Announces the window to the peer on the subflow heard last.
+    /// Announces the window to the peer on the subflow that received a segment last.
     pub(super) fn announce_window(&mut self) {
         let latest = self.iter_mut().filter(|subflow| subflow.is_active());
         if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
@@ -395,7 +395,7 @@ impl PathSet {
         self.iter_mut().for_each(|subflow| subflow.reset_with(option));
     }
 
-    /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
+    /// Plain TCP: true if our FIN is acknowledged or the subflow is already gone.
     pub(super) fn is_plain_fin_acked(&self) -> bool {
         let done = |state| {
             matches!(state, SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed)
@@ -413,7 +413,7 @@ impl PathSet {
         self.iter_mut().filter(move |subflow| subflow.path().addresses() == path)
     }
 
-    /// Probes a silent path on the subflows there. `false` if there is none.
+    /// Probes a silent path on its subflows. `false` if it has none.
     pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
         let mut asked = false;
         for subflow in self.members_mut(path) {
@@ -427,7 +427,7 @@ impl PathSet {
         asked
     }
 
-    /// Retries pending transmissions on the subflows of a path. `false` if there is none.
+    /// Retries pending transmissions on the subflows of a path. `false` if it has none.
     pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
         let mut owes = false;
         for subflow in self.members_mut(path) {
@@ -470,7 +470,7 @@ impl PathSet {
         (self.with_ids().map(info).collect(), self.gone.to_vec())
     }
 
-    /// Joins that had received payload have ended.
+    /// True if joins that had received payload have ended.
     pub(super) const fn has_lost_joins(&self) -> bool {
         self.has_lost_joins
     }
@@ -490,11 +490,12 @@ impl PathSet {
 
     /// Adds an ended subflow to the totals of its pair of addresses.
     pub(super) fn remember_totals(&mut self, subflow: &SubflowContext, id: SubflowId) {
-        // A subflow that was never established has no totals, and an attacker could fill the list with such subflows.
+        // A subflow that was never established has no totals; otherwise an attacker could fill the list with such
+        // subflows.
         if !subflow.was_joined() && !subflow.is_initial() {
             return;
         }
-        // Without payload nothing of the stream can be missing, and the peer may have fallen back.
+        // If no payload was received, nothing of the stream can be missing, and the peer may have fallen back.
         self.has_lost_joins |= !subflow.is_initial() && subflow.tcp().rcv_nxt() > Ssn(1);
         let last = subflow.tcp().info(id, subflow.is_backup());
         let same = |g: &SubflowInfo| {

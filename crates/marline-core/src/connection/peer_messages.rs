@@ -12,7 +12,7 @@ use crate::ConnectionConfig;
 use crate::on_demand::OnDemand;
 use crate::tables::Context;
 
-/// Parts of a connection that messages concern.
+/// Parts of a connection that send and handle messages.
 pub(super) struct PeerMessages<'a> {
     pub(super) config: &'a ConnectionConfig,
     pub(super) session: &'a mut Session,

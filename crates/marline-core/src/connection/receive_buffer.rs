@@ -1,13 +1,13 @@
 //! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
 //!
-//! Bytes from all subflows are collected here by DSN. Each byte is written once, at its place; data beyond a hole
-//! is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
-//! reasons. While the application reads at once, the window is twice the bytes read in a round trip, and more
-//! while that grows, so that a sender in slow start is not limited (dynamic right-sizing, Fisk and Feng 2001; the
-//! round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait
+//! Bytes from all subflows are collected here by DSN. Each byte is written once, to its final position; data beyond a
+//! hole is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
+//! reasons. While the application reads without delay, the window is twice the bytes read in a round trip, and larger
+//! while that number grows, so that a sender in slow start is not limited (dynamic right-sizing, Fisk and Feng 2001;
+//! the round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait
 //! behind a hole of a slower path and fill three quarters of the window, it doubles. If memory is short
-//! (`memory.rs`), the edge advances no further than the account allows, but at least to the end of a piece of
-//! a chunk that leaves room for a segment.
+//! (`memory.rs`), the edge advances only as far as the account allows, but at least to the end of a partial chunk
+//! that leaves room for a segment.
 
 use core::num::NonZeroU64;
 
@@ -33,7 +33,7 @@ pub(crate) struct ReceiveBuffer {
     /// Ranges beyond the hole: sorted, disjoint, not touching.
     ranges_beyond: OnDemand<Vec<(u64, u64)>>,
     max_ranges: u32,
-    /// TCP's maximum is 2^30.
+    /// Maximum window in bytes. TCP's maximum is 2^30.
     max_window: u32,
     window: u64,
     /// Highest edge ever advertised.
@@ -48,19 +48,19 @@ pub(crate) struct ReceiveBuffer {
     fin: FinPlace,
     /// All data before the DATA_FIN has been received.
     fin_reached: bool,
-    /// Payload was refused for want of memory, and the window is withdrawn.
+    /// Payload was refused because memory is short, and the window is withdrawn.
     is_withdrawn: bool,
     kept: OnDemand<KeptBytes>,
 }
 
-/// Bytes that are kept after they were read, or kept elsewhere.
+/// Bytes that are kept after they were read, or are held elsewhere.
 #[derive(Debug, Default)]
 struct KeptBytes {
-    /// Bytes held elsewhere that will move here: they use window.
+    /// Bytes held elsewhere that will move here and therefore occupy the window.
     held: u64,
     /// Bytes kept after they were read, because repairs may need them.
     history: u64,
-    /// Position from which they are kept.
+    /// Position from which read bytes are kept.
     history_from: Dsn,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct InsertOutcome {
 }
 
 impl ReceiveBuffer {
-    /// Creates a buffer. `fixed`: the largest window from the start.
+    /// Creates a buffer. `fixed` uses the largest window from the start.
     pub(crate) fn new(
         max_window: u64,
         fixed: bool,
@@ -110,18 +110,18 @@ impl ReceiveBuffer {
         buffer
     }
 
-    /// Account that is charged for the buffer.
+    /// The account to which the buffer's memory is charged.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         self.chunks.account()
     }
 
-    /// Charges another account. Returns true if the window opened enough for an update.
+    /// Charges the buffer's memory to another account. Returns true if the window opened enough for an update.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
         self.chunks.charge_to(account);
         self.open_window()
     }
 
-    /// The buffer holds more than its minimum while its account allows no more memory.
+    /// True if the buffer holds more than its minimum and its account allows no more memory.
     pub(crate) fn is_memory_short(&self) -> bool {
         self.chunks.memory() > 2 * CHUNK && self.chunks.account().allowance() == 0
     }
@@ -131,7 +131,7 @@ impl ReceiveBuffer {
         most.min(self.chunks.account().allowance().max(2 * CHUNK))
     }
 
-    /// Target edge as far as memory allows; never before the current edge.
+    /// Target edge, limited by memory but never before the current edge.
     fn wanted_edge(&self) -> Dsn {
         let full = self.read.plus(self.window);
         if full <= self.edge {
@@ -146,15 +146,15 @@ impl ReceiveBuffer {
         full.min(self.read.plus(allowance).max(Dsn(least))).max(self.edge)
     }
 
-    /// The smallest window that helps the peer, in bytes: about a segment, and not rounded to nothing by the scale of
-    /// the window field, which grows with the largest window (RFC 7323 section 2.3).
+    /// The smallest window that helps the peer, in bytes: about a segment, and large enough not to be rounded to zero
+    /// by the window scale, which depends on the largest window (RFC 7323 section 2.3).
     fn least_window(&self) -> u64 {
-        // Without a division: this is asked for each read.
+        // Avoids a division, because this runs on each read.
         let scale = ((self.max_window() >> 16) + 1).next_power_of_two();
         scale.max(PIECE / 2)
     }
 
-    /// The peer cannot send a segment: less than [`least_window`](Self::least_window) is left.
+    /// True if less than [`least_window`](Self::least_window) is left, so that the peer cannot send a segment.
     pub(crate) fn is_window_shut(&self) -> bool {
         self.is_withdrawn || self.edge.since(self.next) < self.least_window()
     }
@@ -216,12 +216,12 @@ impl ReceiveBuffer {
         self.next.since(self.read)
     }
 
-    /// All data was read, and the stream ended.
+    /// True if all data was read and the stream has ended.
     pub(crate) const fn at_end(&self) -> bool {
         self.fin_reached && self.readable() == 0
     }
 
-    /// All data before the DATA_FIN has been received.
+    /// True if all data before the DATA_FIN has been received.
     pub(crate) const fn fin_reached(&self) -> bool {
         self.fin_reached
     }
@@ -246,9 +246,9 @@ impl ReceiveBuffer {
         self.chunks.shrink_list();
     }
 
-    /// Payload within the window was refused, as there is no memory and the application has something to read. The
-    /// peer is told that the window is shut, so that it probes instead of taking the payload for lost. This is a
-    /// shrunk window, which a sender must cope with (RFC 9293 section 3.8.6); what was promised is taken if it comes
+    /// Handles payload within the window that was refused because memory is short and the application has data to
+    /// read. The window is reported as shut, so that the peer probes instead of treating the payload as lost. Senders
+    /// must handle such a shrunk window (RFC 9293 section 3.8.6). Data within the original window is accepted again
     /// once there is memory.
     pub(crate) fn withdraw_window(&mut self) {
         self.is_withdrawn = true;
@@ -263,7 +263,7 @@ impl ReceiveBuffer {
         self.edge.since(self.next).saturating_sub(held)
     }
 
-    /// Sets the number of bytes that wait elsewhere for their place.
+    /// Sets the number of bytes that wait elsewhere to be inserted.
     pub(crate) fn set_held(&mut self, bytes: u64) {
         if bytes != self.kept.held {
             self.kept.held = bytes;
@@ -287,7 +287,7 @@ impl ReceiveBuffer {
         self.max_window as u64
     }
 
-    /// Inserts bytes at their place. Bytes beyond the advertised edge are dropped; the peer must not send them.
+    /// Inserts bytes at their position. Bytes beyond the advertised edge are dropped; the peer must not send them.
     pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> InsertOutcome {
         let limit = self.fin.get().map_or(self.edge, |fin| fin.min(self.edge)).0;
         let (mut start, end) = (at.0, (at.0 + bytes.len() as u64).min(limit));
@@ -337,7 +337,7 @@ impl ReceiveBuffer {
         result
     }
 
-    /// All received data is in order.
+    /// True if all received data is in order.
     pub(crate) fn has_no_hole(&self) -> bool {
         self.ranges_beyond.get_used().is_none_or(Vec::is_empty)
     }
@@ -355,7 +355,7 @@ impl ReceiveBuffer {
             end = end.max(right);
             last += 1;
         }
-        // Usually it extends a range.
+        // Usually the new range extends an existing one.
         match last - first {
             1 => self.ranges_beyond[first] = (start, end),
             _ => drop(self.ranges_beyond.splice(first..last, [(start, end)])),
@@ -376,7 +376,7 @@ impl ReceiveBuffer {
         self.fin_reached |= self.fin.get() == Some(self.next);
     }
 
-    /// Doubles the window if three quarters of it are used and the application is not the reason.
+    /// Doubles the window if three quarters of it are used and a slow application is not the reason.
     fn grow_if_filled(&mut self) {
         let ahead = self.highest() - self.read.0;
         if ahead * 4 < self.window * 3 || self.readable() * 2 > self.window {
@@ -443,7 +443,7 @@ impl ReceiveBuffer {
         if self.chunks.read(self.read.0, &mut out[..n]) { n } else { 0 }
     }
 
-    /// Drops all unread data, now and in the future.
+    /// Drops all unread data, and all data that arrives later.
     pub(crate) fn discard(&mut self) {
         self.read = self.next;
         if let Some(kept) = self.kept.if_used() {

@@ -1,41 +1,37 @@
-//! Receive timer, by which a client detects a dead download path without help from the peer.
+//! Receive timer, with which a client detects a dead download path without help from the peer.
 //!
 //! *Problem.* A pure receiver has nothing in flight, hence no retransmission timer and no probe.
 //! When the path dies, the sender detects it but has no other path, and the client, which could
 //! open one, does not know. TCP offers no signal: a silent peer may simply have nothing to send.
 //!
-//! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue
-//! (MP_IDLE), and reports its retransmission timeout on request. On data in order without the mark
-//! the client (re)starts a timer of that timeout, 1.5 s if it is unknown and 500 ms at least; a
-//! DATA_ACK that advances restarts it while it runs; with the mark, or when everything before the
-//! newest mark has arrived, it stops. When it fires, the path is considered dead:
-//! [`multimob`](crate::ReceiveTimer::multimob).
+//! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue (MP_IDLE), and
+//! reports its retransmission timeout on request. On in-order data without the mark, the client starts or restarts a
+//! timer with that timeout: at least 500 ms, and 1.5 s if it is unknown. An advancing DATA_ACK restarts a running
+//! timer. The timer stops at a mark, or when everything before the newest mark has arrived. When it fires, the path
+//! is considered dead: [`multimob`](crate::ReceiveTimer::multimob).
 //!
 //! *Choices* that the source leaves open:
-//! - Data *behind a hole* starts a timer that is stopped, since it proves that something is due,
-//!   but does not restart a running one, since the application waits for the missing data.
+//! - Data *behind a hole* starts a stopped timer, since it proves that data is due, but does not restart a running
+//!   one, since the application waits for the missing data.
 //! - A mark counts only if nothing beyond it is known: a late old segment does not stop the timer.
-//! - A timer that fires while our own window is shut was started by a slow reader and is restarted.
+//! - A timer that fires while our own window is shut is due to a slow reader and is restarted.
 //! - The value reported by the peer is bounded by a floor and a ceiling.
 //!
-//! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if
-//! silence is the only evidence: a shorter timer would wake the cellular radio at each pause of the
-//! sender's loss recovery. But silence can be probed. After a pause that is long for this flow
-//! (twice the longest gap between arrivals in the last seconds, and longer than a round trip can
-//! be) the client sends an empty segment that every TCP answers at once. Any segment received ends
-//! the suspicion; three probes without answer prove the path dead, after 200 ms on a short path.
-//! The plain timer continues as a fallback for a path that answers probes but loses data, with at
-//! least a second: at 8 % loss half a second without in-order data is normal and temporary.
+//! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if silence is the
+//! only evidence: a shorter timer would wake the cellular radio at each pause of the sender's loss recovery. But
+//! silence can be probed. After a pause that is long for this flow (twice the longest gap between arrivals in the
+//! last seconds, and longer than a round trip can be) the client sends an empty segment that every TCP answers
+//! immediately. Any segment received ends the suspicion; three unanswered probes prove the path dead, after 200 ms on
+//! a short path. The plain timer, of at least a second, continues as a fallback for a path that answers probes but
+//! loses data: at 8 % loss, half a second without in-order data is normal and temporary.
 //!
-//! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not
-//! decide then, or every idle connection would end up on the cellular path: the multimob set does
-//! nothing, the probing set probes after 1.5 s of silence, and an answer is valid until data
-//! arrives again. So a stock peer costs one probe for each pause, and a dead path is detected after
-//! 1.65 s.
+//! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not decide then, or
+//! every idle connection would end up on the cellular path: the `multimob` settings do nothing, and the `probing`
+//! settings probe after 1.5 s of silence, and an answer is valid until data arrives again. So a peer without MP_IDLE
+//! costs one probe for each pause, and a dead path is detected after 1.65 s.
 //!
-//! *Suspended machines.* A timer that fires late shows that this process was not scheduled, and
-//! segments may be waiting in a socket. Then the decision is postponed a little, a few times at
-//! most.
+//! *Suspended machines.* A timer that fires late shows that this process was not scheduled, and segments may be
+//! waiting in a socket. The decision is then postponed briefly, at most a few times.
 //!
 //! The state machine below does not depend on a connection: times and conditions are arguments.
 
@@ -44,12 +40,12 @@ use marline_time::{Duration, Instant};
 
 use crate::Probing;
 
-/// Minimum time for which a gap between arrivals is remembered; the maximum is twice this.
+/// Minimum time for which a gap between arrivals is remembered. The maximum is twice as long.
 const GAP_MEMORY: Duration = Duration::from_secs(1);
 
-/// Delay of a timer that shows that the process was not scheduled. The verdict then waits for the same time again.
+/// Timer delay that shows that the process was not scheduled. The verdict is then postponed by this time.
 const LATE_TIMER: Duration = Duration::from_millis(20);
-/// Limit on such waits before one verdict, because a machine may always be late.
+/// Maximum number of postponements of one verdict, because a machine may always be late.
 const MAX_POSTPONEMENTS: u32 = 3;
 
 /// Current inputs of the timer.
@@ -78,7 +74,7 @@ pub(super) enum ClockAction {
 
 #[derive(Copy, Clone, Debug)]
 struct RunningClock {
-    /// The last progress.
+    /// Time of the last progress.
     since: Instant,
     /// Time of the next check. It may be early; the due time is computed then.
     check_at: Instant,
@@ -156,7 +152,7 @@ impl ReceiveClock {
         self.running.is_some()
     }
 
-    /// Stops the timer: no data is due, or detection is not needed.
+    /// Stops the timer, because no data is due or detection is not needed.
     pub(super) fn stop(&mut self) {
         self.running = None;
     }
@@ -166,7 +162,7 @@ impl ReceiveClock {
         self.idle_point = self.idle_point.max(end);
     }
 
-    /// All data that the peer is known to have is here.
+    /// True if all data that the peer is known to have has arrived.
     pub(super) fn is_idle(&self, next: Dsn, highest: Dsn) -> bool {
         next == self.idle_point && highest <= next
     }
@@ -199,14 +195,14 @@ impl ReceiveClock {
         }
     }
 
-    /// Restarts the wait, because the silence was our own fault.
+    /// Restarts the wait, because the silence had a local cause.
     pub(super) fn restart_wait(&mut self, now: Instant, cond: &Conditions) {
         self.running = None;
         self.start(now, cond);
     }
 
-    /// Starts or restarts the timer. The next check stays at its time unless it must be sooner: a wake-up a second
-    /// costs less than moving it with each segment.
+    /// Starts or restarts the timer. The next check is moved only if it must be sooner: one wake-up per second costs
+    /// less than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
         let mut running = RunningClock {
             since: now,
@@ -234,7 +230,7 @@ impl ReceiveClock {
         stalled.into_iter().chain(probe).min()
     }
 
-    /// Silence after which a probe is sent: sooner than the verdict by silence alone.
+    /// Silence after which a probe is sent: shorter than the time to a verdict based on silence alone.
     fn quiet_limit(&self, probing: Probing, cond: &Conditions) -> Duration {
         match cond.stall {
             Some(stall) => probing.after.max(self.gaps.longest() * 2).min(stall),

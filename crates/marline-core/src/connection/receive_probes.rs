@@ -1,18 +1,17 @@
 //! Receiver probes: a client that waits for data checks whether its peer is still there.
 //!
-//! *Problem.* A pure receiver sends nothing and so does not learn that its peer is gone: a restarted server does
-//! not know the connection, and would answer any segment with RST (on the UDP carrier RESET). TCP leaves the
-//! detection to keepalives after two hours.
+//! *Problem.* A pure receiver sends nothing and so does not learn that its peer is gone: a restarted server does not
+//! know the connection, and would answer any segment with a RST (RESET on the UDP carrier). TCP detects this only by
+//! keepalives after two hours.
 //!
-//! *How.* The client sends an empty segment that every TCP answers at once, [`first`] after the last data in
-//! either direction, then after twice as long, and so on, at most [`longest`] apart. One subflow is probed; if
-//! that brings no answer, all are. A reset ends a subflow but not the connection, which ends when no subflow is
-//! left and the peer does not know the next one either (`wait`). Unanswered probes count as silence, so that a
-//! peer that vanished without notice is given up after [`Linger`](crate::Linger).
+//! *How.* The client sends an empty segment that every TCP answers immediately, [`first`] after the last data in
+//! either direction. The interval then doubles, up to [`longest`]. One subflow is probed; if there is no answer, all
+//! are. A reset ends only its subflow. The connection ends when no subflow is left and the peer also rejects the next
+//! one (`wait`). Unanswered probes count as silence, so that a peer that vanished without notice is given up after
+//! [`Linger`](crate::Linger).
 //!
-//! Only data restarts the sequence, not an answer, so that the cost of silence decreases with its
-//! length. While our own data is unacknowledged its timers probe the peer, and these probes are
-//! suspended.
+//! Only data restarts the sequence, not an answer, so that the cost of silence decreases with its length. While our
+//! own data is unacknowledged, its timers probe the peer, and receiver probes are suspended.
 //!
 //! [`first`]: crate::ReceiveProbes::first
 //! [`longest`]: crate::ReceiveProbes::longest
@@ -26,14 +25,14 @@ use crate::ReceiveProbes;
 /// Then it may sleep until data is transferred.
 const MAX_RESERVE_PROBES: u32 = 3;
 
-/// Probes since the last data.
+/// Timer and count of probes since the last data.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct ProbeTimer {
     /// Time of the last data.
     since: Instant,
     /// Time of the next check. It may be early; the due time is computed then.
     check_at: Option<Instant>,
-    /// Number of probes since then.
+    /// Number of probes since the last data.
     count: u32,
     asked: PendingProbes,
 }
@@ -47,7 +46,7 @@ impl ProbeTimer {
         asked: PendingProbes::NONE_SENT,
     };
 
-    /// Starts the timer: data may come.
+    /// Starts the timer, because data may arrive.
     pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {
         if self.check_at.is_none() {
             self.on_data(now, probes);
@@ -57,7 +56,7 @@ impl ProbeTimer {
     /// Handles data or an acknowledgment.
     pub(super) fn on_data(&mut self, now: Instant, probes: ReceiveProbes) {
         *self = ProbeTimer { since: now, check_at: self.check_at, ..ProbeTimer::default() };
-        // Only moved to an earlier time: an extra check costs less than moving it each time.
+        // The check is only moved to an earlier time: an extra check costs less than moving it each time.
         let at = now + probes.first;
         self.check_at = Some(self.check_at.map_or(at, |look_at| look_at.min(at)));
     }
@@ -67,7 +66,7 @@ impl ProbeTimer {
         self.check_at
     }
 
-    /// The reserve's radio may still be probed.
+    /// True if reserve paths may still be probed.
     pub(super) const fn may_probe_reserve(&self) -> bool {
         self.count < MAX_RESERVE_PROBES
     }
@@ -89,7 +88,8 @@ impl ProbeTimer {
         due_at <= now
     }
 
-    /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
+    /// Records a probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive unanswered
+    /// probes.
     pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
         self.asked.record_probe_at(now, heard_at)

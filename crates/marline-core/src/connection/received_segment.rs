@@ -1,4 +1,4 @@
-//! Questions about a received segment that need no state of the connection.
+//! Properties of a received segment that do not depend on the connection.
 
 use marline_wire::mptcp::{MpTcpRst, MptcpOption};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -6,7 +6,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::reason;
 use crate::crypto::Key;
 
-/// RST with MP_FASTCLOSE and our key, which only the peer knows.
+/// True for a RST with MP_FASTCLOSE and our key, which only the peer knows.
 pub(super) fn is_proven_abort(segment: &TcpSegment<'_>, key: Key) -> bool {
     let knows = |option| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key.0);
     segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)
@@ -17,7 +17,7 @@ pub(super) fn carries(segment: &TcpSegment<'_>) -> bool {
     !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
 }
 
-/// The peer itself reports an unknown token. A middlebox that resets connections does not send this reason.
+/// True if the reason is an unknown token. Only the peer sends it, not a middlebox that resets connections.
 pub(super) const fn reports_unknown_token(word: MpTcpRst) -> bool {
     word.reason == reason::MPTCP_ERROR && !word.transient
 }

@@ -1,18 +1,17 @@
-//! Receive side of a connection: in-order bytes of subflows are mapped into the peer's stream, and
-//! the window is announced.
+//! Receive side of a connection: it maps in-order bytes of subflows into the peer's stream, and announces the window.
 //!
-//! It owns the reassembly of the stream and, for each subflow, its mappings and delivered position. Lost data is
-//! computed from repairs, once both sides agreed on them:
+//! It owns the reassembly of the stream and, for each subflow, its mappings and delivered position. Once both sides
+//! have agreed on repairs, it computes lost data from them:
 //!
 //! *Mapping.* A REPAIR option maps payload of a subflow as a DSS does, but not onto the stream: once all of it is
-//! received (with a valid checksum, if checksums are on), it goes to the decoder. The rules are those of mappings:
-//! it never changes, is bounded in number, and payload without a mapping ends the subflow. A repair with a wrong
-//! checksum is dropped; unlike data, nothing depends on it.
+//! received (with a valid checksum, if checksums are on), it is passed to the decoder. The rules for mappings apply:
+//! they never change, their number is limited, and payload without a mapping ends the subflow. A repair with a wrong
+//! checksum is dropped, because unlike data it is not needed.
 //!
-//! *Behind holes.* A lost segment is computed from later ones, which wait on the subflow for just that segment. So
-//! data behind a hole of its subflow is taken at once if a mapping covers it. (The subflow acknowledges and
-//! repairs as usual, and the repeated data is dropped as known.) As a side effect, any copy of a lost segment that
-//! arrives on another path releases the data behind it.
+//! *Behind holes.* A lost segment is computed from later ones, which wait on the subflow for the lost one. So data
+//! behind a hole of its subflow is used immediately if a mapping covers it. (TCP on the subflow acknowledges and
+//! retransmits as usual, and the repeated data is dropped as a duplicate.) As a side effect, any copy of a lost
+//! segment that arrives on another path releases the data behind it.
 //!
 //! *Memory.* The receive buffer keeps the last 64 KiB that were read, the decoder at most 96 KiB of repairs, both
 //! only if REPAIR was agreed on.
@@ -45,13 +44,13 @@ const HISTORY: u64 = u16::MAX as u64;
 #[derive(Debug)]
 struct IncomingState {
     mappings: MappingRx,
-    /// First position of the peer that is not delivered yet.
+    /// First position of the peer that has not been delivered.
     delivered: Ssn,
     /// `delivered` corresponds to the first missing position of the stream.
     in_step: bool,
-    /// Bytes that came with the keys.
+    /// Bytes received with the keys.
     keyed: u16,
-    /// Bytes taken from behind a hole that will come again, in order: one window at most.
+    /// Bytes used from behind a hole, at most one window. They will be processed again in order.
     early: u32,
 }
 
@@ -74,9 +73,9 @@ pub(super) struct Receiver {
     decoder: Option<Box<Decoder>>,
     /// Minimum number of mappings that a subflow keeps.
     mappings: usize,
-    /// The application was notified that it may read, and has not read until the buffer was empty since.
+    /// The application was notified that it may read, and has not emptied the buffer since.
     is_reader_notified: bool,
-    /// Tracks since when in-order bytes are due.
+    /// Records when in-order bytes became due.
     watch: DeliveryWatch,
     bytes_read: u64,
     window_updates: OnDemand<WindowUpdates>,
@@ -129,17 +128,17 @@ impl Receiver {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
     }
 
-    /// Account that is charged for the buffer.
+    /// The account to which the buffer's memory is charged.
     pub(super) const fn account(&self) -> &MemoryAccount {
         self.buffer.account()
     }
 
-    /// Charges another account for the buffer. Returns true if the window opened enough for an update.
+    /// Charges the buffer's memory to another account. Returns true if the window opened enough for an update.
     pub(super) fn charge_to(&mut self, account: &MemoryAccount) -> bool {
         self.buffer.charge_to(account)
     }
 
-    /// The buffer holds more than its minimum while its account allows no more memory.
+    /// True if the buffer holds more than its minimum and its account allows no more memory.
     pub(super) fn is_memory_short(&self) -> bool {
         self.buffer.is_memory_short()
     }
@@ -169,7 +168,7 @@ impl Receiver {
         self.buffer.window()
     }
 
-    /// Payload that the window allowed is refused for want of memory.
+    /// Refuses payload within the window because memory is short.
     pub(super) fn refuse_payload(&mut self) {
         if self.buffer.readable() > 0 {
             self.buffer.withdraw_window();
@@ -182,17 +181,17 @@ impl Receiver {
         self.buffer.window()
     }
 
-    /// Current window size, by which subflows check segments.
+    /// Current window size, which subflows use to check segments.
     pub(super) const fn window_size(&self) -> u64 {
         self.buffer.window_size()
     }
 
-    /// Received bytes cannot be read because earlier ones are missing.
+    /// True if received bytes cannot be read because earlier ones are missing.
     pub(super) fn has_hole(&self) -> bool {
         !self.buffer.has_no_hole()
     }
 
-    /// Time since which in-order bytes are due.
+    /// The delivery watch: when in-order bytes became due.
     pub(super) const fn delivery_watch(&self) -> DeliveryWatch {
         self.watch
     }
@@ -207,12 +206,12 @@ impl Receiver {
         self.buffer.readable()
     }
 
-    /// All data was read, and the stream ended.
+    /// True if all data was read and the stream has ended.
     pub(super) const fn at_end(&self) -> bool {
         self.buffer.at_end()
     }
 
-    /// All data was received, and the stream ended.
+    /// True if all data up to the end of the stream was received.
     pub(super) const fn fin_reached(&self) -> bool {
         self.buffer.fin_reached()
     }
@@ -233,7 +232,7 @@ impl Receiver {
         Some((n, opened))
     }
 
-    /// The peer cannot send a segment.
+    /// True if the window is too small for the peer to send a segment.
     pub(super) fn is_window_shut(&self) -> bool {
         self.buffer.is_window_shut()
     }
@@ -243,18 +242,18 @@ impl Receiver {
         self.window_updates.on_reopened(now, self.buffer.next(), rto);
     }
 
-    /// True if that update is to be repeated now.
+    /// True if the update of the reopened window must be repeated now.
     pub(super) fn is_window_update_due(&mut self, now: Instant, rto: Duration) -> bool {
         let next = self.buffer.next();
         self.window_updates.if_used().is_some_and(|updates| updates.is_repeat_due(now, next, rto))
     }
 
-    /// Time at which an update may be repeated.
+    /// Time at which the update may be repeated.
     pub(super) fn next_window_update(&self) -> Option<Instant> {
         self.window_updates.get_used().and_then(WindowUpdates::next_timeout)
     }
 
-    /// As [`read`](Self::read), but leaves the bytes in the buffer.
+    /// Like [`read`](Self::read), but leaves the bytes in the buffer.
     pub(super) fn peek(&self, out: &mut [u8]) -> Option<usize> {
         (self.buffer.readable() > 0).then(|| self.buffer.peek(out))
     }
@@ -264,66 +263,67 @@ impl Receiver {
         self.bytes_read
     }
 
-    /// Adjusts the window to the reader, with measurements of a round trip.
+    /// Adjusts the window to the application's reading speed, which is measured over a round trip.
     pub(super) fn adapt_to_reader(&mut self, now: Instant, rtt: Duration) {
         self.buffer.adapt_to_reader(now, rtt);
     }
 
-    /// Drops data because the application does not read any more.
+    /// Drops data because the application no longer reads.
     pub(super) fn discard(&mut self) {
         self.buffer.discard();
     }
 
-    /// True if the application has to be notified: once, until it found nothing to read.
+    /// True if the application must be notified: once, until it finds nothing to read.
     pub(super) const fn take_readable(&mut self) -> bool {
         !core::mem::replace(&mut self.is_reader_notified, true)
     }
 
-    /// The application found nothing to read.
+    /// Records that the application found nothing to read.
     pub(super) const fn found_nothing(&mut self) {
         self.is_reader_notified = false;
     }
 
-    /// First position of the peer on a subflow that is not delivered yet.
+    /// First position of the peer on a subflow that has not been delivered.
     pub(super) fn delivered(&self, id: SubflowId) -> Ssn {
         self.subflow(id).map_or(Ssn(1), |subflow| subflow.delivered)
     }
 
-    /// The subflow is contiguous with the stream from the first byte on.
+    /// True if the subflow is contiguous with the stream from the first byte on.
     pub(super) fn is_contiguous(&self, id: SubflowId) -> bool {
         self.delivered(id).0 == self.next().0 + 1
     }
 
-    /// Records the number of bytes that came with the keys.
+    /// Records the number of bytes received with the keys.
     pub(super) fn note_keyed(&mut self, id: SubflowId, bytes: u16) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.keyed = subflow.keyed.max(bytes);
         }
     }
 
-    /// Number of bytes that came with the keys. Their DATA_ACK proves nothing about mappings.
+    /// Number of bytes received with the keys. Their DATA_ACK proves nothing about mappings.
     pub(super) fn keyed(&self, id: SubflowId) -> u16 {
         self.subflow(id).map_or(0, |subflow| subflow.keyed)
     }
 
-    /// The next bytes on the subflow, if unmapped, would be next in the stream on plain TCP.
+    /// True if, on plain TCP, the next bytes on the subflow would be the next bytes of the stream.
     pub(super) fn is_in_step(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.in_step)
     }
 
-    /// A position from `start` to `end` has lost its mapping, and not in a segment that kept another.
+    /// True if a position from `start` to `end` has no mapping, and is not part of a segment in which another mapping
+    /// survived.
     pub(super) fn lacks_mapping(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.lacks_mapping(start, end))
     }
 
-    /// On plain TCP: bytes were discarded before that the peer takes for delivered.
+    /// On plain TCP, true if bytes were discarded that the peer considers delivered.
     pub(super) fn has_lost_bytes(&self, id: SubflowId) -> bool {
         let Some(subflow) = self.subflow(id) else { return false };
         subflow.mappings.plain_place(subflow.delivered).is_some_and(|place| place > self.next())
     }
 
-    /// An infinite mapping with this point leaves no hole. Bytes before it that are still to come have mappings of
-    /// their own.
+    /// True if an infinite mapping with this point leaves no hole. Earlier bytes that have not arrived have their own
+    /// mappings.
     pub(super) fn continues_at(&self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
         let delivered = self.delivered(id);
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
@@ -367,7 +367,7 @@ impl Receiver {
         range.len() - holes.iter().map(DataRange::len).sum::<u64>()
     }
 
-    /// One mapping covers all positions from `start` to `end`.
+    /// True if one mapping covers all positions from `start` to `end`.
     pub(super) fn maps(&self, id: SubflowId, start: Ssn, end: Ssn) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.maps(start, end))
     }
@@ -386,7 +386,7 @@ impl Receiver {
         subflow.mappings.note_segment(start, end, mapped, delivered)
     }
 
-    /// Puts in-order bytes of a subflow at their places in the stream.
+    /// Inserts in-order bytes of a subflow into the stream.
     pub(super) fn deliver(&mut self, id: SubflowId, ssn: Ssn, bytes: &[u8]) -> DeliveryOutcome {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else {
@@ -418,12 +418,12 @@ impl Receiver {
         }
     }
 
-    /// Ends that: no data is kept any more.
+    /// Stops counting kept data against the window, because none is left.
     pub(super) fn release_kept(&mut self) {
         self.buffer.set_held(0);
     }
 
-    /// Takes data of a SYN. Returns the number of bytes that were already received.
+    /// Accepts data of a SYN. Returns the number of bytes that were already received.
     pub(super) fn take_syn_data(&mut self, id: SubflowId, at: Dsn, payload: &[u8]) -> u64 {
         let duplicate = self.buffer.insert(at, payload).duplicate;
         if let Some(subflow) = self.subflow_mut(id) {
@@ -433,7 +433,7 @@ impl Receiver {
         duplicate
     }
 
-    /// Takes data of the first SYN, which starts the stream and has no mapping.
+    /// Accepts data of the first SYN, which starts the stream and has no mapping.
     pub(super) fn take_unmapped(&mut self, id: SubflowId, payload: &[u8]) {
         self.buffer.insert(Dsn(0), payload);
         if let Some(subflow) = self.subflow_mut(id) {
@@ -456,7 +456,7 @@ impl Receiver {
         let waiting =
             self.subflow_mut(id).and_then(|subflow| subflow.mappings.set_infinite(ssn, dsn));
         self.buffer.set_held(0);
-        // The DATA_FIN's position is not valid any more; a FIN marks the end.
+        // The DATA_FIN's position is no longer valid; a FIN marks the end.
         self.buffer.forget_fin();
         let Some((dsn, bytes)) = waiting else { return false };
         let before = self.buffer.next();
@@ -464,7 +464,7 @@ impl Receiver {
         self.buffer.next() > before
     }
 
-    /// A mapping covers the position, or none is needed.
+    /// True if a mapping covers the position or none is needed.
     pub(super) fn covers(&self, id: SubflowId, ssn: Ssn) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.covers(ssn))
     }
@@ -474,22 +474,22 @@ impl Receiver {
         self.subflow(id)?.mappings.failed_at()
     }
 
-    /// Unmapped bytes may be plain TCP.
+    /// True if unmapped bytes may be plain TCP.
     pub(super) fn expects_plain(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.expects_plain())
     }
 
-    /// The peer maps everything one to one.
+    /// True if the peer maps everything one to one.
     pub(super) fn is_infinite(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.is_infinite())
     }
 
-    /// The peer has mapped everything one to one since its first byte.
+    /// True if the peer has mapped everything one to one since its first byte.
     pub(super) fn is_plain_from_start(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.mappings.is_plain_from_start())
     }
 
-    /// Repairs are accepted.
+    /// True if repairs are accepted.
     pub(super) const fn takes_repairs(&self) -> bool {
         self.decoder.is_some()
     }
@@ -509,7 +509,7 @@ impl Receiver {
         }
     }
 
-    /// Takes payload behind a hole of its subflow. Returns the number of bytes that are new to the stream.
+    /// Uses payload behind a hole of its subflow. Returns the number of bytes that are new to the stream.
     pub(super) fn take_early(&mut self, id: SubflowId, ssn: Ssn, payload: &[u8]) -> u64 {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else { return 0 };
@@ -545,7 +545,7 @@ impl Receiver {
         }
     }
 
-    /// Bytes of memory of the stream and of repairs.
+    /// Bytes of memory used by the stream and by repairs.
     pub(super) fn memory(&self) -> u64 {
         self.buffer.memory() + self.decoder.as_ref().map_or(0, |decoder| decoder.memory() as u64)
     }

@@ -18,7 +18,7 @@ use crate::ConnectionConfig;
 use crate::subflow::Ingress;
 use crate::tables::Context;
 
-/// Parts of a connection that received data concerns.
+/// Parts of a connection that handle received data.
 pub(super) struct Reception<'a> {
     pub(super) config: &'a ConnectionConfig,
     pub(super) session: &'a mut Session,
@@ -29,7 +29,7 @@ pub(super) struct Reception<'a> {
 /// Consequence of a mapping.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum MappingOutcome {
-    /// It was recorded, or has no effect.
+    /// The mapping was recorded or has no effect.
     Done,
     /// The peer continues as plain TCP from this point on.
     Infinite(Point),
@@ -37,7 +37,7 @@ pub(super) enum MappingOutcome {
     Reset(u8),
 }
 
-/// Reason code of the RST after contradicting mappings, too many mappings, or bytes without one (options were
+/// Reason code of the RST after contradicting mappings, too many mappings, or bytes without a mapping (options were
 /// removed on the path).
 pub(super) const fn reset_reason_for(error: MappingError) -> u8 {
     match error {
@@ -60,7 +60,7 @@ impl Reception<'_> {
             return MappingOutcome::Reset(reason::MPTCP_ERROR);
         }
         if wire.length == 0 && !carries {
-            // An infinite mapping applies to the data it comes with (RFC 8684 section 3.7). Without data it has no
+            // An infinite mapping applies to the data in its segment (RFC 8684 section 3.7). Without data it has no
             // meaning.
             return MappingOutcome::Done;
         }
@@ -184,7 +184,7 @@ impl Reception<'_> {
         MappingOutcome::Reset(reset_reason_for(error))
     }
 
-    /// Checks that the checksum is present exactly if it was negotiated; otherwise the subflow ends (RFC 8684
+    /// Checks that a checksum is present if and only if it was negotiated; otherwise the subflow ends (RFC 8684
     /// section 3.3).
     fn is_checksum_as_agreed(&self, cx: &mut Context<'_>, checksum: Option<u16>) -> bool {
         let agreed = checksum.is_some() == self.session.uses_checksum();
@@ -198,9 +198,8 @@ impl Reception<'_> {
         self.session.unwrap_ssn(subflow.is_initial(), ssn, subflow.tcp().rcv_nxt())
     }
 
-    /// The peer's stream has been taken for plain TCP since its first byte, and this mapping contradicts that: the
-    /// peer did not learn of the fallback, and its retransmissions would be taken for new data. This cannot be
-    /// detected without the peer's key.
+    /// True if this mapping shows that the peer is unaware of a fallback from the first byte on. Its retransmissions
+    /// would be taken for new data. This cannot be detected without the peer's key.
     pub(super) fn contradicts_plain_stream(&self, id: SubflowId, dss: &Dss) -> bool {
         let plain = self.session.keys().remote().is_some() && self.receiver.is_plain_from_start(id);
         if !plain || self.paths.get(id).is_none() {
@@ -214,7 +213,7 @@ impl Reception<'_> {
         })
     }
 
-    /// The segment's payload is next on its subflow, and maps near the first missing byte of the stream.
+    /// True if the segment's payload is next on its subflow and maps near the first missing byte of the stream.
     pub(super) fn continues_stream(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(subflow) = self.paths.get(id) else { return true };
         let (next, missing) = (subflow.tcp().rcv_nxt(), self.receiver.next());
@@ -249,7 +248,7 @@ impl Reception<'_> {
         }
     }
 
-    /// Puts bytes at their positions in the stream.
+    /// Inserts bytes at their stream positions.
     pub(super) fn translate(
         &mut self,
         cx: &mut Context<'_>,
@@ -279,7 +278,7 @@ impl Reception<'_> {
         messages.any(|message| matches!(message, ExperimentalMessage::Repair(_)))
     }
 
-    /// Computes the missing data that the segments received so far allow.
+    /// Reconstructs missing data from the segments received so far.
     pub(super) fn repair_missing(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let new = self.receiver.repair_missing(id);
         cx.out.counters.repaired_bytes += new;

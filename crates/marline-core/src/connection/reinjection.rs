@@ -1,10 +1,10 @@
 //! Reinjection queue: data that must be sent again on another subflow, with the cause (RFC 8684
 //! section 3.3.6).
 //!
-//! Ranges are kept in DSN order and never overlap: data that blocks the peer's reader longest goes
-//! first, and nothing is queued twice. Reinjections that were only a suspicion (an unanswered
-//! probe) are withdrawn when the suspected subflow is heard again. When it dies they become
-//! definite, and the queue no longer refers to it, since its slot may be reused by another subflow.
+//! Ranges are kept in DSN order and never overlap: the data that blocks the peer's reader longest is sent first, and
+//! nothing is queued twice. Reinjections based only on suspicion (an unanswered probe) are withdrawn when a segment
+//! arrives on the suspected subflow. If that subflow fails, they become definite, and the queue no longer refers to
+//! it, because its slot may be reused.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ pub(crate) struct QueuedRange {
     pub(crate) range: DataRange,
     pub(crate) cause: ReinjectionCause,
     pub(crate) since: Instant,
-    /// Subflow whose failure is the cause, while it exists.
+    /// Subflow whose suspected failure is the cause, while it exists.
     pub(crate) from: Option<SubflowId>,
-    /// Subflow already chosen by a policy.
+    /// Subflow that a policy has already chosen.
     pub(crate) on: Option<SubflowId>,
 }
 
-/// Ranges by their first byte, in a map: a subflow that dies may leave tens of thousands, and each is found, added
-/// and removed in logarithmic time.
+/// Ranges by their first byte. This is a map because a failed subflow may leave tens of thousands, and each operation
+/// must take logarithmic time.
 #[derive(Debug, Default)]
 struct Items(BTreeMap<Dsn, QueuedRange>);
 
@@ -78,8 +78,8 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Inserts a range that overlaps no queued one, and merges it with the previous range if they are contiguous:
-    /// segments are cut by the size of the subflow that repeats them.
+    /// Inserts a range that overlaps no queued one, and merges it with the previous range if they are contiguous: the
+    /// subflow that repeats the data cuts it to its own segment size.
     fn insert_range(&mut self, item: QueuedRange) {
         let items = &mut self.items.0;
         if let Some((_, before)) = items.range_mut(..item.range.start).next_back()
@@ -92,7 +92,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Removes a range that was sent, or need not be.
+    /// Removes a range that was sent or need not be sent.
     pub(crate) fn remove(&mut self, range: DataRange) {
         while let Some(item) = self.first_ending_after(range.start) {
             if item.range.start >= range.end {
@@ -110,7 +110,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// The peer has everything before `to`.
+    /// Removes all data before `to`, which the peer has received.
     pub(crate) fn ack(&mut self, to: Dsn) {
         let oldest = self.items.get_used().and_then(|items| items.0.keys().next());
         if oldest.is_some_and(|start| *start < to) {
@@ -118,7 +118,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Withdraws reinjections on suspicion of this subflow, which was heard again.
+    /// Withdraws reinjections based on suspicion of this subflow, on which a segment arrived.
     pub(crate) fn clear_suspicion(&mut self, subflow: SubflowId) {
         let suspected = |q: &QueuedRange| {
             q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe
@@ -128,8 +128,8 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Handles the death of a subflow: its suspected reinjections become definite, and those assigned to it may
-    /// use any subflow.
+    /// Handles the failure of a subflow: its suspected reinjections become definite, and those assigned to it may use
+    /// any subflow.
     pub(crate) fn drop_subflow(&mut self, subflow: SubflowId) {
         for item in self.items.if_used().into_iter().flat_map(|items| items.0.values_mut()) {
             if item.from == Some(subflow) {
@@ -140,7 +140,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// A queued range refers to this subflow.
+    /// True if a queued range refers to this subflow.
     pub(crate) fn names(&self, subflow: SubflowId) -> bool {
         self.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
     }

@@ -1,12 +1,12 @@
-//! Repeats of segments that have no TCP timer of their own: with growing pauses, or counted until the peer is heard
-//! (window probes, DATA_FINs, a receiver's probes).
+//! Repeats of segments without their own TCP timer: with growing pauses, or counted until a segment from the peer
+//! arrives (window probes, DATA_FINs, receiver probes).
 
 use marline_time::{Duration, Instant};
 
 /// Limit on repeats. With a timeout of 200 ms they span six seconds.
 const MAX_REPEATS: u32 = 5;
 
-/// Repeats after a retransmission timeout, with pauses that double.
+/// Repeats after a retransmission timeout, at intervals that double.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Repeats {
     /// Time of the next repeat, and number of repeats so far.
@@ -36,7 +36,7 @@ impl Repeats {
     }
 }
 
-/// Time of the last probe, and number of unanswered ones.
+/// Time of the last probe, and number of consecutive unanswered ones.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct PendingProbes {
     at: Option<Instant>,
@@ -53,8 +53,8 @@ impl PendingProbes {
         self.at
     }
 
-    /// Records a new probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
-    /// probes.
+    /// Records a new probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive
+    /// unanswered probes.
     pub(super) fn record_probe_at(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
         self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };

@@ -6,7 +6,7 @@ use marline_policy::{PathManagerFactory, SchedulerFactory};
 
 use crate::on_demand::UnusedState;
 
-/// Policies that were replaced while the connection ran.
+/// Replacements for the policies of a running connection.
 #[derive(Debug, Default)]
 pub(super) struct ReplacedPolicies {
     scheduler: Option<Arc<dyn SchedulerFactory>>,

@@ -1,8 +1,7 @@
-//! Replay guard of Fast JOIN: accepted SYNs of the peer, and the number of invalid ones that are tolerated.
+//! Replay guard of Fast JOIN: accepted SYNs of the peer, and a limit on invalid ones.
 //!
-//! docs/decisions/opening.md explains each check. In short: the whole SYN is covered by its HMAC; it is
-//! accepted once, from any address; it must be recent; and no data is sent to a peer before its
-//! address is validated.
+//! docs/decisions/opening.md explains each check. In short: the HMAC covers the whole SYN, a SYN is accepted once
+//! (from any address), it must be recent, and no data is sent to a peer before its address is validated.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
@@ -21,7 +20,7 @@ const MAX_REMEMBERED: usize = 32;
 pub(super) struct SeenSyn {
     pub(super) form: FastJoinForm,
     pub(super) hmac: u64,
-    /// Position to which it refers.
+    /// Stream position to which the SYN refers.
     pub(super) at: Dsn,
 }
 

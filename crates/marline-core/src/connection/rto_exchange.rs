@@ -1,16 +1,16 @@
 //! Exchange of the retransmission timeout with the peer (docs/spec/experimental.md).
 //!
-//! *Problem.* How long may a download path be silent before it counts as dead? As long as the *sender* waits
-//! before it retransmits. The receiver sends little and has no RTT samples of its own to estimate this time.
+//! *Problem.* A download path should count as dead when it is silent for longer than the *sender* waits before it
+//! retransmits. The receiver sends little and has no RTT samples with which to estimate this time.
 //!
-//! *Source.* MultiMob: a bit in DSS is the request, and an option contains the timeout in microseconds. The time
-//! of the request is not specified. Here, the client asks once the extension is agreed on, and later when the
-//! receive timer starts and the answer is older than configured: at most once a second, and half as often after
-//! each unanswered request.
+//! *Source.* MultiMob: a bit in DSS is the request, and an option contains the timeout in microseconds. The time of
+//! the request is not specified. Here, the client asks once the extension is agreed on, and later when the receive
+//! timer starts and the last answer is older than the configured age. It asks at most once a second, and half as
+//! often after each unanswered request.
 //!
-//! The answer is the largest timeout of the usable subflows, without backoff. Both options are sent on pure ACKs,
-//! which may get lost: they influence only the length of the timer. A request costs the answerer one segment, and
-//! it answers at most ten per second. An answer counts only after a request, and only within the bounds of the
+//! The answer is the largest timeout of the usable subflows, without backoff. Both options are sent on pure ACKs.
+//! These may be lost, because they influence only the length of the timer. A request costs the peer one segment, and
+//! it answers at most ten per second. An answer is used only after a request, and only within the bounds of the
 //! receive timer.
 
 use marline_time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(super) struct RtoExchange {
     peer_rto: Option<(Duration, Instant)>,
     /// Time of the last request, and number of unanswered ones.
     asked: Option<(Instant, u32)>,
-    /// A request is not answered yet.
+    /// A request has not been answered.
     open: bool,
     /// Time of the last answer to the peer.
     answered_at: Option<Instant>,
@@ -74,7 +74,7 @@ impl RtoExchange {
         wanted
     }
 
-    /// True if the peer's request is answered.
+    /// True if the peer's request may be answered now.
     pub(super) fn may_answer(&mut self, now: Instant) -> bool {
         let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWER_INTERVAL);
         if rested {
@@ -94,7 +94,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// Times of requests if there is a reason every 100 ms. `answered`: each is answered.
+    /// Times in ms of requests if there is a reason every 100 ms, with each answered or none.
     fn questions(answered: bool) -> Vec<u64> {
         let mut exchange = RtoExchange::default();
         let mut asked = Vec::new();

@@ -24,7 +24,7 @@ pub(super) struct Choice {
     pub(super) subflow: SubflowId,
     pub(super) range: DataRange,
     pub(super) kind: Kind,
-    /// The decision applies to all segments of the range instead of only the first.
+    /// The decision applies to all segments of the range, not only to the first.
     pub(super) run: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Kind {
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
     scratch: OnDemand<SchedulerScratch>,
-    /// A decision made while the batch was for another subflow, or the rest of a run, with its time.
+    /// A decision made while the batch was for another subflow, or the rest of a run, with the time of the decision.
     decided: Option<(Instant, Choice)>,
     /// Time at which the scheduler wants to be called again.
     wake_at: Option<Instant>,
@@ -83,8 +83,8 @@ impl Scheduling {
         &self.scratch.views
     }
 
-    /// Exchanges the buffers for the endpoint's, before and after a call. They are then empty, because the views belong
-    /// to another connection.
+    /// Exchanges the buffers with the endpoint's before and after a call. They are then empty, because their views
+    /// belonged to another connection.
     pub(super) fn swap_scratch(&mut self, lent: &mut OnDemand<SchedulerScratch>) {
         core::mem::swap(&mut self.scratch, lent);
         if let Some(scratch) = self.scratch.if_used() {
@@ -113,29 +113,29 @@ impl Scheduling {
         self.scratch.views.extend(views);
     }
 
-    /// Refreshes the view of one subflow after it was given data.
+    /// Refreshes the view of one subflow after data was assigned to it.
     pub(super) fn refresh_one(&mut self, view: SubflowView) {
         if let Some(old) = self.scratch.views.iter_mut().find(|old| old.id == view.id) {
             *old = view;
         }
     }
 
-    /// Time from an unanswered probe to the reinjection of the subflow's data; `None`: until the RTO.
+    /// Time from an unanswered probe to the reinjection of the subflow's data; `None` waits for the RTO.
     pub(super) fn probe_patience(&self) -> Option<Duration> {
         self.scheduler.probe_patience()
     }
 
-    /// The scheduler uses events about acknowledged data.
+    /// True if the scheduler uses events about acknowledged data.
     pub(super) fn watches_acks(&self) -> bool {
         self.scheduler.watches_acks()
     }
 
-    /// The scheduler uses events about lost data.
+    /// True if the scheduler uses events about lost data.
     pub(super) fn watches_losses(&self) -> bool {
         self.scheduler.watches_losses()
     }
 
-    /// The scheduler avoids copies of delivered data.
+    /// True if the scheduler needs to know which data was delivered.
     pub(super) fn watches_delivery(&self) -> bool {
         self.scheduler.watches_delivery()
     }
@@ -145,7 +145,7 @@ impl Scheduling {
         self.wake_at
     }
 
-    /// Clears that time if it has passed.
+    /// Clears the scheduler's wake-up time if it has passed.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.wake_at = self.wake_at.filter(|at| *at > now);
     }
@@ -201,7 +201,7 @@ impl Scheduling {
         self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written_end()
     }
 
-    /// Queued data to send again, on the subflow that the scheduler picks.
+    /// Queued data to send again, and the subflow that the scheduler chooses.
     pub(super) fn choose_reinjection(
         &mut self,
         constraints: Constraints,
@@ -225,14 +225,14 @@ impl Scheduling {
     ) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_active() && view.health.is_usable();
         let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);
-        // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
+        // If the chosen subflow cannot carry the data, any other may, because the peer may be waiting for it.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
             let choice = Choice::single(on.id, queued.range, Kind::Repeat);
             return on.is_ready().then_some(choice);
         }
         let part = sender.mappings().run(queued.range)?;
         let carried_by = match queued.cause {
-            // The subflows that carried it did not deliver it, so each of them may try again.
+            // The subflows that carried the data did not deliver it, so each of them may try again.
             ReinjectionCause::DataRto => SubflowSet::EMPTY,
             _ => part.carried_by,
         };
@@ -340,7 +340,7 @@ impl Scheduling {
         actions
     }
 
-    /// Reason why data waits although a subflow has room, if it does.
+    /// Reason why data waits although a subflow has room; `None` if no data waits.
     pub(super) fn blocked_event(&self, sender: &Sender) -> Option<SchedulerEvent> {
         let fastest = self.scratch.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
         let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;

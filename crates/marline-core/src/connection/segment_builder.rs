@@ -28,7 +28,7 @@ use crate::{
     ConnectionConfig, ConnectionId, Ecn, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf,
 };
 
-/// Parts of a connection that a segment is made of.
+/// Parts of a connection that are used to build segments.
 pub(super) struct SegmentBuilder<'a> {
     pub(super) id: ConnectionId,
     pub(super) config: &'a ConnectionConfig,
@@ -70,7 +70,7 @@ impl<'a> SegmentHead<'a> {
 pub(super) struct Batch {
     pub(super) id: SubflowId,
     pub(super) count: usize,
-    /// Bytes from one segment to the next.
+    /// Bytes from the start of one segment to the next.
     pub(super) stride: usize,
     pub(super) ecn: Ecn,
 }
@@ -148,11 +148,11 @@ impl SegmentBuilder<'_> {
             options.timestamps = None;
         }
         if fast_open.is_some_and(|option| !option.fits_with(&options)) {
-            // A Fast Open cookie for the client is worth more than timestamps (as in Linux).
+            // A Fast Open cookie for the client is more useful than timestamps (as in Linux).
             options.timestamps = None;
             tcp.disable_timestamps();
         }
-        // Data has no room to spare, and a signal may have none: SACK blocks go in a separate ACK.
+        // Data and signals may leave no room for SACK blocks, which are sent in a separate ACK.
         if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
             let room = options.room();
             tcp.fill_sack(&mut options, room);
@@ -186,7 +186,7 @@ impl SegmentBuilder<'_> {
         Some(Transmit { handshake, ..self.transmit(batch)? })
     }
 
-    /// Builds a segment with the DATA_FIN alone.
+    /// Builds a segment that carries only the DATA_FIN.
     pub(super) fn write_data_fin(
         &mut self,
         cx: &mut Context<'_>,

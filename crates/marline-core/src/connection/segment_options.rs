@@ -1,7 +1,7 @@
-//! Options of segments: what a handshake segment, an ACK, a RST and data carry in their 40 bytes.
+//! Options of segments: the up to 40 bytes of options in handshake segments, ACKs, RSTs and data segments.
 //!
 //! Timestamps come first, then the required MPTCP options, then as many SACK blocks as still fit. A pure ACK with an
-//! option too long to fit beside timestamps (ADD_ADDR with an IPv6 address) is sent without them.
+//! option too long to fit together with timestamps (ADD_ADDR with an IPv6 address) is sent without them.
 
 use super::fallback::Point;
 use super::handshake::reason;
@@ -32,7 +32,7 @@ pub(super) struct Frame {
     pub(super) idle: bool,
 }
 
-/// Options.
+/// Options by kind of segment.
 impl SegmentBuilder<'_> {
     pub(super) fn control_options(
         &mut self,
@@ -237,20 +237,19 @@ impl SegmentBuilder<'_> {
     /// Makes room for MP_IDLE if the chosen data ends the data to send.
     ///
     /// MP_IDLE states that no data follows, so that a receiver can distinguish the end of a burst from a dead path
-    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of the connection's
-    /// send queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option beside DSS
-    /// is used.
+    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last in the connection's send
+    /// queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option accompanies DSS.
     ///
-    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that
-    /// the stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
+    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that the
+    /// stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
     /// transmission, a copy on another subflow, a reinjection, and each part of a mapping that was split to be
-    /// repeated. A repetition after more was written does not carry it. A second repetition on a subflow does not
-    /// carry it either: a middlebox that drops segments with unknown options must not block the bytes. (The first
-    /// repetition does: a lost tail is common, and a lost mark causes an alarm.) If a burst's last segment would
-    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark costs
-    /// the receiver a false alarm, a small segment costs almost nothing. Only if the 40 bytes of options are used
-    /// up (64-bit sequence numbers both ways, with timestamps) is the mark left out. Only the server sends marks,
-    /// because it cannot open paths and does not need them itself.
+    /// repeated. A repetition after more data was written does not carry it. Nor does a second repetition on a
+    /// subflow, so that a middlebox that drops segments with unknown options cannot block the bytes. (The first
+    /// repetition does: a lost tail is common, and a lost mark causes a false alarm.) If a burst's last segment would
+    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark causes a
+    /// false alarm at the receiver, but a small segment costs almost nothing. Only if the 40 bytes of options are
+    /// used up (64-bit sequence numbers in both directions, with timestamps) is the mark left out. Only the server
+    /// sends marks, because it cannot open paths and does not need them itself.
     pub(super) fn frame_with_mark(
         &self,
         subflow: &SubflowContext,
@@ -287,7 +286,7 @@ impl SegmentBuilder<'_> {
     }
 }
 
-/// MP_IDLE.
+/// The MP_IDLE option.
 pub(super) fn mp_idle_option() -> MptcpOption {
     MptcpOption::Experimental(ExperimentalMessage::Idle.option())
 }

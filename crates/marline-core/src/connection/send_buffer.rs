@@ -1,26 +1,26 @@
 //! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
 //!
-//! Data is copied once in (write; static data is only referenced) and once out (into the datagram). A subflow must
-//! be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still holds stay
+//! Data is copied once when it is written (static data is only referenced) and once into the datagram. A subflow must
+//! be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still needs stay
 //! pinned. They do not count against the application's space.
 //!
-//! If memory is short (`memory.rs`), the application gets no more chunks than its account allows. It gets a piece
-//! of one once all written data is acknowledged and subflows keep little, so that every stream makes progress.
+//! If memory is short (`memory.rs`), the application gets only as many chunks as its account allows. It gets part of
+//! a chunk once all written data is acknowledged and subflows retain little, so that every stream makes progress.
 //!
-//! *Bounds.* A peer decides when a subflow's bytes are acknowledged, so it could make us hold all data that it has
-//! acknowledged at the data level. Three bounds prevent that:
+//! *Bounds.* The peer decides when to acknowledge a subflow's bytes, so it could make the sender hold all data that
+//! it has acknowledged at the data level. Three bounds prevent that:
 //!
 //! - A subflow has at most two send buffers (at least 1 MiB) outstanding, as it would on a path whose ACKs take as
 //!   long as its data. Beyond that, it gets no new data (`Subflow::is_full`). This also bounds its scoreboard.
-//! - A connection holds at most its send buffer and the same amount again (at least 1 MiB) of memory. This counts
-//!   chunks instead of bytes, because one pinned byte keeps its chunk, and the list of chunks from the first
-//!   pinned one to the end of the stream. At the bound, writes are refused until subflows have acknowledged more.
-//!   An honest connection seldom reaches it: less time passes between a DATA_ACK and the subflow's own ACK than
-//!   between sending and the DATA_ACK, unless ACKs take longer than data.
-//! - While writes are refused for this reason and another subflow is healthy, the one that keeps most is reset: at
-//!   once if it is closing or its retransmission timer fired, otherwise after a second
+//! - A connection holds at most its send buffer plus as much again (at least 1 MiB) of memory. This counts chunks
+//!   instead of bytes, because one pinned byte keeps its chunk, and the list of chunks from the first pinned one to
+//!   the end of the stream. At the bound, writes are refused until subflows have acknowledged more. An honest
+//!   connection seldom reaches it: less time passes between a DATA_ACK and the subflow's own ACK than between sending
+//!   and the DATA_ACK, unless ACKs take longer than data.
+//! - While writes are refused for this reason and another subflow is healthy, the one that retains the most is reset:
+//!   immediately if it is closing or its retransmission timer fired, otherwise after a second
 //!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or
-//!   sent elsewhere. An only subflow is not reset: the application waits.
+//!   sent elsewhere. A sole subflow is not reset, so the application waits.
 
 use marline_policy::{DataRange, Dsn};
 use marline_time::Instant;
@@ -31,12 +31,13 @@ use crate::compact_instant::NonZeroCompactInstant;
 use crate::memory::CHUNK;
 use crate::tables::chunks::{ChunkSource, Chunks};
 
-/// Initial space of a connection, and the space it keeps free beyond twice the window.
+/// Initial buffer size of a connection, and the size added to twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
 /// Minimum memory that a connection may hold beyond its send buffer. In a small buffer with several paths, a few
-/// segments on a slow path pin as many chunks as the buffer has.
+/// segments on a slow path pin all chunks of the buffer.
 const MIN_KEPT_BYTES: u64 = 1024 * 1024;
-/// If memory is short, the application gets another piece although subflows keep this much acknowledged data.
+/// If memory is short, the application still gets part of a chunk while subflows retain up to this much acknowledged
+/// data.
 const KEPT_BESIDE_MINIMUM: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
@@ -65,20 +66,21 @@ pub(crate) struct SendBuffer {
     chunks: Chunks,
     una: Dsn,
     end: Dsn,
-    /// Space currently offered to the application, 4 GiB at most.
+    /// Space currently offered to the application, at most 4 GiB.
     space: u32,
     /// Maximum of that space.
     max_space: u32,
-    /// The buffer has all its space from the start, and wakes writers as kernels do.
+    /// The buffer has its maximum size from the start, and wakes writers as kernels do.
     fixed: bool,
     /// A write was refused, and the application waits for room.
     blocked: bool,
-    /// Time since which writes are refused because memory is short or subflows keep too much.
+    /// When writes started to be refused because memory is short or subflows retain too much data.
     refused_since: Option<NonZeroCompactInstant>,
 }
 
 impl SendBuffer {
-    /// Creates a buffer. `fixed`: all space at once, instead of the space that [`tune`](Self::tune) finds.
+    /// Creates a buffer. `fixed` offers the maximum space from the start instead of the space that
+    /// [`tune`](Self::tune) determines.
     pub(crate) fn new(max_space: u64, fixed: bool, source: ChunkSource) -> Self {
         let max_space = space_of(max_space);
         SendBuffer {
@@ -118,7 +120,7 @@ impl SendBuffer {
         self.chunks.list_memory()
     }
 
-    /// Charges another account for the buffer.
+    /// Charges the buffer's memory to another account.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.chunks.charge_to(account);
     }
@@ -144,7 +146,7 @@ impl SendBuffer {
         (self.space as u64).saturating_sub(self.end.since(self.una))
     }
 
-    /// Bytes that fit before the memory held reaches the connection's own bound.
+    /// Bytes that fit until the memory held reaches the connection's own limit.
     fn own_room(&self) -> u64 {
         // After a resize, more may have been written than the buffer has space for.
         let unacked = self.max_space().max(self.end.since(self.una));
@@ -158,7 +160,7 @@ impl SendBuffer {
         room.min(space) * if self.fixed { 3 } else { 8 } >= space
     }
 
-    /// Accepts as many bytes as there is room for, `most` at most. Zero means that the application must wait.
+    /// Accepts as many bytes as there is room for, at most `most`. Zero means that the application must wait.
     pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>, most: usize) -> usize {
         let wanted = (most as u64).min(self.room());
         let (account_room, own_room) = (self.account_room(), self.own_room());
@@ -180,7 +182,7 @@ impl SendBuffer {
         n
     }
 
-    /// Records a refusal for another reason than space.
+    /// Records a refusal for a reason other than space.
     pub(crate) const fn refuse(&mut self) {
         self.blocked = true;
     }
@@ -192,14 +194,14 @@ impl SendBuffer {
         self.space = if self.fixed { max_space } else { self.space.min(max_space) };
     }
 
-    /// A write was refused since the last notification.
+    /// True if a write was refused since the last notification.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// True if a blocked application should be woken: an eighth of the space is free. Clears the mark. (Kernels
-    /// wait for a third, and so does a fixed buffer. With several paths the buffer is the reassembly window of the
-    /// slowest one, and an unused third reduces throughput. An eighth still is many segments per wake-up.)
+    /// True if a blocked application should be woken: an eighth of the space is free. Clears the flag. (Kernels wait
+    /// for a third, and so does a fixed buffer. With several paths the buffer is the reassembly window of the slowest
+    /// one, and an unused third reduces throughput. An eighth is still many segments per wake-up.)
     pub(crate) fn take_writable(&mut self, now: Instant) -> bool {
         if !self.blocked || !self.justifies_wakeup(self.room()) {
             return false;
@@ -212,29 +214,29 @@ impl SendBuffer {
         false
     }
 
-    /// A write was refused for lack of memory, and the application waits.
+    /// True if a write was refused for lack of memory and the application is waiting.
     pub(crate) const fn is_held_back(&self) -> bool {
         self.refused_since.is_some()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), because subflows keep too much data.
+    /// Like [`is_held_back`](Self::is_held_back), if the cause is that subflows retain too much data.
     pub(crate) fn retains_too_much(&self) -> bool {
         self.is_held_back() && !self.justifies_wakeup(self.own_room())
     }
 
-    /// As [`is_held_back`](Self::is_held_back), for at least this many nanoseconds.
+    /// Like [`is_held_back`](Self::is_held_back), for at least this many nanoseconds.
     pub(crate) fn is_held_back_for(&self, nanos: u64, now: Instant) -> bool {
         self.refused_since.is_some_and(|since| !since.is_within(nanos, now))
     }
 
-    /// Adjusts the space to the windows of all subflows (NSDI'12 mechanism 3): twice their sum keeps every path
+    /// Adjusts the space to the windows of all subflows (NSDI 2012, mechanism M3): twice their sum keeps every path
     /// busy for a round trip while the application sleeps. It never shrinks.
     pub(crate) fn tune(&mut self, window_sum: u64) {
         let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE);
         self.space = self.space.max(space_of(wanted).min(self.max_space));
     }
 
-    /// The peer has everything before `to`.
+    /// Releases all data before `to`, which the peer has received.
     pub(crate) fn ack(&mut self, to: Dsn) {
         self.una = self.una.max(to.min(self.end));
         self.chunks.release(self.una.0);
@@ -248,7 +250,7 @@ impl SendBuffer {
         self.chunks.pin(range.start.0, range.end.0);
     }
 
-    /// Releases bytes that a subflow no longer needs.
+    /// Unpins bytes that a subflow no longer needs.
     pub(crate) fn unpin(&mut self, range: DataRange) {
         self.chunks.unpin(range.start.0, range.end.0);
         if self.una == self.end {
@@ -370,7 +372,7 @@ mod tests {
         assert!(buffer.is_held_back() && buffer.is_held_back_for(0, now));
         assert!(!buffer.is_held_back_for(1_000_000_000, now) && !buffer.take_writable(now));
         assert!(buffer.is_held_back_for(1_000_000_000, now + Duration::from_secs(1)));
-        // The application continues once a third of the buffer fits.
+        // The application continues once a third of the buffer is free.
         let full = buffer.memory();
         let mut pinned = (0..written).step_by(100);
         while !buffer.take_writable(now) {

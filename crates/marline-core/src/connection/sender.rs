@@ -1,5 +1,5 @@
-//! Send side of a connection: the stream from the application's bytes to subflows, and the data
-//! that must be sent again.
+//! Send side of a connection: it distributes the application's bytes to subflows, and tracks the data that must be
+//! sent again.
 //!
 //! It owns the bytes, their mappings to subflows, the queue of reinjections, the peer's window, and the timers of
 //! the data level: retransmission (RFC 8684 section 3.3.6) and window probes.
@@ -26,11 +26,11 @@ use crate::subflow::SegmentSize;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Hold, MemoryAccount};
 
-/// Longest pause between zero-window probes.
+/// Maximum interval between zero-window probes.
 const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// Maximum data-level RTO, for a hole that no subflow retransmits.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
-/// Data-level timeouts less than this number of RTOs apart, with progress in between, belong to one hole.
+/// Data-level timeouts fewer than this many RTOs apart, with progress in between, belong to one hole.
 const SAME_HOLE_RTOS: u32 = 4;
 
 /// New data waits if mappings have fewer bytes than this, on average over the send buffer.
@@ -41,15 +41,15 @@ const MIN_MAPPING_LIMIT: u64 = 1_024;
 /// Sent state of one subflow.
 #[derive(Debug)]
 struct Outgoing {
-    /// End of the data that was sent with the keys. Its arrival proves nothing about mappings.
+    /// End of the data that was sent with the keys. Their arrival proves nothing about mappings.
     keyed: Ssn,
-    /// Data mapped on it was acknowledged together with a DATA_ACK: our options pass as well.
+    /// Mapped data was acknowledged together with a DATA_ACK, so options pass in both directions.
     proven: bool,
     /// The last ACK had no option.
     bare: bool,
-    /// Start of the contiguous data that ends at the last byte sent on it.
+    /// Start of the contiguous data that ends at the last byte sent on the subflow.
     run: Point,
-    /// Unacknowledged repairs sent on it, oldest first.
+    /// Unacknowledged repairs sent on the subflow, oldest first.
     repairs: OnDemand<VecDeque<SentRepair>>,
 }
 
@@ -60,12 +60,12 @@ struct DataRto {
     count: u32,
 }
 
-/// Results of the data-level timer.
+/// State of the data-level timer's repetitions.
 #[derive(Copy, Clone, Debug, Default)]
 struct Holes {
-    /// Time of its last expiry.
+    /// Time of the timer's last expiry.
     fired_at: Option<Instant>,
-    /// End of the first part of its last repetition, and number of segments that it repeats at once.
+    /// End of the first part of the last repetition, and number of segments to repeat together.
     hole_end: Option<Dsn>,
     hole_segments: u32,
 }
@@ -90,7 +90,7 @@ pub(super) struct DataTimeout {
 struct Persist {
     at: Option<Instant>,
     count: u32,
-    /// Unanswered probes since the window was shut.
+    /// Probes not answered since the window was shut.
     asked: PendingProbes,
 }
 
@@ -102,9 +102,9 @@ impl UnusedState for Persist {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Constraints {
     pub(super) now: Instant,
-    /// Repairs may be sent and are useful.
+    /// True if repairs may be sent and are useful.
     pub(super) repairs: bool,
-    /// Data may be sent twice: not on plain TCP.
+    /// True if data may be sent twice, which plain TCP does not allow.
     pub(super) repeats: bool,
 }
 
@@ -160,13 +160,13 @@ impl Sender {
         self.subflows[slot] = Some(Outgoing { keyed, proven: false, bare: false, run, repairs });
     }
 
-    /// Stops data on this subflow. It no longer counts among the carriers of data.
+    /// Stops data on this subflow, which no longer counts as a carrier.
     pub(super) fn stop_carrying(&mut self, id: SubflowId) {
         self.reinjections.drop_subflow(id);
         self.mappings.forget_subflow(id);
     }
 
-    /// Removes a subflow from the carriers of its data, which never got through.
+    /// Removes a subflow from the carriers of its data, because the data never arrived.
     pub(super) fn forget_mappings(&mut self, id: SubflowId) {
         self.mappings.forget_subflow(id);
     }
@@ -192,7 +192,7 @@ impl Sender {
         self.buffer.una()
     }
 
-    /// One past the newest byte handed to any subflow.
+    /// One past the newest byte assigned to any subflow.
     pub(super) fn sent(&self) -> Dsn {
         self.mappings.end()
     }
@@ -218,8 +218,8 @@ impl Sender {
         DataRange::new(sent, end.max(sent))
     }
 
-    /// True if the limit on mappings without a DATA_ACK is reached. Subflows may have acknowledged them all, so
-    /// that otherwise only the send buffer bounds them, and each can be as short as a byte.
+    /// True if the limit on mappings without a DATA_ACK is reached. Subflows may have acknowledged all of these
+    /// mappings, so without this limit only the send buffer would bound them, and each can be as short as a byte.
     pub(super) fn is_mapping_limit_reached(&self) -> bool {
         let most = (self.buffer.max_space() / BYTES_PER_MAPPING).max(MIN_MAPPING_LIMIT);
         self.mappings.count() as u64 >= most
@@ -230,17 +230,17 @@ impl Sender {
         self.buffer.max_space()
     }
 
-    /// Written data is not DATA_ACKed.
+    /// True if some written data is not DATA_ACKed.
     pub(super) fn has_data(&self) -> bool {
         self.written_end() > self.una()
     }
 
-    /// All written data was handed to subflows.
+    /// True if all written data was assigned to subflows.
     pub(super) fn sent_all(&self) -> bool {
         self.sent() == self.written_end()
     }
 
-    /// Data handed to subflows is not DATA_ACKed.
+    /// True if some data assigned to subflows is not DATA_ACKed.
     pub(super) fn has_outstanding(&self) -> bool {
         self.mappings.oldest().is_some()
     }
@@ -286,22 +286,22 @@ impl Sender {
         taken
     }
 
-    /// A write was refused since the last notification.
+    /// True if a write was refused since the last notification.
     pub(super) const fn is_blocked(&self) -> bool {
         self.buffer.is_blocked()
     }
 
-    /// A write was refused for lack of memory, and the application waits.
+    /// True if a write was refused for lack of memory and the application is waiting.
     pub(super) const fn is_held_back(&self) -> bool {
         self.buffer.is_held_back()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), because subflows keep too much DATA_ACKed data.
+    /// Like [`is_held_back`](Self::is_held_back), if the cause is that subflows retain too much DATA_ACKed data.
     pub(super) fn retains_too_much(&self) -> bool {
         self.buffer.retains_too_much()
     }
 
-    /// As [`is_held_back`](Self::is_held_back), for at least this time.
+    /// Like [`is_held_back`](Self::is_held_back), for at least this time.
     pub(super) fn is_held_back_for(&self, time: Duration, now: Instant) -> bool {
         self.buffer.is_held_back_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), now)
     }
@@ -322,7 +322,7 @@ impl Sender {
         self.buffer.resize(max_space);
     }
 
-    /// Charges another account for the buffer.
+    /// Charges the buffer's memory to another account.
     pub(super) fn charge_to(&mut self, account: &MemoryAccount) {
         self.buffer.charge_to(account);
     }
@@ -357,12 +357,13 @@ impl Sender {
         &self.nagle
     }
 
-    /// True if the last bytes, fewer than a segment, wait for more.
+    /// True if the last bytes, fewer than a segment, should wait for more data.
     pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
         self.nagle.holds_back(now, rto)
     }
 
-    /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
+    /// Called when only a small part of the peer's window is left. Returns true while the sender should wait for
+    /// more.
     pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
         self.nagle.waits_for_window(now, rto)
     }
@@ -372,7 +373,7 @@ impl Sender {
         self.nagle.on_segment();
     }
 
-    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them at once.
+    /// Handles the transmission of the last bytes. Returns true if the peer should deliver them immediately.
     pub(super) fn take_release(&mut self) -> bool {
         self.nagle.take_release()
     }
@@ -397,7 +398,7 @@ impl Sender {
         sum
     }
 
-    /// Records data sent on a subflow, at `ssn` there. `repeat`: the data was sent before.
+    /// Records data sent on a subflow at position `ssn`. `repeat` is true if the data was sent before.
     pub(super) fn record_sent(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
         self.buffer.pin(range);
         if repeat {
@@ -410,7 +411,7 @@ impl Sender {
         self.note_run(id, ssn, range.start);
     }
 
-    /// Records data sent with a SYN. Until that is answered, other subflows may carry it as well.
+    /// Records data sent with a SYN. Until the SYN is answered, other subflows may also carry the data.
     pub(super) fn carry_with_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) {
         self.buffer.pin(range);
         self.note_run(id, Ssn(1), range.start);
@@ -436,7 +437,7 @@ impl Sender {
         self.subflow(id).map_or(Point::FIRST, |subflow| subflow.run)
     }
 
-    /// All data on the subflow is contiguous from the first byte on.
+    /// True if all data on the subflow is contiguous from the first byte on.
     pub(super) fn is_contiguous(&self, id: SubflowId) -> bool {
         self.run(id) == Point::FIRST
     }
@@ -463,17 +464,17 @@ impl Sender {
         }
     }
 
-    /// No DATA_ACK arrived on the subflow since an ACK without options.
+    /// True if no DATA_ACK has arrived on the subflow since an ACK without options.
     pub(super) fn lacks_data_ack(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.bare)
     }
 
-    /// Data mapped on it was acknowledged together with a DATA_ACK.
+    /// True if data mapped on the subflow was acknowledged together with a DATA_ACK.
     pub(super) fn is_proven(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.proven)
     }
 
-    /// Data with a mapping of its own on the first subflow is DATA_ACKed, on any subflow.
+    /// True if data that had its own mapping on the first subflow was DATA_ACKed on any subflow.
     pub(super) fn was_mapped_acked(&self, first: SubflowId) -> bool {
         self.subflow(first).is_some_and(|subflow| self.una().0 + 1 > subflow.keyed.0)
     }
@@ -493,7 +494,7 @@ impl Sender {
         self.window_end = end;
     }
 
-    /// The peer has all data before `to`.
+    /// Handles a DATA_ACK: the peer has all data before `to`.
     pub(super) fn ack(&mut self, to: Dsn) {
         self.buffer.ack(to);
         self.mappings.ack(to);
@@ -569,7 +570,7 @@ impl Sender {
         }
     }
 
-    /// Withdraws reinjections on suspicion of a subflow.
+    /// Withdraws reinjections based on suspicion of a subflow.
     pub(super) fn clear_suspicion(&mut self, id: SubflowId) {
         self.reinjections.clear_suspicion(id);
     }
@@ -660,7 +661,7 @@ impl Sender {
         Some(DataTimeout { oldest, fired_at, count: self.rto.count })
     }
 
-    /// Queues all data that no existing subflow carries: it is certainly missing.
+    /// Queues all data that no existing subflow carries, because it is certainly missing.
     pub(super) fn requeue_orphaned_data(&mut self, now: Instant) {
         let sent = DataRange::new(self.una(), self.sent());
         let cause = ReinjectionCause::SubflowClosed;
@@ -670,9 +671,9 @@ impl Sender {
         }
     }
 
-    /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the hole is unknown: if the
-    /// next data is missing as soon as this has arrived, the amount doubles. `held` is true for data that a
-    /// healthy subflow still retransmits by itself.
+    /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the hole is unknown: if the data
+    /// after it is also missing, the amount doubles. `held` is true for data that a healthy subflow still retransmits
+    /// on its own.
     pub(super) fn repeat_hole(
         &mut self,
         now: Instant,
@@ -719,16 +720,17 @@ impl Sender {
         self.persist.asked.last_sent_at()
     }
 
-    /// Postpones the next probe.
+    /// Postpones the next window probe.
     pub(super) fn postpone_persist(&mut self, until: Option<Instant>) {
         self.persist.at = until;
     }
 
-    /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
+    /// Records a window probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive
+    /// unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.persist.asked.record_probe_at(now, heard_at);
         if silent == 1 {
-            // Lost, or the peer is gone: unanswered probes are repeated like data.
+            // The probe was lost or the peer is gone. Unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
         }
         self.persist.count += 1;
@@ -744,7 +746,7 @@ impl Sender {
         self.repairs = None;
     }
 
-    /// Repairs are agreed on, and no middlebox interferes with them.
+    /// True if repairs are agreed on and no middlebox interferes with them.
     pub(super) fn may_repair(&self) -> bool {
         self.repairs.as_ref().is_some_and(|repairs| !repairs.are_refused())
     }
@@ -814,7 +816,7 @@ impl Sender {
         self.buffer.shrink();
     }
 
-    /// Bytes of memory of the stream.
+    /// Bytes of memory that the stream uses.
     pub(super) fn memory(&self) -> u64 {
         self.buffer.memory()
     }

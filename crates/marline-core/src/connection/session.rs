@@ -17,8 +17,8 @@ use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
-/// Bytes within one segment lifetime from which 32-bit DSNs are ambiguous: half of 2^31, because any such time may
-/// overlap two of the measured spans.
+/// Bytes within a measured span above which 32-bit DSNs may be ambiguous: half of 2^31, because a segment lifetime
+/// may overlap two spans.
 const SHORT_DSN_SPAN: u64 = 1 << 30;
 /// Maximum segment lifetime (RFC 9293 section 3.4.2).
 const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ pub(super) enum Mode {
     Offered,
     /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are allowed from then on.
     Multipath { confirmed: bool },
-    /// Plain TCP on the one subflow. Positions map one to one from these points on.
+    /// Plain TCP on the one subflow. Our positions map one to one from `tx` on.
     Plain { reason: Option<FallbackReason>, tx: Point },
 }
 
@@ -40,18 +40,18 @@ pub(super) struct Session {
     role: Role,
     mode: Mode,
     keys: Keys,
-    /// Bytes sent with the client's SYN by Fast Open: they come before the first byte counted by mappings and
-    /// DSNs. A server's stream has none: data of a SYN/ACK is neither sent nor accepted.
+    /// Bytes sent with the client's SYN by Fast Open: they precede the first byte that mappings and DSNs count. A
+    /// server's stream has none: data in a SYN/ACK is neither sent nor accepted.
     unmapped: u16,
-    /// DSS checksums are on: either side required them.
+    /// DSS checksums are on, because either side required them.
     checksum: bool,
     /// Flag C of the peer: no joins to the address of the initial subflow.
     peer_denies_id0: bool,
-    /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
+    /// The peer used 64-bit DSNs, so it gets 64-bit DATA_ACKs.
     peer_uses_long_dsn: bool,
     /// We use 64-bit DSNs ourselves.
     sends_long_dsn: bool,
-    /// Start time and position of the current span, whose length is at most a segment lifetime. It shows if 32-bit
+    /// Start time and position of the current measured span, at most a segment lifetime long. It shows whether 32-bit
     /// DSNs are sufficient.
     dsn_span_start: (Instant, Dsn),
     /// Announcement of a fallback.
@@ -111,7 +111,7 @@ impl Session {
         matches!(self.mode, Mode::Multipath { confirmed: true })
     }
 
-    /// Multipath TCP that the peer has not yet confirmed with a DSS.
+    /// True for Multipath TCP that the peer has not yet confirmed with a DSS.
     pub(super) const fn is_unconfirmed(&self) -> bool {
         matches!(self.mode, Mode::Multipath { confirmed: false })
     }
@@ -167,7 +167,7 @@ impl Session {
         self.peer_denies_id0 = capable.deny_join_id0;
     }
 
-    /// Sets the peer's key: both keys are known, so the connection uses Multipath TCP.
+    /// Sets the peer's key. Both keys are then known, so the connection uses Multipath TCP.
     pub(super) fn on_peer_key(&mut self, key: Key) {
         self.keys.set_remote(key);
         self.keys.skip_remote(self.first_mapped_by_peer().0);
@@ -219,7 +219,7 @@ impl Session {
         news
     }
 
-    /// Counts a SYN/ACK received again after our third ACK. Returns the number of them.
+    /// Counts a SYN/ACK repeated after our third ACK. Returns the total number.
     pub(super) fn count_repeated_syn_ack(&mut self) -> u32 {
         self.blackhole.count_repeated_syn_ack()
     }
@@ -236,8 +236,8 @@ impl Session {
         self.blackhole.on_timeout(now, heard_at, patience, passes)
     }
 
-    /// Switches to plain TCP: our positions map one to one from `tx` on. `announced`: for a peer that may have
-    /// understood mappings, the first position whose data has the infinite mapping, and its point.
+    /// Switches to plain TCP: our positions map one to one from `tx` on. For a peer that may have understood
+    /// mappings, `announced` is the infinite mapping.
     pub(super) fn leave_multipath(
         &mut self,
         reason: FallbackReason,
@@ -251,28 +251,28 @@ impl Session {
         self.blackhole.retire();
     }
 
-    /// The fallback has to be announced to the peer, which may have understood mappings.
+    /// True if the fallback must be announced to the peer, which may have understood mappings.
     pub(super) const fn announces_fallback(&self) -> bool {
         self.fallback.is_announced()
     }
 
-    /// Handles a segment of the peer with or without a DATA_ACK. Returns true if the announcement has to be repeated.
+    /// Handles a segment from the peer with or without a DATA_ACK. Returns true if the announcement must be repeated.
     pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
         self.fallback.note_peer_mode(multipath)
     }
 
-    /// Handles a timeout of data from `una` on. The peer was last heard at `heard_at`. On plain TCP a middlebox
-    /// may drop the options that announce the fallback. Returns true if the peer should be asked for an answer.
+    /// Handles a timeout of data from `una` on. The peer's last segment arrived at `heard_at`. On plain TCP, a
+    /// middlebox may drop the options that announce the fallback. Returns true if the peer should be probed.
     pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) -> bool {
         self.fallback.on_timeout(now, una, heard_at)
     }
 
-    /// The last segment of the peer still used Multipath TCP.
+    /// True if the peer's last segment still used Multipath TCP.
     pub(super) const fn is_contradicted(&self) -> bool {
         self.fallback.is_contradicted()
     }
 
-    /// Data after the fallback was sent, with the infinite mapping; `next` is the first position that was not.
+    /// True if data after the fallback was sent, with the infinite mapping. `next` is the first position not sent.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
         self.fallback.is_announced()
             && !self.fallback.is_before_fallback(Ssn(next.0.saturating_sub(1)))
@@ -350,8 +350,8 @@ impl Session {
         }
     }
 
-    /// True if one mapping may cover a run of segments: not if each has a checksum of its own, and not before the
-    /// peer is known to have the keys.
+    /// True if one mapping may cover a run of segments. With Multipath TCP, this requires that mappings have no
+    /// checksums and that the peer is known to have the keys.
     pub(super) const fn maps_runs(&self, config: &ConnectionConfig) -> bool {
         config.mapping_runs
             && match self.mode {
@@ -379,8 +379,8 @@ impl Session {
             return;
         }
         let checksum = self.checksum.then_some(segment.mapping_checksum);
-        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other. The same data sent again at a
-        // later position needs a mapping of its own.
+        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other. Data repeated at a later position
+        // needs its own mapping.
         let at_first = segment.mapping_start == Ssn(1).plus(self.first_mapped().0);
         let is_first = initial && first == self.first_mapped() && at_first;
         if is_first && segment.payload_len() > 0 {
@@ -407,9 +407,9 @@ impl Session {
         self.infinite_mapping(&SentSegment { start, end, fin: true, ..SentSegment::default() })
     }
 
-    /// The infinite mapping is sent with the first data after the fallback, or with the FIN if there is none: a
-    /// peer that does not learn of the fallback takes a FIN for the end of only a subflow. Its point is the first
-    /// byte that was not DATA_ACKed then: from there on, positions map one to one.
+    /// The infinite mapping is sent with the first data after the fallback, or with the FIN if there is none: without
+    /// it, the peer would take a FIN as the end of only a subflow. The mapping's point is the first byte that was not
+    /// DATA_ACKed at the fallback. From there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
         let Point { ssn, dsn } = self.fallback.point_at(segment.start)?;
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
@@ -444,7 +444,7 @@ impl Session {
         options
     }
 
-    /// Both sides agreed on all of these extensions.
+    /// True if both sides agreed on all of these extensions.
     pub(super) const fn agreed_on(&self, extensions: Extensions) -> bool {
         self.is_multipath() && self.negotiation.agreed().contains(extensions)
     }
@@ -454,7 +454,7 @@ impl Session {
         if self.is_multipath() { self.negotiation.agreed() } else { Extensions::NONE }
     }
 
-    /// Client: these were requested, and the answer has not arrived yet.
+    /// Client: true if these extensions were requested and the answer has not arrived.
     pub(super) fn awaits_extension_answer(
         &self,
         config: &ConnectionConfig,
@@ -465,12 +465,12 @@ impl Session {
             && self.negotiation.awaits_extension_answer(config, wanted)
     }
 
-    /// The peer marks its last data.
+    /// True if the peer marks its last data.
     pub(super) fn peer_marks_idle(&self) -> bool {
         self.is_client() && self.agreed_on(Extensions::IDLE)
     }
 
-    /// We mark our last data.
+    /// True if we mark our last data.
     pub(super) fn marks_idle(&self) -> bool {
         self.is_server() && self.agreed_on(Extensions::IDLE)
     }
@@ -480,7 +480,7 @@ impl Session {
         self.negotiation.next_timeout().into_iter().chain(self.next_data_ack_request_at()).min()
     }
 
-    /// Client: starts the wait for a DATA_ACK, which may be lost, because no data may be sent before.
+    /// Client: starts the wait for a DATA_ACK before which no data may be sent. It may be lost.
     pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
         if self.is_unconfirmed() {
             self.blackhole.wait_for_data_ack(now, rto);
@@ -541,7 +541,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// True if a connection with these totals of bytes sent, by time in seconds, uses 64-bit DSNs.
+    /// True if a connection uses 64-bit DSNs that has sent these total bytes at these times in seconds.
     fn uses_long_dsn(sent: &[(u64, u64)]) -> bool {
         let mut session = Session::new(Role::Client, Mode::Offered, Key(1));
         for &(at_s, bytes) in sent {
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn the_time_before_a_burst_does_not_make_it_slow() {
-        // Idle for an hour, or slow.
+        // The connection was idle for an hour, or slow.
         assert!(uses_long_dsn(&[(3_600, 1_000), (3_601, 1_000), (3_620, 2 * GIB)]));
         assert!(uses_long_dsn(&[(1, 1), (1_800, 1_000), (3_600, 2_000), (3_620, GIB + 3_000)]));
     }

@@ -21,7 +21,7 @@ use crate::{ConnectionConfig, ConnectionId, LoneKeepalive, MonitorKind, StreamDi
 /// Window below which a sender of full segments sends nothing.
 const MIN_USABLE_WINDOW: u64 = 2 * 1_460;
 
-/// Parts of a connection that show whether data of the peer is due.
+/// Parts of a connection that show whether data from the peer is due.
 #[derive(Copy, Clone)]
 pub(super) struct SilenceFacts<'a> {
     pub(super) config: &'a ConnectionConfig,
@@ -53,7 +53,7 @@ impl SilenceFacts<'_> {
         marked
     }
 
-    /// The peer is known to have sent data beyond the in-order data, or to have more to send.
+    /// True if the peer is known to have sent data beyond the in-order data, or to have more to send.
     pub(super) fn expects_peer_data(&self, id: SubflowId) -> bool {
         let held = |subflow: &SubflowContext| subflow.tcp().held_out_of_order() > 0;
         self.receiver.has_hole()
@@ -61,7 +61,7 @@ impl SilenceFacts<'_> {
             || (self.liveness.is_clock_running() && self.session.peer_marks_idle())
     }
 
-    /// Subflow that brought the last data before the silence, and subflows not heard since.
+    /// The subflow on which data last arrived before the silence, and subflows on which no segment has arrived since.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent =
             self.paths.subflows_where(|s| s.is_active() && s.tcp().last_heard_at() <= since);
@@ -71,7 +71,7 @@ impl SilenceFacts<'_> {
         silent
     }
 
-    /// More data may come, another path could be opened if this one were dead, and we are the side that opens it.
+    /// True if more data may arrive, and this side could open another path if the current one were dead.
     pub(super) fn may_open_another_path(&self) -> bool {
         self.session.is_client()
             && self.session.is_confirmed()
@@ -106,7 +106,7 @@ impl SilenceFacts<'_> {
         Some((id, self.liveness.keepalive_due(&config, heard_at, sent_at), config))
     }
 
-    /// A client that has a subflow, and whose peer may still send data.
+    /// True for a client that has a subflow and whose peer may still send data.
     pub(super) fn waits_for_data(&self) -> bool {
         self.session.is_client()
             && !self.closing.is_closed()
@@ -191,8 +191,8 @@ impl Silence<'_> {
         self.liveness.on_content(cx.now, id, Content { next, moved, marked }, conditions)
     }
 
-    /// Records how much data was sent before the segment that brought the peer's agreement. That data may still be
-    /// in flight, and has no mark.
+    /// Records how much data was sent before the segment with the peer's agreement. That data may still be in flight
+    /// and has no mark.
     fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
         if self.liveness.has_agreed_on_marks() || !self.session.peer_marks_idle() {
             return;
@@ -204,8 +204,8 @@ impl Silence<'_> {
         self.liveness.note_agreement(self.receiver.next(), missing);
     }
 
-    /// Updates the delivery watch after bytes came in order, the first of them on this subflow.
-    /// Returns the start of a delay that is worth a report.
+    /// Updates the delivery watch after bytes arrived in order, the first of them on this subflow. Returns the start
+    /// of a hole that should be reported.
     pub(super) fn watch_delivery_of_received(
         &mut self,
         now: Instant,
@@ -289,7 +289,7 @@ impl Silence<'_> {
         self.paths.probe_all_subflows();
     }
 
-    /// Sets the time within which the peer has to be heard.
+    /// Sets the time within which a segment from the peer must arrive.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         if !self.closing.is_closed() {
             self.closing.expect_answer(now, within);
@@ -297,7 +297,7 @@ impl Silence<'_> {
         }
     }
 
-    /// Probes all subflows, now and again until one answers.
+    /// Probes all subflows now, and repeatedly until one answers.
     pub(super) fn probe_until_heard(&mut self, now: Instant) {
         if self.closing.start_probes(now) {
             self.paths.probe_all_subflows();

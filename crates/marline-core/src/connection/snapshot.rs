@@ -9,7 +9,7 @@ use super::session::Session;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, ConnectionId, ConnectionInfo};
 
-/// Parts of a connection that a snapshot shows.
+/// Parts of a connection that a snapshot includes.
 #[derive(Copy, Clone)]
 pub(super) struct Snapshot<'a> {
     pub(super) id: ConnectionId,

@@ -16,8 +16,7 @@ use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 use crate::{SubflowPlace, SubflowState};
 
-/// Time for which a subflow that we closed stays half open without data from the peer (Linux: `tcp_fin_timeout`,
-/// 60 s).
+/// How long a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60 s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 /// Unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
@@ -31,9 +30,9 @@ const MAX_MP_FAILS: u32 = 6;
 pub(super) enum Membership {
     /// The first subflow: MP_CAPABLE.
     Initial,
-    /// We joined: MP_JOIN from our SYN on.
+    /// A join that we opened.
     Joining(Box<OpenedJoin>),
-    /// The peer joined.
+    /// A join that the peer opened.
     Joined(Box<AcceptedJoin>),
 }
 
@@ -45,7 +44,7 @@ pub(super) struct OpenedJoin {
     hmac: Option<[u8; 20]>,
     /// A Fast JOIN, until the subflow is established.
     fast: Option<FastOpened>,
-    /// The fourth ACK, or the answer to a Fast JOIN, has arrived: data may be sent.
+    /// The fourth ACK, or the answer to a Fast JOIN, has arrived, so data may be sent.
     confirmed: bool,
     /// Time of the next third ACK.
     repeat_at: Option<Instant>,
@@ -59,7 +58,7 @@ pub(super) struct AcceptedJoin {
     peer_nonce: u32,
     /// The third ACK or the SYN of a Fast JOIN authenticated the peer.
     verified: bool,
-    /// The Fast JOIN of the SYN.
+    /// The Fast JOIN in the SYN.
     fast: Option<FastAccepted>,
 }
 
@@ -90,13 +89,13 @@ impl FastOpened {
     }
 }
 
-/// A Fast JOIN of the peer.
+/// A Fast JOIN that the peer opened.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FastAccepted {
     pub(super) form: FastJoinForm,
     /// HMAC of the SYN.
     pub(super) hmac: u64,
-    /// The opener repeated it as an ordinary join, which the last SYN/ACK answers.
+    /// The opener retried with an ordinary join, which the last SYN/ACK answers.
     ordinary: bool,
 }
 
@@ -107,19 +106,19 @@ impl FastAccepted {
 }
 
 impl Membership {
-    /// A join that we open, fast or not.
+    /// A join that we open, as a Fast JOIN or an ordinary one.
     pub(super) fn joining(nonce: u32, fast: bool) -> Self {
         let fast = fast.then_some(FastOpened::PLANNED_FAST_JOIN);
         Membership::Joining(Box::new(OpenedJoin { nonce, fast, ..OpenedJoin::default() }))
     }
 
-    /// A join of the peer, to be authenticated by its third ACK.
+    /// A join that the peer opens, to be authenticated by the third ACK.
     pub(super) fn joined(nonce: u32, peer_nonce: u32) -> Self {
         let (verified, fast) = (false, None);
         Membership::Joined(Box::new(AcceptedJoin { nonce, peer_nonce, verified, fast }))
     }
 
-    /// A Fast JOIN of the peer, authenticated by its SYN.
+    /// A Fast JOIN that the peer opens, authenticated by its SYN.
     pub(super) fn from_fast_join(nonce: u32, fast: FastAccepted) -> Self {
         let (verified, fast) = (true, Some(fast));
         Membership::Joined(Box::new(AcceptedJoin { nonce, peer_nonce: 0, verified, fast }))
@@ -131,7 +130,7 @@ impl OpenedJoin {
         self.nonce
     }
 
-    /// The SYN/ACK that authenticates the peer has not arrived.
+    /// True if the SYN/ACK that authenticates the peer has not arrived.
     pub(super) const fn awaits_syn_ack(&self) -> bool {
         self.hmac.is_none() && !self.confirmed
     }
@@ -162,7 +161,7 @@ impl AcceptedJoin {
 enum Phase {
     /// The handshake is not complete.
     Opening,
-    /// The handshake is not complete, and the subflow is to carry no data afterwards.
+    /// The handshake is not complete, and the subflow will carry no data after it.
     Abandoned,
     /// Established, and known to policies.
     Active,
@@ -172,7 +171,7 @@ enum Phase {
     Closed,
 }
 
-/// Final segment after the end of the subflow.
+/// Final segment of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum FinalSegment {
     /// Only TCP's own segments.
@@ -180,19 +179,19 @@ pub(super) enum FinalSegment {
     None,
     /// A RST was sent on it, and is repeated for late segments.
     Reset,
-    /// All retries went unanswered: a RST is sent at its end, and repeated for late segments.
+    /// All retries were unanswered. A RST is sent when the subflow ends, and repeated for late segments.
     ResetPending,
 }
 
 /// Option of a RST.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) enum ClosingOption {
-    /// Nothing.
+    /// No option.
     #[default]
     None,
     /// MP_TCPRST.
     Reason(MpTcpRst),
-    /// MP_FAIL: a checksum failed here. The reason is added.
+    /// MP_FAIL, because a checksum failed on this side, together with the reason.
     Fail(MpFail),
     /// MP_FASTCLOSE: the whole connection ends.
     Fastclose,
@@ -220,18 +219,18 @@ pub(super) enum FailStep {
 pub(super) enum JoinStep {
     /// The subflow carries data.
     Up,
-    /// The subflow carries data, after a Fast JOIN of the peer.
+    /// The subflow carries data after the peer's Fast JOIN.
     UpFast,
     /// The fourth ACK is pending.
     Pending,
 }
 
-/// Result of a segment on a half-open Fast JOIN of the peer.
+/// Result of a segment on the peer's half-open Fast JOIN.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum HalfOpen {
     /// The segment may be passed to TCP.
     Admitted,
-    /// The opener fell back to an ordinary join, and has authenticated itself.
+    /// The opener fell back to an ordinary join and has authenticated itself.
     FellBack,
     /// The HMAC is wrong: the segment must not reach TCP.
     BadHmac,
@@ -250,7 +249,7 @@ pub(super) struct Ends {
 /// State that most subflows do not need: failed checksums, resets, and closed halves.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Reason of the peer's RST.
+    /// Reason given in the peer's RST.
     reset_reason: Option<MpTcpRst>,
     /// Option of the pending RST.
     closing_option: ClosingOption,
@@ -303,22 +302,22 @@ impl CompactCost {
 #[derive(Debug)]
 pub(super) struct SubflowContext {
     tcp: Subflow,
-    /// Our flow id and the peer's, as in [`FlowKey`].
+    /// Our flow id; see [`FlowKey`].
     local_flow: u64,
     peer_flow: u64,
     local_id: AddressId,
     remote_id: AddressId,
     membership: Membership,
-    /// We requested that it be a backup.
+    /// We requested that the subflow be a backup.
     backup_here: bool,
-    /// The peer requested that it be a backup.
+    /// The peer requested that the subflow be a backup.
     backup_there: bool,
-    /// Cost of using it: known to a client, or reported to its server.
+    /// Cost of using the subflow: configured on a client, or reported to its server.
     cost: CompactCost,
     phase: Phase,
     final_segment: FinalSegment,
     trouble: OnDemand<Trouble>,
-    /// Time at which it last brought new data of the stream, or joined.
+    /// Time at which new stream data last arrived on the subflow, or at which it joined.
     last_new_at: Instant,
 }
 
@@ -368,7 +367,7 @@ impl SubflowContext {
         self.tcp.path()
     }
 
-    /// Sets the flow id by which the peer wants to be addressed.
+    /// Sets the flow id with which the peer wants to be addressed.
     pub(super) fn set_peer_flow(&mut self, peer_flow: u64) -> FlowKey {
         self.peer_flow = peer_flow;
         self.key()
@@ -392,12 +391,12 @@ impl SubflowContext {
         matches!(self.membership, Membership::Initial)
     }
 
-    /// Data may be sent on it.
+    /// True if data may be sent on the subflow.
     pub(super) fn is_active(&self) -> bool {
         self.phase == Phase::Active && self.tcp.is_established()
     }
 
-    /// Established, authenticated, and with a complete handshake.
+    /// True if the handshake is complete and the peer authenticated.
     pub(super) const fn is_fully_established(&self) -> bool {
         let proven = match &self.membership {
             Membership::Initial => true,
@@ -407,33 +406,33 @@ impl SubflowContext {
         proven && matches!(self.phase, Phase::Active)
     }
 
-    /// Known to policies.
+    /// True if policies know the subflow.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Leaving)
     }
 
-    /// Accepts no more data: closing, or without its address.
+    /// True if the subflow accepts no more data, because it is closing or its address is gone.
     pub(super) const fn is_shut(&self) -> bool {
         !matches!(self.phase, Phase::Opening | Phase::Active)
     }
 
-    /// The handshake is complete.
+    /// True if the handshake was completed.
     pub(super) const fn was_joined(&self) -> bool {
         !matches!(self.phase, Phase::Opening | Phase::Abandoned)
     }
 
-    /// A join that we opened and whose third ACK was sent. The peer may have established it.
+    /// True for a join that we opened and whose third ACK was sent. The peer may have established it.
     pub(super) fn may_be_established_at_peer(&self) -> bool {
         let is_ours = matches!(self.membership, Membership::Joining(_));
         is_ours && self.phase == Phase::Opening && self.tcp.is_established()
     }
 
-    /// Established in the past; policies know that it ended.
+    /// True if the subflow was established and policies know that it ended.
     pub(super) const fn is_down(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// A join that the peer opened and that is not authenticated.
+    /// True for a join that the peer opened and that is not authenticated.
     pub(super) const fn is_pending(&self) -> bool {
         matches!(self.membership, Membership::Joined(_)) && matches!(self.phase, Phase::Opening)
     }
@@ -462,7 +461,7 @@ impl SubflowContext {
         self.tcp.close();
     }
 
-    /// Ends its role as a carrier. Returns true if it was known to policies.
+    /// Stops the subflow from carrying data. Returns true if policies knew it.
     pub(super) const fn stop_carrying(&mut self) -> bool {
         self.stop_data();
         let was_up = self.is_up();
@@ -472,13 +471,13 @@ impl SubflowContext {
         was_up
     }
 
-    /// Resets it, with the option set before, if any.
+    /// Resets the subflow, with the option that was set before, if any.
     pub(super) fn reset(&mut self) {
         self.stop_data();
         self.tcp.reset();
     }
 
-    /// Resets it with this option.
+    /// Resets the subflow with this option.
     pub(super) fn reset_with(&mut self, option: ClosingOption) {
         self.set_closing_option(option);
         self.reset();
@@ -491,7 +490,7 @@ impl SubflowContext {
         }
     }
 
-    /// Sets the reason of the pending RST unless one is set: the first reason is the cause of the next.
+    /// Sets the reason of the pending RST unless one is set: the first reason is the cause of later ones.
     pub(super) fn add_reset_reason(&mut self, reason: u8) {
         if matches!(self.closing_option(), ClosingOption::None) {
             let reason = MpTcpRst { transient: false, reason };
@@ -503,15 +502,15 @@ impl SubflowContext {
         self.trouble.closing_option
     }
 
-    /// Records that a RST was sent on it.
+    /// Records that a RST was sent on the subflow.
     pub(super) fn note_reset_sent(&mut self) {
         if self.final_segment == FinalSegment::None {
             self.final_segment = FinalSegment::Reset;
         }
     }
 
-    /// Gives the subflow up after all retries went unanswered. The peer may still be there and keep the subflow
-    /// forever, and a RST needs only one direction.
+    /// Gives up the subflow after all retries were unanswered. A RST is sent because the peer may still exist and
+    /// would keep the subflow forever, and a RST needs only one direction.
     pub(super) const fn give_up(&mut self) {
         if self.was_joined() {
             self.final_segment = FinalSegment::ResetPending;
@@ -527,7 +526,7 @@ impl SubflowContext {
         self.trouble.reset_reason = Some(reason);
     }
 
-    /// Reason of the peer's RST.
+    /// Reason given in the peer's RST.
     pub(super) fn reset_reason(&self) -> Option<MpTcpRst> {
         self.trouble.reset_reason
     }
@@ -539,27 +538,27 @@ impl SubflowContext {
         }
     }
 
-    /// End of the time for which the peer's half may stay open after ours.
+    /// Time until which the peer's half may stay open after ours.
     pub(super) fn half_closed_until(&self) -> Option<Instant> {
         self.trouble.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
     }
 
-    /// A join that was closed before its SYN was answered.
+    /// True for a join that was closed before its SYN was answered.
     pub(super) fn is_closed_unanswered(&self) -> bool {
         self.tcp.state() == SubflowState::Closed && !self.was_joined()
     }
 
-    /// Carries data only if no other subflow can.
+    /// True if the subflow may carry data only if no other can.
     pub(super) const fn is_backup(&self) -> bool {
         self.backup_here || self.backup_there
     }
 
-    /// We requested that it be a backup.
+    /// True if we requested that the subflow be a backup.
     pub(super) const fn is_backup_here(&self) -> bool {
         self.backup_here
     }
 
-    /// Sets our request that it be a backup. Returns true if that is a change.
+    /// Sets our request that the subflow be a backup. Returns true if it changed.
     pub(super) const fn set_backup_here(&mut self, backup: bool) -> bool {
         core::mem::replace(&mut self.backup_here, backup) != backup
     }
@@ -568,12 +567,12 @@ impl SubflowContext {
         self.backup_there = backup;
     }
 
-    /// Cost of using it.
+    /// Cost of using the subflow.
     pub(super) const fn cost(&self) -> PathCost {
         self.cost.get()
     }
 
-    /// Health for policies and monitoring: a fading signal is never usable.
+    /// Health for policies and monitoring: with a fading signal, the subflow is never usable.
     pub(super) const fn hinted(&self, health: Health, now: Instant) -> Health {
         match health {
             Health::Usable if self.cost.get().fading => {
@@ -583,13 +582,13 @@ impl SubflowContext {
         }
     }
 
-    /// Sets the cost of using it.
+    /// Sets the cost of using the subflow.
     pub(super) fn set_cost(&mut self, cost: PathCost) {
         self.cost = CompactCost::from_cost(cost);
         self.tcp.set_radio(cost.tail_ms > 0);
     }
 
-    /// Records new data of the stream, or a join.
+    /// Records that new stream data or a join arrived on the subflow.
     pub(super) const fn note_news(&mut self, now: Instant) {
         self.last_new_at = now;
     }
@@ -602,7 +601,7 @@ impl SubflowContext {
         self.tcp.health_mut()
     }
 
-    /// Carries data and has no known problem.
+    /// True if the subflow carries data and has no known problem.
     pub(super) fn is_healthy(&self) -> bool {
         self.is_active() && self.health().is_usable()
     }
@@ -618,7 +617,7 @@ impl SubflowContext {
         trouble.is_some_and(|trouble| trouble.fail.repeat_at.take().is_some())
     }
 
-    /// Returns the action for a pending MP_FAIL. A peer that does not answer cannot be understood any more.
+    /// Returns the action for a pending MP_FAIL. If the peer does not answer, its data can no longer be interpreted.
     pub(super) fn repeat_mp_fail(&mut self, now: Instant) -> FailStep {
         if self.trouble.fail.repeat_at.is_none_or(|at| at > now) {
             return FailStep::NotDue;
@@ -634,7 +633,7 @@ impl SubflowContext {
         FailStep::Send
     }
 
-    /// True if the peer's MP_FAIL is answered. The number is limited, so that two sides that both answer stop.
+    /// True if the peer's MP_FAIL should be answered. The number is limited, so that two sides that both answer stop.
     pub(super) fn answers_mp_fail(&mut self) -> bool {
         let fail = &mut self.trouble.fail;
         let answers = fail.count <= MAX_MP_FAILS;
@@ -644,7 +643,7 @@ impl SubflowContext {
         answers
     }
 
-    /// Records that the SYN/ACK of our join authenticated the peer; `hmac` is that of our third ACK.
+    /// Records that the SYN/ACK of our join authenticated the peer; `hmac` is sent in our third ACK.
     pub(super) fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
         self.backup_there = backup;
         if let Membership::Joining(joining) = &mut self.membership {
@@ -676,7 +675,7 @@ impl SubflowContext {
         }
     }
 
-    /// Handles a valid segment: after our third ACK it counts as the fourth. Returns true if it is.
+    /// Handles a valid segment. Returns true if it counts as the fourth ACK, after our third.
     pub(super) fn on_fourth_ack(&mut self) -> bool {
         let Membership::Joining(joining) = &mut self.membership else { return false };
         if joining.confirmed || joining.hmac.is_none() || !self.tcp.is_established() {
@@ -688,15 +687,15 @@ impl SubflowContext {
         true
     }
 
-    /// Repeats the fourth ACK: the peer still sends its third ACK, so the fourth did not arrive, and the peer must
-    /// not send data before it (RFC 8684 section 3.2). TCP itself does not answer a repeated pure ACK.
+    /// Repeats the fourth ACK. The peer still sends its third ACK, so the fourth did not arrive, and until then the
+    /// peer must not send data (RFC 8684 section 3.2). TCP itself does not answer a repeated pure ACK.
     pub(super) fn repeat_fourth_ack(&mut self) {
         if matches!(self.membership(), Membership::Joined(joined) if joined.is_verified()) {
             self.tcp_mut().ack_now();
         }
     }
 
-    /// Repeats the third ACK if the fourth does not come. Returns true if the join is to be given up.
+    /// Repeats the third ACK if the fourth does not arrive. Returns true if the join is to be given up.
     pub(super) fn repeat_third_ack(&mut self, now: Instant) -> bool {
         let Membership::Joining(joining) = &mut self.membership else { return false };
         if joining.repeat_at.is_none_or(|at| at > now) {
@@ -742,7 +741,8 @@ impl SubflowContext {
         }
     }
 
-    /// Settles our Fast JOIN once the subflow is established. The flag is true if only the ordinary SYN was answered.
+    /// Settles our Fast JOIN once the subflow is established. The returned flag is true if only the ordinary SYN was
+    /// answered.
     pub(super) fn settle_fast(&mut self, now: Instant) -> Option<(FastOpened, bool)> {
         let Membership::Joining(joining) = &mut self.membership else { return None };
         let fast = joining.fast.take()?;
@@ -752,9 +752,9 @@ impl SubflowContext {
         Some((fast, ordinary))
     }
 
-    /// Handles a segment on a Fast JOIN of the peer whose handshake is not complete. The opener may have fallen
-    /// back to an ordinary join, with the same ports, because our answer was lost. It gets the answer to its last
-    /// SYN; its third ACK shows which of the two it received.
+    /// Handles a segment on the peer's Fast JOIN whose handshake is not complete. If our answer was lost, the opener
+    /// may have fallen back to an ordinary join with the same ports. It gets the answer to its last SYN, and its
+    /// third ACK shows which answer it received.
     pub(super) fn on_half_open_fast(&mut self, segment: &TcpSegment<'_>, keys: &Keys) -> HalfOpen {
         let first = marline_policy::Ssn(1);
         let (seq, flags) = (segment.header.seq, segment.header.flags);
@@ -806,7 +806,7 @@ impl SubflowContext {
         ranges_of(self.tcp.unacked(), una)
     }
 
-    /// Lost data of the stream from `una` on that was not retransmitted yet, as merged ranges.
+    /// Lost data of the stream from `una` on that has not been retransmitted, as merged ranges.
     pub(super) fn lost_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked().filter(|segment| segment.lost), una)
     }
@@ -864,8 +864,8 @@ fn ranges_of<'a>(
     ranges
 }
 
-/// Time that a third ACK waits for the fourth, which the peer does not delay: two round trips for the first two,
-/// then the timeout with backoff.
+/// How long a third ACK waits for the fourth, which the peer does not delay: two round trips for the first two, then
+/// the timeout with backoff.
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {

@@ -10,7 +10,7 @@ use crate::tables::Context;
 use crate::traffic::LostSegments;
 use crate::{ConnectionId, SegmentReceived, Timer, Traffic};
 
-/// Parts of a connection that describe received traffic.
+/// Parts of a connection that are used to trace traffic.
 #[derive(Copy, Clone)]
 pub(super) struct TrafficTrace<'a> {
     pub(super) id: ConnectionId,
@@ -42,7 +42,7 @@ pub(super) fn trace_timer(
 }
 
 impl TrafficTrace<'_> {
-    /// Traces a received segment. Returns the segments marked as lost before it is processed.
+    /// Traces a received segment. Returns the segments that were marked as lost before it was processed.
     #[cold]
     pub(super) fn trace_received(
         &self,

@@ -4,27 +4,26 @@
 //! A RST on a subflow ends the subflow but not the connection (RFC 8684 section 3.6), and any middlebox can send
 //! one. So the connection continues without subflows, the path manager tries all known addresses, and the wait
 //! ends in one of three ways:
-//! - something is received, and the outage was temporary;
-//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time of a
-//!   server for an unauthenticated peer that sent a RST;
+//! - something is received, because the outage was temporary;
+//! - [`Linger::timeout`](crate::Linger) passes without any progress, or a server's shorter timeout for an
+//!   unauthenticated peer that sent a RST;
 //! - only resets are received for [`MAX_RESET_ONLY_TIME`]: the host is up, but does not know the connection. An
-//!   unanswered join restarts that time, since a reset on one path says nothing about another one that is silent
-//!   for now. If the peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait
-//!   ends at once.
+//!   unanswered join restarts that time, since a reset on one path is no evidence about another that is silent. If
+//!   the peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait ends at once.
 //!
-//! A wait begins when the last subflow is gone, when all remaining ones are silent and the retransmissions of one
-//! of them stay unanswered twice, or when window probes or DATA_FINs, which TCP does not retransmit by itself,
-//! stay unanswered twice in a row on all subflows. Silence of all subflows is not sufficient: a subflow may fall
-//! silent without a probe, and then no answer is due.
+//! A wait begins when the last subflow is gone, when all remaining ones are silent and two retransmissions of one of
+//! them stay unanswered, or when two consecutive window probes or DATA_FINs, which TCP does not retransmit, stay
+//! unanswered on all subflows. Silence of all subflows is not sufficient: a subflow may become silent without a
+//! probe, and then no answer is due.
 //!
-//! A path that works for a moment and dies again brings no progress: the wait continues.
+//! A path that works briefly and fails again does not end the wait.
 //!
-//! An application with additional knowledge, for instance that the network reaches another server, can set a
-//! deadline ([`SocketOption::AnswerWithin`](crate::SocketOption)).
+//! An application that knows more, for instance that the network reaches another server, can set a deadline
+//! ([`SocketOption::AnswerWithin`](crate::SocketOption)).
 //!
-//! *Probes.* With a deadline, and if several subflows are silent, each of them is probed at once, 2 s later, and
-//! then after 4, 8 and each further 15 s. Otherwise a subflow without data in flight would not notice the peer's
-//! return, and one with data, because of its backoff, only after a time as long as the outage. (With only one
+//! *Probes.* With a deadline, or if several subflows are silent, each of them is probed immediately, after 2, 4 and 8
+//! s, and then every 15 s. Otherwise a subflow without data in flight would not notice the peer's return, and one
+//! with data, because of its backoff, would notice it only after a time as long as the outage. (With only one
 //! subflow, the path manager's attempts from other ports detect it.) The first segment received ends probes and
 //! deadline.
 
@@ -33,11 +32,11 @@ use marline_time::{Duration, Instant};
 use crate::CloseReason;
 use crate::on_demand::UnusedState;
 
-/// Time for which only resets may be received on every path.
+/// Maximum time for which every path receives only resets.
 const MAX_RESET_ONLY_TIME: Duration = Duration::from_secs(30);
 /// Reception shorter than this without progress of the stream does not end a wait.
 const MIN_RECEPTION: Duration = Duration::from_secs(10);
-/// Time between the first two probes: a round trip over a satellite, or a radio that wakes up.
+/// Time between the first two probes: enough for a round trip over a satellite, or for a radio to wake up.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum time between probes, as between a path manager's attempts.
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(15);
@@ -52,18 +51,18 @@ struct Questions {
 /// A wait for a path, and the results of attempts to find one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Wait {
-    /// Start of the wait: all subflows are silent, or none is left.
+    /// Start of the wait, when all subflows are silent or none is left.
     since: Option<Instant>,
-    /// No subflow was left: a new one has to bring progress of the stream.
+    /// No subflow was left, so a new one must make progress in the stream.
     has_no_subflow: bool,
     /// A RST ended the last subflow.
     by_reset: bool,
-    /// Time at which the wait ended, perhaps only for a moment.
+    /// Time at which the wait ended, possibly only briefly.
     ended_at: Option<Instant>,
-    /// Time since which subflows ended only by resets.
+    /// When subflows started to end only by resets.
     resets_since: Option<Instant>,
     questions: Option<Questions>,
-    /// Deadline for a segment of the peer.
+    /// Deadline for a segment from the peer.
     answer_by: Option<Instant>,
 }
 
@@ -88,22 +87,22 @@ impl Wait {
         self.since.filter(|_| self.ended_at.is_none())
     }
 
-    /// A RST ended the last subflow.
+    /// True if a RST ended the last subflow.
     pub(super) const fn is_by_reset(&self) -> bool {
         self.by_reset
     }
 
-    /// Deadline for a segment of the peer.
+    /// Deadline for a segment from the peer.
     pub(super) const fn answer_by(&self) -> Option<Instant> {
         self.answer_by
     }
 
-    /// Sets the time within which the peer has to be heard, unless a deadline is set.
+    /// Sets the time within which a segment from the peer must arrive, unless a deadline is already set.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         self.answer_by.get_or_insert(now + within);
     }
 
-    /// Starts probes. Returns true if the first is due now, and false if they were running.
+    /// Starts probes. Returns true if the first is due now, and false if probes were already running.
     pub(super) fn start_probes(&mut self, now: Instant) -> bool {
         let begin = self.questions.is_none();
         self.questions.get_or_insert(Questions { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
@@ -120,7 +119,7 @@ impl Wait {
         self.questions.map(|questions| questions.next_at)
     }
 
-    /// True if a probe is due; the next one is then scheduled.
+    /// Returns true if a probe is due, and then schedules the next one.
     pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
         let Some(due) = self.questions.as_mut().filter(|questions| questions.next_at <= now) else {
             return false;
@@ -146,7 +145,7 @@ impl Wait {
         self.by_reset = why == CloseReason::PeerReset;
     }
 
-    /// Handles a segment of the peer.
+    /// Handles a segment from the peer.
     pub(super) fn on_heard(&mut self, now: Instant) {
         (self.questions, self.answer_by) = (None, None);
         if !self.has_no_subflow {
@@ -156,8 +155,8 @@ impl Wait {
         }
     }
 
-    /// Handles the end of a subflow or an attempt. `last`: it was the last one. Returns true if only resets were
-    /// received for too long.
+    /// Handles the end of a subflow or an attempt. `last` is true if no other subflow is left. Returns true if only
+    /// resets were received for too long.
     pub(super) fn on_lost(&mut self, now: Instant, why: CloseReason, last: bool) -> bool {
         match why {
             CloseReason::Refused | CloseReason::PeerReset if last => {
@@ -218,7 +217,7 @@ mod tests {
         assert_eq!(wait.answer_by(), Some(S(110)), "the end of all subflows is not an answer");
         wait.on_heard(S(90));
         assert_eq!((wait.answer_by(), wait.next_probe_at()), (None, None));
-        // A new wait does not set another deadline either.
+        // A new wait does not set another deadline.
         wait.expect_answer(S(91), Duration::from_secs(100));
         wait.start_wait_without_subflows(S(105), CloseReason::TimedOut);
         assert_eq!((wait.started_at(), wait.answer_by()), (Some(S(105)), Some(S(191))));

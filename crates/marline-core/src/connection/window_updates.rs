@@ -1,11 +1,11 @@
-//! Repeated window updates: a sender learns that a shut window is open although an update was lost.
+//! Repeated window updates, so that the peer learns that a shut window has reopened even if an update is lost.
 //!
-//! *Problem.* While the window is shut no data is in flight, so no later segment compensates for a lost update.
-//! The sender then waits for its next window probe. The pauses between probes double (RFC 9293 section 3.8.6.1),
-//! and after minutes of a slow reader they have grown to a minute.
+//! *Problem.* While the window is shut, no data is in flight, so no later segment compensates for a lost update. The
+//! sender then waits for its next window probe. The intervals between probes double (RFC 9293 section 3.8.6.1) and,
+//! with a slow reader, reach a minute.
 //!
 //! *How.* An update that reopens a shut window is repeated after a retransmission timeout and then after twice as
-//! long, a few times ([`Repeats`]), until data comes. If the peer has no more data to send, these repeats are the
+//! long, a few times ([`Repeats`]), until data arrives. If the peer has no more data to send, these repeats are the
 //! only cost.
 
 use marline_policy::Dsn;
@@ -18,7 +18,7 @@ use crate::on_demand::UnusedState;
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUpdates {
     repeats: Repeats,
-    /// Next byte expected when it was sent.
+    /// Next byte expected when the update was sent.
     next: Dsn,
 }
 
@@ -27,7 +27,7 @@ impl UnusedState for WindowUpdates {
 }
 
 impl WindowUpdates {
-    /// Records an update that reopens a shut window. `next`: the next byte expected.
+    /// Records an update that reopens a shut window. `next` is the next byte expected.
     pub(super) fn on_reopened(&mut self, now: Instant, next: Dsn, rto: Duration) {
         *self = WindowUpdates { repeats: Repeats::begin(now, rto), next };
     }
@@ -36,7 +36,7 @@ impl WindowUpdates {
         self.repeats.next_timeout()
     }
 
-    /// True if the update is to be repeated now. `next`: the next byte expected now.
+    /// True if the update must be repeated now. `next` is the next byte expected now.
     pub(super) fn is_repeat_due(&mut self, now: Instant, next: Dsn, rto: Duration) -> bool {
         self.repeats.is_due(now, rto, next == self.next)
     }

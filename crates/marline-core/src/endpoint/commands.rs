@@ -1,4 +1,4 @@
-//! Commands of applications and drivers to an endpoint, besides reads and writes.
+//! Commands of applications and drivers to an endpoint, except reads and writes.
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -56,18 +56,18 @@ impl Endpoint {
     }
 
     /// Restricts new connections and subflows to these local ports, for drivers that must reserve ports; `None` (the
-    /// default): any ephemeral port.
+    /// default) allows any ephemeral port.
     pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
         self.flows.set_local_ports(ports);
     }
 
-    /// Sets the configuration of connections accepted from now on; `None` refuses them. Existing
+    /// Sets the configuration of connections accepted from now on; `None` refuses new connections. Existing
     /// connections are not affected.
     pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
         self.accept = config.map(Arc::new);
     }
 
-    /// As [`accept_with`](Self::accept_with), but an endpoint that refuses connections continues to do so, and the
+    /// Like [`accept_with`](Self::accept_with), but an endpoint that refuses connections continues to do so, and the
     /// [local addresses](Self::set_local_address) are kept.
     pub fn change_accepted(&mut self, config: &ConnectionConfig) {
         if let Some(now) = &self.accept {
@@ -82,15 +82,15 @@ impl Endpoint {
         self.accept = None;
     }
 
-    /// Returns true if a connection or subflow could not be opened since the last call for lack of a local
-    /// port.
+    /// Returns true if a connection or subflow could not be opened since the last call because no local port was
+    /// free.
     pub fn take_port_shortage(&mut self) -> bool {
         self.flows.take_port_shortage()
     }
 
     /// Number of bytes that a connection of this configuration can send with its SYN by Fast Open
     /// ([`ConnectionConfig::fast_open`]), if they are written between [`connect`](Self::connect) and the next
-    /// [`poll_transmit`](Self::poll_transmit). Further bytes follow after the server's answer. `None`: Fast Open is
+    /// [`poll_transmit`](Self::poll_transmit). Further bytes follow after the server's answer. `None` if Fast Open is
     /// off, no cookie is known, or the path is known to block it.
     #[must_use]
     pub fn fast_open_room(
@@ -113,13 +113,13 @@ impl Endpoint {
         }
     }
 
-    /// Charges this account for connections that are opened or accepted from now on. Without an account their memory
+    /// Charges connections that are opened or accepted from now on to this account. Without an account, their memory
     /// is counted but limited only by their buffers.
     pub fn set_memory_account(&mut self, account: MemoryAccount) {
         self.account = account;
     }
 
-    /// The account that is charged for a connection's memory; `None`: no such connection.
+    /// The account to which a connection's memory is charged; `None` if there is no such connection.
     #[must_use]
     pub fn memory_account(&self, id: ConnectionId) -> Option<&MemoryAccount> {
         self.connection(id).map(Connection::account)
@@ -147,19 +147,19 @@ impl Endpoint {
         self.with_connection(now, id, |c, cx| c.shutdown(cx));
     }
 
-    /// Ends the connection at once: MP_FASTCLOSE, or RST on plain TCP.
+    /// Ends the connection immediately: with MP_FASTCLOSE, or with RST on plain TCP.
     pub fn abort(&mut self, now: Instant, id: ConnectionId) {
         self.with_connection(now, id, |c, cx| c.abort(cx));
     }
 
-    /// Releases the connection: the application reads no more. A connection with unread bytes is
-    /// aborted; any other closes in the background and drops further data.
+    /// Releases the connection: the application will read no more. A connection with unread bytes is aborted; any
+    /// other closes in the background and drops further data.
     pub fn release(&mut self, now: Instant, id: ConnectionId) {
         self.with_connection(now, id, |c, cx| c.release(cx));
     }
 
-    /// Reports that a local address appeared, changed its flags or went away: for one connection, or for all and
-    /// those accepted later.
+    /// Reports that a local address appeared, changed its flags or went away: for one connection, or for all existing
+    /// and future ones.
     pub fn set_local_address(
         &mut self,
         now: Instant,
@@ -240,10 +240,9 @@ impl Endpoint {
         self.with_connection(now, id, |c, cx| c.path_action(cx, action));
     }
 
-    /// A value that identifies this connection to a protocol inside it, equal on both sides:
-    /// HMAC-SHA-256 over `label` under both MPTCP keys, of which each side generated one at random.
-    /// It is not secret, since the keys are sent in the clear. `None` where the handshake carried
-    /// no keys (plain TCP) or is not complete.
+    /// A value that identifies this connection to a protocol inside it, equal on both sides: HMAC-SHA-256 over
+    /// `label` under both MPTCP keys, each generated randomly by one side. It is not secret, because the keys are
+    /// sent in the clear. `None` if the handshake carried no keys (plain TCP) or is not complete.
     #[must_use]
     pub fn export_binding(&self, id: ConnectionId, label: &[u8]) -> Option<[u8; 32]> {
         self.connection(id)?.export_binding(label)
@@ -282,8 +281,8 @@ impl Endpoint {
         self.connection(id)?.subflow_view(now, subflow)
     }
 
-    /// Connections whose peer has one of these addresses, as far as known: the initial remote address, and the
-    /// announced ones.
+    /// Connections whose peer is known to have one of these addresses: the initial remote address or an announced
+    /// one.
     #[must_use]
     pub fn connections_to(&self, addresses: &[SocketAddr]) -> Vec<ConnectionId> {
         let leads_there = |id: &ConnectionId| {

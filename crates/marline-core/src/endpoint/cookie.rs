@@ -1,15 +1,16 @@
 //! SYN cookies, so that a SYN flood does not block legitimate clients (RFC 4987 section 3.6).
 //!
-//! When more than half of the half-open connections are taken, a SYN on native TCP is answered without keeping state.
-//! The necessary information is encoded in the SYN/ACK and returns with the third ACK, or with the first data if that
-//! ACK is lost. The sequence number holds one of eight segment sizes, a time slot, and 24 bits of a keyed hash of
-//! both endpoints and the client's initial sequence number. The last six bits of the timestamp hold window scale and
-//! SACK; both are left out without timestamps. The MPTCP key is a keyed hash of the same input, and the client's
-//! third ACK repeats both keys, so no more has to be stored (RFC 8684 section 3.1). ECN is not negotiated, as there
-//! is no room to store it. If the SYN had no MPTCP option, neither has the ACK, and the connection falls back to TCP.
+//! When more than half of the half-open connections are in use, a SYN on native TCP is answered without keeping
+//! state. The necessary information is encoded in the SYN/ACK and returns with the third ACK, or with the first data
+//! if that ACK is lost. The sequence number holds one of eight segment sizes, a time slot, and 24 bits of a keyed
+//! hash of both endpoints and the client's initial sequence number. The last six bits of the timestamp hold window
+//! scale and SACK; both are left out without timestamps. The MPTCP key is a keyed hash of the same input, and the
+//! client's third ACK repeats both keys, so no more has to be stored (RFC 8684 section 3.1). ECN is not negotiated,
+//! as there is no room to store it. If the SYN had no MPTCP option, neither has the ACK, and the connection falls
+//! back to TCP.
 //!
-//! A cookie is valid for a minute. If none was issued recently, none is checked. A guess succeeds once in 16 million
-//! tries.
+//! A cookie is valid for a minute. Cookies are checked only if one was issued recently. A guess succeeds once in 16
+//! million tries.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -36,13 +37,13 @@ const SIZES: [u16; 8] = [88, 536, 1_220, 1_300, 1_360, 1_400, 1_440, 1_460];
 /// Length of a time slot in seconds; a cookie holds the slot in five bits.
 const SLOT_S: u64 = 16;
 const SLOTS: u8 = 32;
-/// A cookie is valid in its slot and in this many that follow.
+/// A cookie is valid in its time slot and in this many later ones.
 const VALID_SLOTS: u8 = 3;
 /// Bits of the timestamp that encode options.
 const OPTION_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 0xf;
 const SACK: u8 = 0x10;
-/// Maximum window of the SYN/ACK, in bytes: it is not scaled.
+/// Maximum window of the SYN/ACK in bytes, where it is not scaled.
 const FIRST_WINDOW: u64 = 65_535;
 
 /// The parts of a SYN that can be recovered when the handshake ends.
@@ -96,14 +97,14 @@ impl SynParts {
     }
 }
 
-/// A cookie and the MPTCP key that goes with it.
+/// A cookie and the MPTCP key derived with it.
 struct CookieAndKey {
     isn: SeqNum,
     key: Key,
 }
 
-/// Creates a cookie. Of the keys derived from the same input, takes the first whose token belongs to this shard, so
-/// that joins arrive here: with one shard, the very first.
+/// Creates a cookie. Of the keys derived from its input, the first is used whose token belongs to this shard, so that
+/// joins arrive here.
 fn create_cookie(
     shard: Shard,
     initial: &InitialNumbers,
@@ -158,7 +159,7 @@ impl Endpoint {
             said.size,
             slot_of(now),
         );
-        // The chance of a token collision is one in four thousand million for each connection.
+        // The chance of a token collision is one in four billion for each connection.
         if self.out.replies() >= MAX_REPLIES
             || self.flows.token(cookie_and_key.key.derive().0).is_some()
         {
@@ -196,7 +197,7 @@ impl Endpoint {
         self.cookie_sent_at = Some(now);
     }
 
-    /// If a segment without a flow ends a handshake that was answered with a cookie, opens the connection, gives it
+    /// If a segment without a flow ends a handshake that was answered with a cookie, opens the connection, passes it
     /// the segment and returns true. Returns false if the limit on connections is reached or the key's token is in
     /// use.
     pub(super) fn accept_cookie(
@@ -227,7 +228,7 @@ impl Endpoint {
         if self.slots.note_half_open(slot) == Some(true) {
             self.half_open.add(slot, id, path.remote.ip());
         }
-        // The SYN/ACK was sent earlier, with the cookie: discard this one.
+        // The SYN/ACK was already sent, with the cookie, so this one is discarded.
         let mut sent = TransmitBuf::new(0, 1);
         let (slots, mut cx) = self.split_context(now);
         slots.get_mut(slot).and_then(|connection| connection.poll_transmit(&mut cx, &mut sent));
@@ -275,7 +276,7 @@ impl Endpoint {
         fresh && flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN)
     }
 
-    /// The cookie that this ACK repeats, and its segment size, if we wrote it for a SYN with this sequence number.
+    /// The cookie that this ACK repeats, if it was issued for a SYN with this sequence number, and its segment size.
     fn cookie_and_key(
         &self,
         now: Instant,
@@ -293,7 +294,7 @@ impl Endpoint {
         (cookie_and_key.isn == isn).then_some((cookie_and_key, size))
     }
 
-    /// Decodes the segment's sequence numbers, if they hold a cookie of ours.
+    /// Decodes the segment's sequence numbers, if they contain one of our cookies.
     fn read_cookie(
         &self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Fast Open at a listener (RFC 7413 section 4.1): which SYN may carry data.
+//! Fast Open at a listener (RFC 7413 section 4.1): it decides which SYNs may carry data.
 //!
 //! A cookie proves that the client once received a segment at its address, so that a forged SYN does not make the
 //! server answer with data. It does not authenticate the client, and it does not prevent a SYN from being replayed.
@@ -11,10 +11,10 @@ use crate::tables::cookie_keys::{CookieKeys, CookieValidity};
 use crate::{ConnectionConfig, PacketMeta};
 
 impl Endpoint {
-    /// Sets the key for new Fast Open cookies, and the previous key, whose cookies stay valid. Until this is called
-    /// the key is drawn at random, which suits a single server; servers behind one address must share the key. The
-    /// bytes are those of Linux's `net.ipv4.tcp_fastopen_key`, each of its four words with the lowest byte first, and
-    /// of `TCP_FASTOPEN_KEY`.
+    /// Sets the key for new Fast Open cookies, and the previous key, whose cookies stay valid. By default the key is
+    /// random, which suits a single server; servers behind one address must share a key. The bytes are those of
+    /// Linux's `net.ipv4.tcp_fastopen_key`, each of its four words with the lowest byte first, and of
+    /// `TCP_FASTOPEN_KEY`.
     pub const fn set_fast_open_keys(&mut self, primary: [u8; 16], backup: Option<[u8; 16]>) {
         self.cookie_keys = Some(CookieKeys::new(primary, backup));
     }

@@ -11,16 +11,16 @@ use crate::tables::demux::FlowRef;
 use crate::{FourTuple, NetworkError};
 
 impl Endpoint {
-    /// The peer has lost the state of this flow, and the carrier has verified its proof: the
-    /// subflow is reset, as if by a RST in sequence.
+    /// Handles a verified proof that the peer has lost the state of this flow. The subflow is reset, as if by a RST
+    /// in sequence.
     pub fn flow_reset(&mut self, now: Instant, local_flow: u64) {
         self.with_flow(now, local_flow, |c, cx, id| c.on_proven_reset(cx, id));
     }
 
-    /// The peer of a flow has moved to another address, and has proven that it receives there.
-    /// `new_host`: the IP address changed, not only the port, so the network may be a different
-    /// one, and the path's measurements are discarded (RFC 9000 section 9.4). Unacknowledged data
-    /// was sent to the old address and is retransmitted at once.
+    /// Handles a peer's move to another address, at which it has proven to receive. `new_host` is true if the IP
+    /// address changed, not only the port. The network may then be a different one, so the path's measurements are
+    /// discarded (RFC 9000 section 9.4). Unacknowledged data was sent to the old address and is retransmitted
+    /// immediately.
     pub fn path_moved(&mut self, now: Instant, local_flow: u64, new_host: bool) {
         self.with_flow(now, local_flow, |c, _, id| c.on_path_moved(now, id, new_host));
     }
@@ -38,7 +38,7 @@ impl Endpoint {
         self.with_flow(now, local_flow, |c, _, id| c.on_carrier_full(id, full));
     }
 
-    /// Repeats our SYN at once: the server has given the carrier a cookie for it.
+    /// Repeats our SYN immediately, because the server has given the carrier a cookie for it.
     pub fn repeat_syn(&mut self, now: Instant, local_flow: u64) {
         self.with_flow(now, local_flow, |c, _, id| c.repeat_syn(id));
     }
@@ -49,8 +49,8 @@ impl Endpoint {
     }
 
     /// Reports that the system refused a segment of this subflow: no route, no interface, or segment too large. Other
-    /// subflows on the same path notice from their own segments, so that an interface with a thousand subflows does
-    /// not cause quadratic work when it goes down.
+    /// subflows on this path detect it by their own segments, so that an interface with a thousand subflows does not
+    /// cause quadratic work when it goes down.
     pub fn send_failed(
         &mut self,
         now: Instant,

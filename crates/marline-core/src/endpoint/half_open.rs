@@ -1,11 +1,12 @@
-//! Half-open connections of an endpoint: those whose peer has not acknowledged the SYN/ACK yet.
+//! Half-open connections of an endpoint: those whose peer has not acknowledged the SYN/ACK.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::{ConnectionId, PendingId, PendingLimits, PendingPeers, Source};
 
-/// The endpoint bounds their number itself, because a connection that a SYN cookie opens must not evict another one.
+/// No limits here: the endpoint limits the number itself, because a connection opened by a SYN cookie must not evict
+/// another.
 const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
 
 /// Half-open connections by source.
@@ -34,7 +35,7 @@ impl HalfOpen {
         self.by_slot.insert(slot, (source, pending));
     }
 
-    /// Removes the connection in a slot: it is no longer half-open.
+    /// Removes the connection in a slot, because it is no longer half-open.
     pub(super) fn remove(&mut self, slot: u32) {
         if let Some((source, pending)) = self.by_slot.remove(&slot) {
             self.peers.remove(source, pending);

@@ -1,4 +1,4 @@
-//! Segments that belong to no subflow: SYNs that open one, late segments, and unsolicited ones.
+//! Segments that belong to no subflow: SYNs that open a subflow, late segments, and unsolicited segments.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Endpoint {
         self.on_syn_after(now, meta, segment, None);
     }
 
-    /// Like `on_syn`; the new connection may follow an earlier one between the same endpoints.
+    /// Like `on_syn`, for a connection that may replace an earlier one between these endpoints.
     fn on_syn_after(
         &mut self,
         now: Instant,
@@ -69,7 +69,7 @@ impl Endpoint {
             self.out.counters.connections_refused += 1;
             return;
         }
-        // With flow ids the carrier has already required its own cookie.
+        // With flow ids, the carrier has already required its own cookie.
         if self.is_under_pressure() && !self.config.capabilities.flow_ids {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
@@ -125,13 +125,13 @@ impl Endpoint {
         self.update_after_call(now, slot);
     }
 
-    /// Returns true if so many connections are half-open that new clients must prove their addresses first.
+    /// Returns true if so many connections are half-open that new clients must first prove their addresses.
     #[must_use]
     pub const fn is_under_pressure(&self) -> bool {
         self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 
-    /// Evicts the oldest half-open connection of the source with the most of them if the limit is reached.
+    /// If the limit is reached, evicts the oldest half-open connection of the source with the most.
     fn make_room_for_syn(&mut self, now: Instant, newcomer: IpAddr) {
         while self.half_open.count() >= self.config.limits.syn_queue {
             let Some(evicted) = self.half_open.make_room(newcomer) else { return };
@@ -181,7 +181,7 @@ impl Endpoint {
         }
         let mut reply = ended.answer_to(&segment.header);
         if reply.key.peer_flow == 0 {
-            // For a SYN that was never answered, only this late reply tells us the peer's flow id.
+            // If our SYN was never answered, only this late reply contains the peer's flow id.
             reply.key.peer_flow = meta.peer_flow;
         }
         self.push_reply(now, reply);

@@ -7,16 +7,16 @@ use crate::ConnectionId;
 /// Number of entries below which sweeping is not worthwhile.
 const MIN_SWEPT_ENTRIES: usize = 16;
 
-/// Connections of one kind, oldest first; entries that no longer belong are skipped.
+/// Connections of one kind, oldest first. Stale entries are skipped.
 #[derive(Debug, Default)]
 pub(super) struct OldestFirst {
     queue: VecDeque<ConnectionId>,
-    /// Number of entries that still belong.
+    /// Number of entries that are not stale.
     count: usize,
 }
 
 impl OldestFirst {
-    /// Number of connections that belong.
+    /// Number of connections, without stale entries.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
@@ -27,7 +27,7 @@ impl OldestFirst {
         self.count += 1;
     }
 
-    /// Subtracts a connection. Its entry stays until stale entries are the majority and are swept out.
+    /// Subtracts a connection. Its entry stays until most entries are stale, which are then removed.
     pub(super) fn remove(&mut self, still_is: impl Fn(ConnectionId) -> bool) {
         self.count -= 1;
         if self.queue.len() > 2 * self.count + MIN_SWEPT_ENTRIES {

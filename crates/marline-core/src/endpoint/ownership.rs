@@ -1,5 +1,5 @@
-//! Ownership of segments where several endpoints share addresses and flows have no ids: which segments belong to an
-//! endpoint, and what a segment requests regardless of existing flows.
+//! Ownership of segments where several endpoints share addresses and flows have no ids: whether a segment belongs to
+//! an endpoint, and which new flow it requests.
 
 use marline_policy::Token;
 use marline_time::Instant;
@@ -11,10 +11,10 @@ use crate::connection::{fast_join_token, mp_join};
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{FourTuple, PacketMeta};
 
-/// Request in a segment, regardless of existing flows.
+/// New flow that a segment requests, regardless of existing flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SegmentRequest {
-    /// Join the connection with this token.
+    /// To join the connection with this token.
     ToJoin(u32),
     /// To open a connection.
     ToOpen,
@@ -50,9 +50,9 @@ impl Endpoint {
         self.flows.token(Token(token)).is_some()
     }
 
-    /// Returns true if a segment belongs to this endpoint: to a subflow or its remains (TIME-WAIT), to a connection
-    /// that it would join, or to a handshake that was answered with a cookie. Endpoints that share addresses use this
-    /// to find a segment's owner where flows have no ids.
+    /// Returns true if a segment belongs to this endpoint: to a subflow (including TIME-WAIT), to a connection that
+    /// it would join, or to a handshake that was answered with a cookie. Endpoints that share addresses use this to
+    /// find a segment's owner where flows have no ids.
     #[must_use]
     pub fn owns_segment(&self, now: Instant, meta: &PacketMeta, segment: &[u8]) -> bool {
         let flow = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
@@ -73,10 +73,9 @@ impl Endpoint {
         }
     }
 
-    /// Forgets the remains of a subflow between these addresses and ports. Another endpoint owns them from now on,
-    /// through a SYN that this one does not [claim](Self::owns_segment). Otherwise this endpoint would continue to
-    /// claim
-    /// segments of the other.
+    /// Drops the TIME-WAIT state of a subflow between these addresses and ports. Another endpoint owns them from now
+    /// on, because of a SYN that this one did not [claim](Self::owns_segment). Otherwise this endpoint would continue
+    /// to claim the other's segments.
     pub fn release_address_pair(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);
         if let Some(flow) = flow.filter(|flow| flow.slot & TIME_WAIT_BIT != 0) {

@@ -1,10 +1,10 @@
-//! An endpoint's exchange with the path health monitor: it reports what its connections saw, asks which probes are
-//! due, and passes changed verdicts on to the connections.
+//! An endpoint's exchange with the path health monitor: it reports what its connections observed, requests the probes
+//! that are due, and passes changed verdicts to the connections.
 //!
-//! A visit looks at every subflow. It therefore happens once per period while anything is sent, after a timeout (not
-//! more often than every [`TROUBLE_GAP`], as a path that fails triggers a thousand timers), and when a probe or its
-//! answer is due, but never per packet. Between visits an endpoint only compares the generation of the verdicts, one
-//! atomic load.
+//! A visit examines every subflow. It therefore happens once per period while anything is sent, after a timeout (at
+//! most once per [`TROUBLE_GAP`], because a failing path triggers a thousand timers), and when a probe or its answer
+//! is due, but never per packet. Between visits, an endpoint only compares the generation of the verdicts: one atomic
+//! load.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::path_health::{HealthTable, MemberActivity, PathHealthMonitor};
 use crate::tables::Context;
 use crate::{ConnectionId, PathAddresses};
 
-/// Least time between two visits that timeouts cause.
+/// Minimum time between two visits caused by timeouts.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
 
 /// State of the reports to a path health monitor.
@@ -30,7 +30,7 @@ pub(super) struct PathHealthReporter {
     period_ends: Option<Instant>,
     /// When a probe or an answer is due.
     watch_at: Option<Instant>,
-    /// When timeouts that came soon after a visit are reported.
+    /// When timeouts that occurred soon after a visit are reported.
     troubles_at: Option<Instant>,
     last_visit_at: Option<Instant>,
 }
@@ -136,8 +136,8 @@ impl Endpoint {
         Findings { degraded, questions }
     }
 
-    /// Reports when members last received, and at the end of a period their statistics. Returns true if any was
-    /// active.
+    /// Reports when members last received a segment and, at the end of a period, their statistics. Returns true if
+    /// any was active.
     fn report_members(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
         let mut parts: BTreeMap<AddressPair, (Instant, MemberActivity)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {

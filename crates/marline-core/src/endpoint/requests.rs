@@ -1,12 +1,12 @@
 //! Requests for connections that the application must accept or refuse.
 //!
 //! A gateway (such as a TUN gateway in front of a proxy) does not know whether the destination can be reached when a
-//! SYN arrives. It withholds the SYN/ACK ([`ConnectionConfig::withhold_syn_ack`](crate::ConnectionConfig)), asks the
-//! application by [`Event::Requested`], and sends the application's answer: SYN/ACK ([`admit`](Endpoint::admit)), RST
-//! ([`refuse`](Endpoint::refuse)), or nothing ([`forget_request`](Endpoint::forget_request)) when the carrier's owner
-//! refuses by an ICMP message. A request is only the SYN. Connection, subflow and timers start with the SYN/ACK, so
-//! that round-trip estimates do not include the wait. The client repeats its SYN meanwhile; the latest one is
-//! answered.
+//! SYN arrives. It withholds the SYN/ACK ([`ConnectionConfig::withhold_syn_ack`](crate::ConnectionConfig)), notifies
+//! the application with [`Event::Requested`], and sends the application's answer: SYN/ACK
+//! ([`admit`](Endpoint::admit)), RST ([`refuse`](Endpoint::refuse)), or nothing
+//! ([`forget_request`](Endpoint::forget_request)) when the carrier's owner sends an ICMP message instead. A request
+//! is only the SYN. Connection, subflow and timers start with the SYN/ACK, so that round-trip estimates do not
+//! include the wait. The client repeats its SYN meanwhile; the latest one is answered.
 
 use marline_time::Instant;
 use marline_wire::SeqNum;
@@ -35,8 +35,8 @@ impl Endpoint {
     }
 
     /// Answers a request with a SYN/ACK. [`Event::Incoming`] follows when the client completes the handshake,
-    /// [`Event::Closed`] if it does not. `None`: there is no such request any more, or no room for another
-    /// connection; in the latter case the client gets a RST.
+    /// [`Event::Closed`] if it does not. `None` if the request no longer exists, or if there is no room for another
+    /// connection; the client then gets a RST.
     pub fn admit(&mut self, now: Instant, path: &FourTuple) -> Option<ConnectionId> {
         let request = self.requests.remove(path)?;
         let room = self.slots.count() < self.config.limits.connections;
@@ -67,7 +67,7 @@ impl Endpoint {
     }
 
     /// Drops a request without an answer. Returns the SYN's sequence number, which an ICMP message must quote to be
-    /// accepted. `None`: there is no such request.
+    /// accepted. `None` if there is no such request.
     pub fn forget_request(&mut self, path: &FourTuple) -> Option<SeqNum> {
         let request = self.requests.remove(path)?;
         self.out.counters.connections_refused += 1;

@@ -1,5 +1,5 @@
-//! Probes of silent paths: which connection sends the next one, and which connections an answer wakes. The table is
-//! in `tables/silent_paths.rs`.
+//! Probes of silent paths: chooses the connection that sends the next one, and wakes connections after an answer. The
+//! table is in `tables/silent_paths.rs`.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use crate::tables::silent_paths::{DueAction, Prober};
 use crate::{ConnectionId, PathAddresses};
 
 impl Endpoint {
-    /// Reports an answer, outside the endpoint's connections, to a packet from our address to the peer's: connections
-    /// that wait for that path retry.
+    /// Reports that a packet sent outside the endpoint's connections was answered on this path. Connections that wait
+    /// for the path retry.
     pub fn on_path_answer(&mut self, now: Instant, path: PathAddresses) {
         self.silent_paths.on_answer(now, path);
     }
 
-    /// Pairs of our address and the peer's that were silent and have answered since the last call.
+    /// Silent paths (our address and the peer's) that have answered since the last call.
     pub fn take_answered_paths(&mut self) -> BTreeSet<PathAddresses> {
         self.silent_paths.take_answered()
     }
 
-    /// Returns true if the path between our address and the peer's is silent and is probed at the pace of one in use.
+    /// Returns true if the path between our address and the peer's is silent and is probed as often as a path in use.
     #[must_use]
     pub fn is_path_probed(&self, path: PathAddresses) -> bool {
         self.silent_paths.is_probed(path)
     }
 
-    /// Reports that a connection is in use although its stream may be idle, for example by its datagrams.
+    /// Reports that a connection is in use although its stream may be idle, for example because of its datagrams.
     pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
         let (slots, cx) = self.split_context(now);
         if let Some(connection) = slots.get_mut(id.0 as u32).filter(|c| c.id() == id) {
@@ -48,7 +48,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes one connection probe a silent path: the next one in use, or occasionally any.
+    /// Makes one connection probe a silent path: the next one in use, or occasionally any other.
     fn probe_silent_path(&mut self, now: Instant, path: PathAddresses) {
         let mut chosen: Option<Prober> = None;
         for id in self.silent_paths.members(path) {

@@ -5,7 +5,7 @@ use marline_time::Instant;
 use crate::ConnectionId;
 use crate::connection::Connection;
 
-/// One slot.
+/// One slot: a connection, or none, with the endpoint's state for it.
 #[derive(Debug)]
 struct Slot {
     connection: Option<Box<Connection>>,
@@ -91,7 +91,7 @@ impl Slots {
         self.slots.iter().filter_map(|slot| slot.connection.as_ref()).map(|c| c.id()).collect()
     }
 
-    /// Marks the connection as ready to send. Returns false if it already was, or is gone.
+    /// Marks the connection as ready to send. Returns false if it already was or is gone.
     pub(super) fn enqueue(&mut self, slot: u32) -> bool {
         let there = self.slots.get_mut(slot as usize).filter(|slot| slot.connection.is_some());
         there.is_some_and(|slot| !core::mem::replace(&mut slot.queued, true))
@@ -120,8 +120,8 @@ impl Slots {
         earlier
     }
 
-    /// Handles the alarm for `at`. An alarm that was replaced by an earlier one must not set another, or alarms would
-    /// multiply.
+    /// Handles the alarm for `at`. An alarm that was replaced by an earlier one must not set another; otherwise
+    /// alarms would multiply.
     pub(super) fn handle_alarm(&mut self, slot: u32, at: Instant) -> bool {
         let is_set = self.alarm_at(slot) == Some(at);
         if is_set {

@@ -1,8 +1,8 @@
 //! Wakeup times of connections, in a heap with lazy deletion.
 //!
-//! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it set; when that
-//! fires too early, it sets the next one. Alarms that were replaced by earlier ones, or whose connection is gone, are
-//! swept out when they are the majority, so that the heap stays proportional to the number of connections.
+//! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it set. If that fires
+//! too early, it sets the next one. Alarms that were replaced by earlier ones, or whose connection is gone, are
+//! removed when they are the majority, so that the heap stays proportional to the number of connections.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -14,8 +14,8 @@
 //! same symbol size.
 //!
 //! The coefficients are those of [`marline_wire::repair_code`]: row 0 is the plain XOR of all cells, which is very
-//! cheap, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, an XOR of
-//! every other packet far more often: `docs/decisions/coding.md` has the comparison.
+//! cheap, and any n rows repair any n lost cells. Random coefficients would fail once in 255 cases, and an XOR of
+//! every other packet far more often. `docs/decisions/coding.md` compares them.
 
 use core::ops::RangeInclusive;
 

@@ -1,16 +1,15 @@
 //! Decoder of repairs: the linear system for the missing bytes.
 //!
-//! The decoder holds the repairs that may still be needed. The stream itself stays in the receive buffer, which
-//! also keeps the last bytes that were read. When bytes or a repair arrive, it examines the holes of the stream.
-//! Columns between two adjacent edges of holes and ranges have the same unknown cells, hence the same matrix: it
-//! is brought to reduced echelon form once for all of them, together with the transformation of the equations.
-//! Bytes are only computed for unknowns that this determines.
+//! The decoder holds the repairs that may still be needed. The stream itself stays in the receive buffer, which also
+//! keeps the last bytes that were read. When bytes or a repair arrive, it examines the holes of the stream. Columns
+//! between two adjacent edges of holes and ranges have the same unknown cells, hence the same matrix: this matrix is
+//! brought to reduced echelon form once for all of them, together with the transformation of the equations. Bytes are
+//! computed only for unknowns that are determined.
 //!
-//! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only
-//! holes, never received data. Its cost is bounded. There are at most [`MAX_REPAIRS`] repairs of [`MAX_BYTES`]
-//! together; the oldest are dropped first. Repairs that reach back beyond the kept data are dropped on arrival.
-//! With more than [`MAX_HOLES`] holes no solution is attempted. Columns with more unknowns than equations are
-//! skipped.
+//! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only holes,
+//! never received data. Its cost is bounded. At most [`MAX_REPAIRS`] repairs with at most [`MAX_BYTES`] in total are
+//! held; the oldest are dropped first. Repairs that reach back beyond the kept data are dropped on arrival. With more
+//! than [`MAX_HOLES`] holes no solution is attempted. Columns with more unknowns than equations are skipped.
 
 use core::ops::Range;
 
@@ -21,7 +20,7 @@ use super::code::Repair;
 
 /// Limit on repairs held.
 const MAX_REPAIRS: usize = 24;
-/// Limit on their bytes.
+/// Limit on the total bytes of the repairs held.
 const MAX_BYTES: usize = 96 * 1024;
 /// Limit on holes under all repairs for which solving is attempted.
 const MAX_HOLES: usize = 48;
@@ -45,7 +44,7 @@ struct Equation {
     sum: Vec<u8>,
 }
 
-/// Repairs that are not used yet.
+/// Repairs that may still be needed.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     equations: Vec<Equation>,
@@ -202,7 +201,7 @@ fn solve_columns(equations: &[&Equation], unknowns: &[u64], column: u64) -> Vec<
     rows.iter().filter_map(solved).collect()
 }
 
-/// Reduced row echelon form of the first `width` places.
+/// Brings the first `width` columns to reduced row echelon form.
 fn reduce(rows: &mut [Vec<u8>], width: usize) {
     let mut done = 0;
     for place in 0..width {
@@ -226,7 +225,7 @@ struct Columns<'a> {
     all: &'a [&'a Equation],
     range: Range<u64>,
     unknowns: Vec<u64>,
-    /// Remainder of each needed sum without its known part, in order of need.
+    /// Sums of the equations used so far without their known part, each with the number of its equation.
     rests: Vec<(usize, Vec<u8>)>,
 }
 

@@ -1,7 +1,7 @@
 //! New streams that wait for memory.
 //!
-//! Each account has a queue. Its head is woken when memory of the process is freed and the account has room. A
-//! stream that continues charges its memory before the next one checks, so that a little room admits few.
+//! Each account has a queue. The first stream is woken when memory of the process is freed and the account has room.
+//! It charges its memory before the next one checks, so that a little room admits few streams.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -26,7 +26,7 @@ struct Waiter {
 }
 
 impl Process {
-    /// Wakes the heads of queues whose accounts have room, after memory was freed.
+    /// Wakes the first stream of each queue whose account has room, after memory was freed.
     #[inline]
     pub(super) fn wake_waiting(&self) {
         if self.waiting.load(SeqCst) > 0 {
@@ -89,7 +89,7 @@ impl MemoryAccount {
     }
 }
 
-/// A new stream that waits for memory: see [`MemoryAccount::wait_for_room`].
+/// A new stream that is waiting for memory; see [`MemoryAccount::wait_for_room`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct WaitForRoom {
@@ -133,7 +133,7 @@ impl Future for WaitForRoom {
             }
             self.account.note_wait();
             self.ticket = Some(self.account.enqueue(cx.waker()));
-            // Memory freed before it was in the queue woke no stream, so it checks again.
+            // Memory freed before the stream was in the queue did not wake it, so it checks again.
         }
     }
 }

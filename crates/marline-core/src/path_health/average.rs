@@ -1,4 +1,4 @@
-//! Smoothed share, weighted by the number of samples behind it.
+//! Smoothed share, weighted by the number of samples.
 
 /// An exponentially weighted average of `part / whole` over periods: both are averaged separately, so that a
 /// period with few segments has little weight.
@@ -6,7 +6,7 @@
 pub(super) struct Average {
     part: f64,
     whole: f64,
-    /// The newest period increased it.
+    /// True if the newest period increased the share.
     rose: bool,
 }
 
@@ -30,7 +30,7 @@ impl Average {
         if self.whole > 0.0 { (self.part / self.whole).min(1.0) } else { 0.0 }
     }
 
-    /// True if the newest period brought it to `threshold` or higher, based on at least `least` segments.
+    /// True if the newest period raised the share to `threshold` or higher, based on at least `least` segments.
     pub(super) fn has_risen_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
         self.rose && self.value() >= threshold && self.whole / weight >= least
     }

@@ -1,5 +1,4 @@
-//! Verdicts of the path health monitor: the evidence for each address pair, and the verdict that
-//! follows from it.
+//! Verdicts of the path health monitor, and the evidence for each address pair on which they are based.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -14,15 +13,15 @@ use crate::FourTuple;
 /// Limit on remembered interfaces of local addresses.
 const MAX_INTERFACES: usize = 256;
 
-/// Delay beyond which a wait does not count: the process did not run, and missing segments of that time are no
-/// evidence about the path.
+/// Delay of a wake-up beyond which a wait does not count: the process did not run, so segments missing during the
+/// wait are not evidence about the path.
 const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 
 /// Activity of an address pair's members during a period, as counted by one endpoint.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberActivity {
     pub(crate) members: u64,
-    /// Segments that waited for repair when the period began, or were marked lost since.
+    /// Segments that were waiting for repair when the period began, or were marked lost since.
     pub(crate) lost: u64,
     /// Outstanding segments, and segments lost and repaired.
     pub(crate) outstanding: u64,
@@ -30,7 +29,7 @@ pub(crate) struct MemberActivity {
     pub(crate) at_risk: u64,
     pub(crate) retransmitted: u64,
     pub(crate) sent: u64,
-    /// Largest retransmission timeout, with backoff, of members that wait for an ACK.
+    /// Largest retransmission timeout, with backoff, of members that are waiting for an ACK.
     pub(crate) rto: Duration,
 }
 
@@ -59,14 +58,14 @@ impl MemberActivity {
 /// Evidence of a member against its path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathTrouble {
-    /// The probe or retransmission timer fired. `wait` is the maximum time of an answer.
+    /// The probe or retransmission timer fired. `wait` is the maximum time until an answer.
     TimedOut { wait: Duration },
     /// The receive timer or keepalives expired: probes were not answered.
     Silent { wait: Duration },
 }
 
 impl PathTrouble {
-    /// The more serious one of two: silence, or the one with the earlier end.
+    /// The more serious of two: silence, or else the one whose wait ends earlier.
     pub(crate) fn worst(self, other: PathTrouble) -> PathTrouble {
         match (self, other) {
             (PathTrouble::Silent { wait: a }, PathTrouble::Silent { wait: b }) => {
@@ -110,16 +109,16 @@ impl Degraded {
 struct Entry {
     loss: Average,
     retransmissions: Average,
-    /// Contributions of endpoints since the period began.
+    /// Activity that endpoints reported since the period began.
     current: MemberActivity,
-    /// Sum of the previous period.
+    /// Activity in the previous period.
     last: MemberActivity,
     state: State,
     /// Last valid segment received on a member.
     heard_at: Instant,
-    /// Last time with members.
+    /// Last time at which the pair had members.
     used_at: Instant,
-    /// A probe is due: any endpoint with a member sends it.
+    /// A probe is due, which any endpoint with a member may send.
     question: bool,
     times_degraded: u64,
 }
@@ -150,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Health for observers. The verdict is the same whether the peer is heard or not: its members know.
+    /// Health for observers. Unlike the verdict, it depends on whether a segment was received since.
     fn health(&self) -> PathHealth {
         match self.state {
             State::Usable | State::Watched { .. } => PathHealth::Usable,
@@ -163,7 +162,7 @@ impl Entry {
     }
 }
 
-/// Address pairs, and the rules.
+/// All address pairs, and the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthTable {
     config: PathHealthConfig,
@@ -218,7 +217,7 @@ impl HealthTable {
         self.fault(&AddressPair { local, remote, interface }).is_some()
     }
 
-    /// Fault of an address pair; `None` if there is none.
+    /// Fault of an address pair; `None` if it has none.
     pub(crate) fn fault(&self, pair: &AddressPair) -> Option<AddressPairFault> {
         self.address_pairs.get(pair)?.fault()
     }
@@ -259,7 +258,7 @@ impl HealthTable {
         self.address_pairs.entry(pair).or_insert_with(|| Entry::new(now))
     }
 
-    /// Records when a member of the address pair was last heard.
+    /// Records when a member of the address pair last received a segment.
     pub(crate) fn record_heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
         let entry = self.entry(now, pair);
         entry.used_at = now;
@@ -283,7 +282,7 @@ impl HealthTable {
         let entry = self.entry(now, pair);
         let (PathTrouble::TimedOut { wait } | PathTrouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
-        // A segment received by another member meanwhile outweighs one member's silence.
+        // A segment that another member received in the meantime outweighs one member's silence.
         let silent = matches!(trouble, PathTrouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
             State::Degraded(degraded) => degraded.clean_since = None,
@@ -336,7 +335,7 @@ impl HealthTable {
             State::Usable => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Usable,
             State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
-                // The process did not run: received segments are still to be processed.
+                // The process did not run, so received segments have not been processed yet.
                 *next = now + *wait;
                 entry.question = true;
             }
@@ -418,7 +417,7 @@ impl HealthTable {
         self.generation += (before - self.degraded().count()) as u64;
     }
 
-    /// True if the address pair is to be probed now. The caller has to send the probe.
+    /// True if the address pair must be probed now. The caller must send the probe.
     pub(crate) fn take_question(&mut self, pair: &AddressPair) -> bool {
         self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
     }

@@ -19,7 +19,7 @@ fn path(local: &str, remote: &str) -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(local), 9), remote: SocketAddr::new(ip(remote), 443) }
 }
 
-/// Number of segments, and the number of which they are a part.
+/// A number of segments, and the total of which they are a part.
 #[derive(Copy, Clone)]
 struct Share(u64, u64);
 
@@ -112,7 +112,11 @@ fn the_three_thresholds() {
     fixture.period(Share(0, 10), Share(0, 10), ms(1_500));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Rto));
     fixture.period(Share(10, 10), Share(0, 10), ms(1_500));
-    assert_eq!(fixture.fault(), Some(AddressPairFault::Loss), "the graver reason takes over");
+    assert_eq!(
+        fixture.fault(),
+        Some(AddressPairFault::Loss),
+        "the more serious cause replaces the first"
+    );
     assert_eq!(fixture.table.table()[0].times_degraded, 1);
 }
 
@@ -127,7 +131,7 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
 
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.period(Share(1, 2), Share(1, 2), ms(200));
-    assert_eq!(fixture.fault(), None, "one segment of two is no judgment");
+    assert_eq!(fixture.fault(), None, "one segment of two is not enough evidence");
     fixture.period(Share(8, 10), Share(8, 10), ms(200));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 }
@@ -175,7 +179,7 @@ fn a_timer_that_fires_late_proves_nothing() {
         fixture.now = fixture.table.next_timeout().expect("a wait") + ms(40);
         fixture.table.record_heard(fixture.now, fixture.wifi, Instant::ZERO);
         fixture.table.advance(fixture.now);
-        assert!(fixture.table.take_question(&fixture.wifi), "asked again");
+        assert!(fixture.table.take_question(&fixture.wifi), "probed again");
     }
     assert_eq!(fixture.fault(), None);
     for _ in 0..3 {
@@ -184,7 +188,7 @@ fn a_timer_that_fires_late_proves_nothing() {
     assert_eq!(
         fixture.fault(),
         Some(AddressPairFault::Unanswered),
-        "three waits of our being awake"
+        "three waits while the process ran"
     );
 }
 
@@ -236,7 +240,7 @@ fn good_again_after_a_clean_period_only() {
     while fixture.fault().is_some() {
         fixture.next();
         fixture.answer();
-        assert!(fixture.now - relapse < ms(10_000), "for ever");
+        assert!(fixture.now - relapse < ms(10_000), "forever");
     }
     assert!(fixture.now - relapse >= ms(2_000), "a timeout restarts the period");
     assert_eq!(fixture.table.generation(), before + 1);
@@ -252,7 +256,7 @@ fn unanswered_probes_become_rare_and_one_miss_spoils_the_period() {
     assert_eq!(steps, [ask, look, ask, look, ask, look], "600 ms, then 1.2 s apart");
     fixture.next();
     fixture.answer();
-    assert_eq!(fixture.next(), (ms(580), true), "answered: the next one at once");
+    assert_eq!(fixture.next(), (ms(580), true), "answered: the next one immediately");
     assert_eq!(fixture.next(), (ms(600), false));
     let missed = fixture.now;
     while fixture.fault().is_some() {
@@ -269,11 +273,14 @@ fn an_address_pair_without_members_is_forgotten() {
     let generation = fixture.table.generation();
     fixture.now += ms(2_000);
     fixture.table.advance(fixture.now);
-    assert!(fixture.fault().is_some(), "not at once: connections would start there again");
+    assert!(
+        fixture.fault().is_some(),
+        "not immediately, because connections would start there again"
+    );
     fixture.now += ms(1_000);
     fixture.table.advance(fixture.now);
     assert_eq!((fixture.fault(), fixture.table.table().len()), (None, 0));
-    assert_eq!(fixture.table.generation(), generation + 1, "connections must hear of it");
+    assert_eq!(fixture.table.generation(), generation + 1, "connections must be informed");
 }
 
 #[test]
@@ -303,7 +310,7 @@ fn the_table_is_bounded() {
         fixture.table.record_heard(fixture.now, pair, fixture.now);
     }
     assert_eq!(fixture.table.table().len(), 3);
-    assert_eq!(fixture.fault(), None, "the one unused for longest went");
+    assert_eq!(fixture.fault(), None, "the least recently used one was evicted");
 }
 
 #[test]

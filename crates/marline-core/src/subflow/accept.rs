@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The edge is the highest one that was ever offered, or what the connection accepts now if that is more. A RST
-//! counts only exactly at RCV.NXT, a SYN not at all; both cause a challenge ACK. Rejected segments change nothing
-//! and end no suspicion of the path. A repetition of received data is from the peer, and ends it.
+//! counts only exactly at RCV.NXT, a SYN not at all; both cause a challenge ACK. Rejected segments change nothing and
+//! end no suspicion of the path. A repetition of received data is from the peer, and ends the suspicion.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -49,7 +49,8 @@ enum Check {
 }
 
 impl Subflow {
-    /// Processes a segment of this subflow. `accept_window`: bytes beyond RCV.NXT that may be accepted.
+    /// Processes a segment of this subflow. `accept_window` is the number of bytes beyond RCV.NXT that may be
+    /// accepted.
     pub(crate) fn on_segment(
         &mut self,
         now: Instant,
@@ -76,7 +77,7 @@ impl Subflow {
         accept_window: u64,
     ) -> Ingress {
         let Some(span) = self.span(segment, accept_window) else {
-            // Before the stream's first octet. A RST there is as far outside as any other.
+            // The segment is before the stream's first octet, so a RST is outside the window.
             let is_reset = segment.header.flags.contains(TcpFlags::RST);
             return if is_reset { Ingress::default() } else { self.challenge(now, segment) };
         };
@@ -144,7 +145,7 @@ impl Subflow {
             self.false_acks.on_old_ack(now, ack);
         }
         if ack < self.tx.una && !is_syn && !segment.options.sack.is_empty() {
-            // It was reordered with another ACK, but its SACK blocks may be new.
+            // The ACK was reordered with another one, but its SACK blocks may be new.
             let input = AckInput {
                 ack: self.tx.una,
                 flags: header.flags,
@@ -283,7 +284,7 @@ impl Subflow {
         Ingress { challenge: true, ..Ingress::default() }
     }
 
-    /// Handles a segment without new content: a repetition, or a probe. The peer must be informed of our position.
+    /// Handles a segment without new content: a repetition, or a probe. The answer informs the peer of our position.
     fn on_duplicate(
         &mut self,
         now: Instant,
@@ -299,7 +300,7 @@ impl Subflow {
         if self.state.matches_state(SubflowState::TimeWait) {
             self.start_time_wait(now);
         }
-        // A peer that repeats received data did not get our ACK, but it is heard.
+        // A peer that repeats received data did not get our ACK, but its segments arrive.
         let repeated = self.check_ack(segment).is_ok();
         if repeated {
             self.on_heard(now);

@@ -1,4 +1,4 @@
-//! ACK processing of the sender.
+//! ACK processing in the sender.
 //!
 //! The order is fixed, because each step uses the results of the previous one. The cumulative and the selective
 //! part go to the scoreboard, RTT and delivery rate are sampled, and the timer restarts. A spurious reduction is
@@ -22,7 +22,7 @@ const MAX_REORDERING: u64 = 300;
 const RTT_FLOOR: Duration = Duration::from_micros(1);
 /// Length of a tick of timestamps.
 const TICK: Duration = Duration::from_nanos(999_999);
-/// Delay before SACKed data at SND.UNA is believed to be reneged.
+/// Delay after which SACKed data at SND.UNA is considered reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
 /// Consecutive timeouts after which an answer to earlier segments marks the end of an outage.
 const OUTAGE_TIMEOUTS: u32 = 2;
@@ -35,12 +35,12 @@ pub(super) struct SackInput {
     blocks: [(Ssn, Ssn); 4],
     len: usize,
     dsack: Option<(Ssn, Ssn)>,
-    /// It reported a duplicate that an early repeat made, which says nothing.
+    /// True if the reported duplicate was caused by an early repeat, and so proves nothing.
     reports_early_repeat: bool,
 }
 
 impl SackInput {
-    /// True if an early repeat caused the ACK: it is no sign of a hole.
+    /// True if an early repeat caused the ACK, which is then not a sign of a hole.
     pub(super) const fn reports_early_repeat(&self) -> bool {
         self.reports_early_repeat
     }
@@ -50,7 +50,7 @@ impl SackInput {
     }
 }
 
-/// Acknowledging parts of a segment.
+/// Parts of a segment that acknowledge data.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct AckInput {
     pub(super) ack: Ssn,
@@ -58,11 +58,11 @@ pub(super) struct AckInput {
     pub(super) sack: SackInput,
     /// TSecr.
     pub(super) echo: Option<u32>,
-    /// No payload, no FIN, and an unchanged window: may be a duplicate ACK (RFC 5681 section 2).
+    /// The segment has no payload, no FIN and an unchanged window, so it may be a duplicate ACK (RFC 5681 section 2).
     pub(super) duplicate: bool,
 }
 
-/// Deliveries of one ACK.
+/// Data delivered by one ACK.
 #[derive(Copy, Clone, Debug, Default)]
 struct Tally {
     /// Bytes delivered cumulatively or selectively, not counted before.
@@ -79,7 +79,7 @@ struct Tally {
     untimed: bool,
     /// Send time of the newest segment that was sent only once.
     newest_original: Option<Instant>,
-    /// Forecast for it at that time, and number of bytes of its run up to its end.
+    /// Forecast made when that segment was sent, and number of bytes of its run up to its end.
     newest_expected: (Expected, u64),
     /// Lowest segment that arrived after higher ones, although it was sent once.
     overtaken: Option<Ssn>,
@@ -171,8 +171,8 @@ impl Subflow {
         let lost = self.detect_loss(now, input, prior_una, prior_in_flight);
         let left = !was_open && self.tx.phase == Phase::Open;
         if self.tx.phase == Phase::Open && (lost > 0 || left && self.tx.board.bytes_lost() > 0) {
-            // If this ACK undid a timeout, the whole flight had been marked lost. Recovery still starts with it
-            // (RFC 9937: with all data that was neither acknowledged nor SACKed).
+            // If this ACK undid a timeout, the whole flight had been marked lost. It still counts when recovery
+            // starts (RFC 9937: all data that was neither acknowledged nor SACKed).
             self.enter_recovery(now, prior_in_flight + prior_lost);
         }
         let counted = self.count_delivered(tally.delivered, tally.cumulative > 0, input.duplicate);
@@ -331,11 +331,11 @@ impl Subflow {
     }
 
     /// Takes an RTT sample by Karn's rule: from segments that were sent once, otherwise from the timestamp. An ACK
-    /// that reports a duplicate gives no sample. A retransmission provoked it, so the data that it newly
-    /// acknowledges had arrived long before and its ACKs were lost, and its echo is older still (RFC 7323 section
-    /// 5.3: a segment outside the window does not change the echo). The sample would be as long as the silence.
-    /// After an outage the timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which
-    /// is then never measured again. Data in flight while the process did not run gives no sample either.
+    /// that reports a duplicate gives no sample. A retransmission caused it, so the data that it newly acknowledges
+    /// had arrived long before and earlier ACKs were lost. Its echo is even older (RFC 7323 section 5.3: a segment
+    /// outside the window does not change the echo). The sample would be as long as the silence. After an outage the
+    /// timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which would then never be
+    /// measured again. Nor does data in flight give a sample if the process did not run.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
         {
@@ -347,9 +347,9 @@ impl Subflow {
         }
         let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
         let echoed = echoed.map(|tick_end| tick_end - TICK);
-        // A segment that was sent once may have arrived long ago: if it is acknowledged together with a repair (few
-        // SACK blocks fit beside a DSS, and some are lost), or if the peer already echoes a later segment (its own ACK
-        // was lost).
+        // A segment that was sent once may have arrived long ago. This is possible if it is acknowledged together
+        // with a retransmission (few SACK blocks fit next to a DSS, and some are lost), or if the peer already echoes
+        // a later segment (the ACK of this one was lost).
         let sent_at = match tally.newest_original {
             Some(sent_at) if !tally.retransmitted && echoed.is_none_or(|at| at <= sent_at) => {
                 sent_at
@@ -374,15 +374,15 @@ impl Subflow {
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
-        // No answer is faster than the fastest one measured. A larger own delay would be an error: own bytes leave
-        // faster than estimated as long as no train was long enough.
+        // No answer is faster than the fastest one measured. A larger delay by the sender's own bytes would be an
+        // error: they leave faster than estimated until a long enough train has been measured.
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
     }
 
-    /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends by itself
-    /// acknowledges data that arrived long before. On a path that became slow the next sample is as long.
+    /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends on its own
+    /// may acknowledge data that arrived long before. On a path that became slow, the next sample is just as long.
     fn is_doubtful(&mut self, rtt: Duration) -> bool {
         let before = core::mem::take(&mut self.doubted_rtt_ms);
         if self.tx.rto.count == 0 || rtt <= self.tx.rto_without_backoff() * 2 {
@@ -396,9 +396,9 @@ impl Subflow {
         !confirms
     }
 
-    /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before
-    /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
-    /// one by one.
+    /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before the
+    /// timeout. Their own ACKs were lost, as after an outage. On a path that only became slow, the ACKs arrive one by
+    /// one.
     fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
         let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
@@ -406,9 +406,9 @@ impl Subflow {
             && self.tx.undo.as_deref().is_some_and(before)
     }
 
-    /// True if segments sent before two consecutive timeouts are answered after them: the path was interrupted, or
-    /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
-    /// long, the path is slow.
+    /// True if segments sent before two consecutive timeouts are answered after them: the path was interrupted or the
+    /// peer's process did not run, and everything waited until that ended. If the next answer takes as long, the path
+    /// is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
         let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
@@ -442,7 +442,7 @@ impl Subflow {
         }
     }
 
-    /// Runs loss recovery, applies its verdict, and returns the bytes lost to congestion.
+    /// Runs loss detection, marks the lost segments, and returns the bytes lost to congestion.
     fn detect_loss(
         &mut self,
         now: Instant,
@@ -504,10 +504,10 @@ impl Subflow {
         }
     }
 
-    /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
-    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
-    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
-    /// at the first loss: ACKs are easy to forge.
+    /// Bytes that PRR counts as delivered by an ACK. `moved` is true if it advanced SND.UNA. Without SACK, a
+    /// duplicate ACK represents an unidentified segment, and the later ACK that covers this segment does not count it
+    /// again; that ACK has delivered at least one segment, which filled the hole. Duplicates represent at most the
+    /// data in flight at the first loss, because ACKs are easy to forge.
     fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
         if self.tx.sack_enabled {
             return delivered;
@@ -530,7 +530,7 @@ impl Subflow {
         counted
     }
 
-    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
+    /// Updates the allowance in recovery. `safe` is true if SND.UNA advanced and no further loss was detected.
     fn reduce(&mut self, delivered: u64, safe: bool) {
         if self.tx.phase != Phase::Recovery {
             return;
@@ -556,7 +556,7 @@ impl Subflow {
 /// Results of the earlier steps, for congestion control.
 #[derive(Copy, Clone, Debug)]
 struct Outcome {
-    /// Bytes counted for the window.
+    /// Delivered bytes, as counted for the window.
     delivered: u64,
     prior_in_flight: u64,
     lost: u64,

@@ -26,7 +26,7 @@ const MIN_ENTRY_LIMIT: u64 = 1_024;
 /// Settings of a subflow.
 #[derive(Clone, Debug)]
 pub(crate) struct SubflowConfig {
-    /// Maximum bytes of a TCP segment (header, options, payload); probed for.
+    /// Maximum bytes of a TCP segment (header, options, payload), up to which the path is probed.
     pub(crate) max_segment: u16,
     /// Bytes of a TCP segment that pass on every path.
     pub(crate) base_segment: u16,
@@ -38,7 +38,7 @@ pub(crate) struct SubflowConfig {
     pub(crate) initial_window: u32,
     /// Maximum delay of an ACK.
     pub(crate) ack_delay: Duration,
-    /// Limits on SYN or SYN/ACK transmissions.
+    /// Limits on transmissions of an unanswered SYN or SYN/ACK.
     pub(crate) syn: SynRetries,
     /// Unanswered retransmission timeouts after which the subflow is dead.
     pub(crate) retries: u32,
@@ -48,7 +48,7 @@ pub(crate) struct SubflowConfig {
     pub(crate) ecn: bool,
     /// Pace transmissions.
     pub(crate) pacing: bool,
-    /// Duration of TIME-WAIT if the struct is kept for it.
+    /// Duration of TIME-WAIT if this subflow is kept for it.
     pub(crate) time_wait: Duration,
     /// Our window scale shift.
     pub(crate) window_scale: u8,
@@ -71,7 +71,7 @@ pub(crate) struct SubflowConfig {
 pub(crate) struct SynRetries {
     /// The attempt takes as long as this many repeats with backoff.
     pub(crate) most: u32,
-    /// This many repeats of a SYN are sent at the interval of the first, in the same time.
+    /// Number of repeats of a SYN at the initial interval, without changing the total time.
     pub(crate) linear: u32,
 }
 
@@ -81,18 +81,18 @@ impl SynRetries {
         SynRetries { most: connection.syn_retries, linear: connection.linear_syn_retries }
     }
 
-    /// Limits for a join, on either side: path managers start the next attempt.
+    /// Limits for a join, on either side. They are lower, because path managers start new attempts.
     pub(crate) const fn join(connection: &ConnectionConfig) -> SynRetries {
         SynRetries { most: connection.join_syn_retries, linear: 0 }
     }
 
-    /// Limits the duration to that of this many repeats with backoff.
+    /// Limits the duration to that of `most` repeats with backoff.
     pub(crate) fn at_most(self, most: u32) -> SynRetries {
         SynRetries { most: self.most.min(most), ..self }
     }
 }
 
-/// Initial numbers of a subflow.
+/// Initial sequence number and timestamp offset of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Start {
     /// Initial sequence number.
@@ -150,8 +150,8 @@ impl SubflowConfig {
     }
 }
 
-/// Limit on outstanding bytes of a subflow for this send buffer: twice its size, the amount in flight on a path
-/// whose ACKs take as long as its data, if DATA_ACKs arrive instantly on another path.
+/// Limit on outstanding bytes of a subflow for this send buffer: twice its size. That much is in flight on a path
+/// whose ACKs take as long as its data if DATA_ACKs arrive instantly on another path.
 pub(super) const fn outstanding_limit(send_buffer: u64) -> u64 {
     let limit = send_buffer.saturating_mul(2);
     if limit > MIN_OUTSTANDING_LIMIT { limit } else { MIN_OUTSTANDING_LIMIT }

@@ -1,29 +1,28 @@
 //! Delayed acknowledgments (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
 //!
-//! Immediate ACKs: for data that is out of order, fills a gap, is a duplicate, or ends the stream; for more than
-//! one full segment since the last ACK; for the first [`QUICK_ACKS`] segments of a subflow and after a pause,
-//! because a starting sender grows its window by them.
+//! ACKs are immediate for data that is out of order, fills a gap, is a duplicate, or ends the stream; for more than
+//! one full segment since the last ACK; and for the first [`QUICK_ACKS`] segments of a subflow and after a pause,
+//! because a starting sender uses them to grow its window.
 //!
-//! A segment with PSH ends a message: waiting for a second one is useless, and the sender's probe timer runs. It
-//! is acknowledged at once, unless the application usually answers quickly. Then the ACK waits a short time (a
-//! quarter of the RTT, at least four milliseconds, which a busy server needs for a request to another one) to be
-//! sent with the answer. All other data waits half an RTT for a second segment, within 5 ms and `max`: on a fast
-//! path the sender's window may be too small to send that second segment, and its ACK clock would stall while we
-//! wait.
+//! A segment with PSH ends a message: waiting for a second one is useless, and the sender's probe timer runs. It is
+//! acknowledged immediately, unless the application usually answers quickly. Then the ACK waits a short time (a
+//! quarter of the RTT, at least four milliseconds, which a busy server needs for a request to another one) to be sent
+//! with the answer. All other data waits half an RTT for a second segment, within 5 ms and `max`: on a fast path the
+//! sender's window may be too small to send that second segment, and its ACK clock would stall during the wait.
 //!
-//! On a reliable carrier an ACK opens no window and stops no timer soon, but a lost ACK delays the rest of the
-//! stream. There it waits for data to be sent with, or for [`LAZY_SEGMENTS`], for `max` at most.
+//! On a reliable carrier, an ACK opens no window and stops no timer that would expire soon, but a lost ACK delays the
+//! rest of the stream. There an ACK waits at most `max` for data to be sent with it, or for [`LAZY_SEGMENTS`].
 //!
-//! A carrier may hand over many segments merged by the kernel: the number of full segments in it counts, and a
-//! full segment is never larger than the MSS that we announced.
+//! A carrier may deliver many segments that the kernel merged. The number of full segments in them counts, and a full
+//! segment is never larger than the MSS that we announced.
 
 use marline_time::{Duration, Instant};
 
-/// Segments acknowledged at once at the start (Linux's maximum).
+/// Segments acknowledged immediately at the start (Linux's maximum).
 const QUICK_ACKS: u8 = 16;
 /// Minimum wait for a second segment.
 const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
-/// Minimum wait for an answer. Less than any sender's probe timeout for a single segment.
+/// Minimum wait for an answer. Shorter than any sender's probe timeout for a single segment.
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(4);
 /// Silence after which the sender restarts from its initial window.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
@@ -39,7 +38,8 @@ pub(super) struct Arrival {
     pub(super) len: usize,
     /// PSH was set.
     pub(super) push: bool,
-    /// Out of order, gap fill, duplicate, FIN: the sender needs an ACK at once.
+    /// The data is out of order, fills a gap, is a duplicate or ends the stream, so the sender needs an immediate
+    /// ACK.
     pub(super) urgent: bool,
     /// Received over a reliable carrier.
     pub(super) is_reliable: bool,
@@ -207,7 +207,7 @@ mod tests {
         let now = Instant::from_millis(100);
         let lazy = |len, push| Arrival { is_reliable: true, ..arrival(len, push) };
         ack.on_arrival(now, lazy(200, true), SRTT);
-        assert!(!ack.is_owed(), "also at the end of a message");
+        assert!(!ack.is_owed(), "even at the end of a message");
         assert_eq!(ack.deadline(), Some(now + MAX));
         for _ in 0..LAZY_SEGMENTS {
             ack.on_arrival(now, lazy(1_400, false), SRTT);

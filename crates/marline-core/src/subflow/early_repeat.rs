@@ -1,13 +1,14 @@
 //! Early repeat: the newest segment is sent again on its own path before its answer is due.
 //!
-//! *Problem.* A path that loses single packets, as WiFi does, delays one small message in a hundred or so by a probe
-//! timeout. A copy on another path repairs that only if the other path is nearly as fast, and uses its capacity all the
-//! time.
+//! *Problem.* A path that loses single packets, as WiFi does, delays about one small message in a hundred by a probe
+//! timeout. A copy on another path repairs that only if the other path is nearly as fast, and uses its capacity all
+//! the time.
 //!
-//! *How.* The scheduler requests it some milliseconds after the segment ([`Decision::RepeatNewest`]), so that a short
-//! burst of losses does not hit both. The scoreboard does not know of it: round trips, loss detection and the probe
-//! timer refer to the original, and if both are lost, everything happens as without it. If both arrive, the peer
-//! reports a duplicate (RFC 2883), which must not be taken for the sign of a spurious retransmission or of reordering.
+//! *How.* The scheduler requests the repeat a few milliseconds after the segment ([`Decision::RepeatNewest`]), so
+//! that a short burst of losses does not affect both. The scoreboard does not record it: round trips, loss detection
+//! and the probe timer refer to the original, and if both are lost, recovery proceeds as without the repeat. If both
+//! arrive, the peer reports a duplicate (RFC 2883), which must not be taken as a sign of a spurious retransmission or
+//! of reordering.
 //!
 //! *Source.* Ours. Proactive retransmission of everything: Flach et al., "Reducing Web Latency", SIGCOMM 2013.
 //!
@@ -24,9 +25,9 @@ const MAX_REMEMBERED: usize = 4;
 /// Early repeats of a subflow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct EarlyRepeats {
-    /// One is requested.
+    /// A repeat is requested.
     wanted: bool,
-    /// The last repeated ranges, in a ring.
+    /// The last repeated ranges, in a ring buffer.
     ranges: [(Ssn, Ssn); MAX_REMEMBERED],
     next: usize,
 }
@@ -49,7 +50,7 @@ impl EarlyRepeats {
         self.ranges.iter().any(|&(from, to)| from <= start && end <= to && start < end)
     }
 
-    /// A repeat is requested and was not sent.
+    /// True if a repeat is requested but was not sent.
     pub(super) const fn is_wanted(&self) -> bool {
         self.wanted
     }

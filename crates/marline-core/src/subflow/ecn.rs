@@ -1,6 +1,6 @@
 //! Explicit Congestion Notification (RFC 3168).
 //!
-//! ECN is negotiated by ECE and CWR in the SYN and ECE in the SYN/ACK. Then new data is sent as ECT(0), and a
+//! ECN is negotiated with ECE and CWR in the SYN and ECE in the SYN/ACK. Then new data is sent as ECT(0), and a
 //! received mark (CE) is echoed as ECE on every ACK until the sender sets CWR. The sender reduces once per round
 //! trip.
 
@@ -18,7 +18,7 @@ pub(super) struct EcnState {
     echo: bool,
     /// Our next new data sets CWR.
     owes_cwr: bool,
-    /// An echo counts again once SND.UNA is beyond this.
+    /// An echo counts again once SND.UNA is beyond this position.
     reduced_until: Ssn,
 }
 
@@ -33,7 +33,7 @@ impl EcnState {
         flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
     }
 
-    /// Handles a received segment. Returns true if the state of the echo changed, which is worth an immediate ACK.
+    /// Handles a received segment. Returns true if the state of the echo changed, which requires an immediate ACK.
     pub(super) fn on_received(&mut self, flags: TcpFlags, ecn: Ecn, has_payload: bool) -> bool {
         if !self.negotiated {
             return false;
@@ -58,8 +58,8 @@ impl EcnState {
         true
     }
 
-    /// Handles a reduction of the window for another reason: it also answers the marks of this round trip, and the
-    /// receiver must be informed (RFC 3168 section 6.1.2).
+    /// Handles a reduction of the window for another reason. It also responds to the marks of this round trip, and
+    /// the receiver must be informed (RFC 3168 section 6.1.2).
     pub(super) fn on_reduction(&mut self, nxt: Ssn) {
         if self.negotiated {
             self.reduced_until = nxt;
@@ -67,7 +67,7 @@ impl EcnState {
         }
     }
 
-    /// The window was reduced, and the data in flight at that time is not acknowledged yet.
+    /// True if the window was reduced and the data then in flight has not been acknowledged.
     pub(super) fn reduced_this_round(&self, una: Ssn) -> bool {
         una < self.reduced_until
     }

@@ -1,7 +1,7 @@
 //! Output of a subflow: the segments it must send, the data it accepts from the connection, and their headers.
 //!
-//! Retransmissions come before new data: a hole on a subflow makes all later data useless until it is filled. A
-//! pure ACK comes last, because any other segment carries it, too.
+//! Retransmissions come before new data: a hole on a subflow makes all later data useless until it is filled. A pure
+//! ACK comes last, because any other segment also carries the acknowledgment.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Subflow {
         self.next_egress_but_ack(now, room).or_else(|| self.next_ack())
     }
 
-    /// As [`next_egress`](Self::next_egress) without a pure ACK, when data is about to carry it.
+    /// Like [`next_egress`](Self::next_egress) without a pure ACK, for when data is about to carry it.
     pub(crate) fn next_egress_but_ack(
         &mut self,
         now: Instant,
@@ -108,7 +108,7 @@ impl Subflow {
         })
     }
 
-    /// Lowest lost segment, if window and pacer allow it.
+    /// Lowest lost segment, if the window and the pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
         if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Paused {
             return None;
@@ -118,7 +118,7 @@ impl Subflow {
             if self.tx.frto.defers_retransmissions() {
                 return None;
             }
-            // After a timeout without SACK, segments counted by duplicate ACKs have left the network.
+            // After a timeout without SACK, the segments represented by duplicate ACKs have left the network.
             let gone = if self.tx.phase == Phase::Loss { self.tx.unnamed } else { 0 };
             if self.tx.board.bytes_in_flight().saturating_sub(gone) >= self.send_window() {
                 return None;
@@ -204,8 +204,8 @@ impl Subflow {
         }
     }
 
-    /// New data that may be sent now, if any. The last segment may exceed the window by a part of itself, so that
-    /// windows that are not a multiple of the segment size cause no small segments.
+    /// New data that may be sent now, if any. The last segment may extend beyond the window, so that windows that are
+    /// not a multiple of the segment size cause no small segments.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
         if self.is_dead || self.fin_wanted || self.pending.rst.is_some() || !self.may_send() {
             return Eligibility::NotActive;
@@ -235,14 +235,14 @@ impl Subflow {
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
     }
 
-    /// True if so much is outstanding that no new data is accepted, regardless of the window: in bytes, which the
-    /// connection keeps for it, or in entries of the scoreboard.
+    /// True if the limit on outstanding bytes, which the connection keeps, or on scoreboard entries is reached. No
+    /// new data is then accepted, regardless of the window.
     pub(crate) fn is_full(&self) -> bool {
         self.tx.nxt.since(self.tx.una) >= self.config.outstanding_bytes
             || self.tx.board.len() >= self.config.outstanding_segments
     }
 
-    /// Sets the maximum size of the send buffer that provides its data.
+    /// Sets the maximum size of the send buffer that provides the subflow's data.
     pub(crate) fn set_send_buffer(&mut self, bytes: u64) {
         if self.config.outstanding_bytes != outstanding_limit(bytes) {
             Arc::make_mut(&mut self.config).set_send_buffer(bytes);
@@ -296,7 +296,7 @@ impl Subflow {
         }
     }
 
-    /// Records `len` bytes of new data with a mapping of their own as sent now. The caller checked
+    /// Records `len` bytes of new data with their own mapping as sent now. The caller checked
     /// [`eligibility`](Self::eligibility) first, or [`wants_new_data_probe`](Self::wants_new_data_probe).
     pub(crate) fn push_data(
         &mut self,
@@ -335,8 +335,8 @@ impl Subflow {
         segment
     }
 
-    /// Sets PSH on the data just pushed, which ends the application's data, so that the peer acknowledges and
-    /// delivers it at once.
+    /// Sets PSH on the data just pushed, which ends the application's data, so that the peer immediately acknowledges
+    /// and delivers it.
     pub(crate) fn mark_message_end(&mut self) {
         self.push_end = self.tx.nxt;
     }
@@ -399,8 +399,8 @@ impl Subflow {
         self.recovery.on_sent(&notice, &self.tx.context(now));
     }
 
-    /// Records that the connection has no more data, at all (`dry`) or for this subflow: delivery rates are a
-    /// lower bound from here on.
+    /// Records that the connection has no more data, either at all (`dry`) or for this subflow. From here on,
+    /// delivery rates are a lower bound.
     pub(crate) fn set_app_limited(&mut self, dry: bool) {
         let in_flight = self.tx.board.bytes_in_flight();
         let has_room = in_flight < self.send_window() && self.tx.board.bytes_lost() == 0;
@@ -410,8 +410,8 @@ impl Subflow {
         }
     }
 
-    /// The probe timer requests a probe. New data may be pushed for it, one segment beyond the window; if there is
-    /// none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
+    /// True if the probe timer requests a probe. New data may be pushed for it, one segment beyond the window. If
+    /// there is none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
     pub(crate) fn wants_new_data_probe(&self) -> bool {
         self.tx.probe == Probe::Wanted && self.state.may_send() && !self.fin_wanted && !self.is_dead
     }
@@ -428,12 +428,12 @@ impl Subflow {
         self.ack.demand();
     }
 
-    /// Requests an ACK within a few milliseconds, with data or without.
+    /// Requests an ACK within a few milliseconds, with or without data.
     pub(crate) fn ack_soon(&mut self, now: Instant) {
         self.ack.request_ack_soon(now);
     }
 
-    /// An ACK is pending now.
+    /// True if an ACK is pending now.
     pub(crate) fn has_pending_ack(&self) -> bool {
         self.ack.is_owed()
     }
@@ -458,7 +458,7 @@ impl Subflow {
     /// Ends new data: a FIN follows the pushed data.
     pub(crate) fn close(&mut self) {
         match self.state.get() {
-            // Data is in flight with the SYN: the FIN follows when that is answered.
+            // Data is in flight with the SYN, so the FIN follows when the SYN is answered.
             SubflowState::SynSent if self.syn_data.is_some() => self.fin_wanted = true,
             SubflowState::SynSent => self.finish_silently(),
             SubflowState::SynReceived | SubflowState::Established | SubflowState::CloseWait => {
@@ -470,7 +470,7 @@ impl Subflow {
         }
     }
 
-    /// As [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
+    /// Like [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
     pub(crate) fn close_after_answer(&mut self) {
         if self.state.matches_state(SubflowState::SynSent) {
             self.fin_wanted = true;
@@ -479,7 +479,7 @@ impl Subflow {
         }
     }
 
-    /// Ends the subflow at once with a pending RST, after which the state is closed.
+    /// Ends the subflow immediately with a pending RST, after which the state is closed.
     pub(crate) fn reset(&mut self) {
         match self.state.get() {
             SubflowState::Closed => {}
@@ -493,7 +493,7 @@ impl Subflow {
     }
 }
 
-/// Headers of segments.
+/// Headers of outgoing segments.
 impl Subflow {
     /// Fills header and TCP's own options of a segment; `rcv_window` is the window to offer, in bytes. Any segment
     /// with ACK counts as the pending ACK.
@@ -543,7 +543,7 @@ impl Subflow {
         }
         self.acknowledge(now, &mut header, rcv_window, options);
         if owes_sack {
-            // Data has no room for SACK, and does not count as a duplicate ACK.
+            // Data segments have no room for SACK and do not count as duplicate ACKs.
             self.ack.demand();
         }
         (header, codepoint)
@@ -561,7 +561,7 @@ impl Subflow {
         }
     }
 
-    /// Fills the acknowledging part of a segment.
+    /// Fills the acknowledgment fields and options of a segment.
     fn acknowledge(
         &mut self,
         now: Instant,

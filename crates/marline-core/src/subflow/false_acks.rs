@@ -1,21 +1,22 @@
 //! Evidence that a middlebox acknowledges data that the peer does not have.
 //!
-//! A receiver never reduces its acknowledgment (RFC 9293 section 3.4). ACKs below SND.UNA are normal if they are
-//! late, reordered with newer ones. If the same one still comes a retransmission timeout after SND.UNA has passed
-//! it, it is not late: the peer waits for octets that a middlebox has acknowledged. They will not be sent again,
-//! so that the hole in the subflow is permanent, regardless of the data level.
+//! A receiver never reduces its acknowledgment (RFC 9293 section 3.4). ACKs below SND.UNA are normal if they are late
+//! because they were reordered with newer ones. If such an ACK still arrives a retransmission timeout after SND.UNA
+//! has passed it, it is not late: the peer is waiting for octets that a middlebox has acknowledged. They will not be
+//! sent again, so the hole in the subflow is permanent, regardless of the data level.
 //!
-//! A proxy that acknowledges early and then delivers by itself causes the same ACKs, but not for a whole timeout.
+//! A proxy that acknowledges early and then delivers the data itself also causes such ACKs, but not for a whole
+//! timeout.
 //!
-//! Evidence expires. A peer that still waits answers the next transmission with the same ACK, so only an ACK after
-//! the last transmission counts. Old ACKs that arrived long after they were sent (a suspended process, a path that
-//! was interrupted for a while) are not repeated, and prove nothing about a later timeout.
+//! Evidence expires. A peer that is still waiting repeats its ACK in answer to the next transmission, so only an ACK
+//! after the last transmission counts. Old ACKs that arrived long after they were sent (a suspended process, a path
+//! that was interrupted for a while) are not repeated, and prove nothing about a later timeout.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// After a longer silence the same ACK starts new evidence: no earlier segment is still in flight (RFC 9293
-/// section 3.4.2).
+/// After a longer silence, a repeated ACK starts new evidence, because no earlier segment can still be in flight (RFC
+/// 9293 section 3.4.2).
 const EVIDENCE_LIFETIME: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.
@@ -38,7 +39,7 @@ impl FalseAcks {
     /// Handles an acceptable segment that acknowledges less than earlier ones.
     pub(super) fn on_old_ack(&mut self, now: Instant, ack: Ssn) {
         match &mut self.repeated {
-            // Reordered with other old ACKs.
+            // The ACK was reordered with other old ACKs.
             Some(old) if ack < old.ack => {}
             Some(old) if ack == old.ack && now.since(old.last_at) <= EVIDENCE_LIFETIME => {
                 old.last_at = now;
@@ -47,7 +48,7 @@ impl FalseAcks {
         }
     }
 
-    /// True if they have come for a retransmission timeout, and in answer to the last transmission.
+    /// True if these ACKs have arrived for a retransmission timeout, and in answer to the last transmission.
     pub(super) fn are_certain(&self, rto: Duration, last_sent_at: Instant) -> bool {
         self.repeated
             .is_some_and(|old| old.last_at.since(old.first_at) >= rto && old.last_at > last_sent_at)

@@ -1,7 +1,7 @@
 //! Fast Open on a subflow (RFC 7413 section 4.2.2): the answerer may send before the third ACK.
 //!
 //! The subflow stays in SYN-RECEIVED. New data is sent after the SYN/ACK. Lost data is retransmitted once the
-//! handshake is complete; until then only the SYN/ACK is. A FIN waits for the third ACK.
+//! handshake is complete. Until then, only the SYN/ACK is. A FIN waits for the third ACK.
 
 use super::Subflow;
 use crate::SubflowState;
@@ -11,7 +11,7 @@ use crate::SubflowState;
 pub(super) struct FastOpen {
     /// Answerer: data may be sent in SYN-RECEIVED.
     open: bool,
-    /// All data of the SYN was accepted, by the peer or by us.
+    /// All data in the SYN was accepted, by the peer or by this side.
     took_data: bool,
 }
 

@@ -1,30 +1,29 @@
-//! Score of the forecast: how often answers come within its quantiles, and how precise it is.
+//! Score of the forecast: how often answers arrive within its quantiles, and how precise it is.
 //!
-//! *Problem.* A forecast of quantiles is correct if one answer in ten is later than its p90, and useful if that
-//! p90 is close to the answers. Neither is visible in a single answer, and a forecast made after its answer proves
-//! nothing.
+//! *Problem.* A forecast of quantiles is correct if one answer in ten is later than its p90, and useful if that p90
+//! is close to the answers. A single answer shows neither, and a forecast made after its answer proves nothing.
 //!
-//! *How.* The forecast at the time when a segment was sent is kept until no segment of that time is outstanding.
-//! Each RTT sample is judged by it before the forecaster learns from the sample. The forecast time is a quantile
-//! plus the expected delay by the sender's own bytes ahead of the segment, the same delay that the forecaster
-//! subtracts. The score counts answers that were no later (calibration; the reliability diagram at three places)
-//! and the *pinball loss*: time above the forecast is weighted with the quantile's share, time below it with the
-//! rest, so that the true quantile has the smallest expected loss and a wide one pays for its width. SRTT + 4
-//! RTTVAR (RFC 6298), with its value when the segment was sent, is judged beside the p90 by the same loss: a
-//! sender without a forecast would use it.
+//! *How.* The forecast at the time when a segment was sent is kept until no segment sent at that time is outstanding.
+//! Each RTT sample is compared with it before the forecaster learns from the sample. The forecast time is a quantile
+//! plus the expected delay from the sender's own bytes ahead of the segment, which the forecaster also subtracts. The
+//! score counts answers that were no later (calibration; three points of the reliability diagram) and the *pinball
+//! loss*: time above the forecast is weighted with the quantile's share, time below it with the rest, so that the
+//! true quantile has the smallest expected loss and a wide one is penalized for its width. SRTT + 4 RTTVAR (RFC
+//! 6298), with its value when the segment was sent, is scored with the loss of a p90, because a sender without a
+//! forecast would use it.
 //!
-//! Answers within the quantiles at the moment just before they came are counted as well. The forecaster learns
-//! from these. If they are right and the forecast at the time of sending is not, the missing part was learned
-//! while the segment was in flight.
+//! Answers within the quantiles just before they arrived are also counted. The forecaster learns from these. If they
+//! are right and the forecast at the time of sending is not, the difference was learned while the segment was in
+//! flight.
 //!
-//! *Lost segments* are excluded, and counted separately. The quantiles describe answers that come: a lost segment
-//! has none, the answer to its retransmission belongs to that, and the rate of losses is forecast separately, as
-//! risk. Counting them as later than every quantile would give p99 two meanings at once.
+//! *Lost segments* are excluded, and counted separately. The quantiles describe answers that arrive. A lost segment
+//! has none, the answer to its retransmission belongs to the retransmission, and the rate of losses is forecast
+//! separately, as risk. Counting lost segments as later than every quantile would give p99 two meanings.
 //!
-//! *Limits.* Segments sent at the same instant are judged by one forecast, that of the first. If only a timestamp
-//! shows which repeat was answered, the first transmission within its millisecond is used. An ACK is one sample,
-//! of the newest segment that it delivers and that was sent once, as for the forecaster. Answers are not
-//! independent of each other: a confidence interval of a share must be based on runs instead of answers.
+//! *Limits.* All segments sent at one instant are scored with the forecast of the first. If only a timestamp shows
+//! which repeat was answered, the first transmission within its millisecond is used. An ACK is one sample, that of
+//! the newest segment that it delivers and that was sent once, as for the forecaster. Answers are not independent of
+//! each other: a confidence interval of a share must be based on runs instead of answers.
 //!
 //! *Sources.* Pinball loss: Koenker and Bassett, *Regression Quantiles*, Econometrica 1978. Calibration and
 //! sharpness: Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B, 2007.
@@ -39,13 +38,13 @@ use crate::ForecastScore;
 
 /// Limit on send times with a kept forecast; beyond it, the oldest is dropped.
 const MAX_PENDING_FORECASTS: usize = 8_192;
-/// Quantiles that are judged, and the percentage of answers that each should cover.
+/// Quantiles that are scored, and the percentage of answers that each should cover.
 const QUANTILES: [(Quantile, u64); 3] =
     [(Quantile::P50, 50), (Quantile::P90, 90), (Quantile::P99, 99)];
-/// Percentage that SRTT + 4 RTTVAR is judged as.
+/// Percentage of answers that SRTT + 4 RTTVAR should cover, for its score.
 const SRTT_4VAR_PERCENT: u64 = 90;
 
-/// Forecast at a send time.
+/// Forecast made at a send time.
 #[derive(Copy, Clone, Debug)]
 struct PendingForecast {
     sent_at: Instant,
@@ -54,7 +53,7 @@ struct PendingForecast {
     srtt_4var: Duration,
 }
 
-/// Forecasts of segments in flight, judged when they are answered.
+/// Forecasts of segments in flight, scored when the segments are answered.
 #[derive(Debug, Default)]
 pub(super) struct Scorer {
     /// Sorted by time.
@@ -87,7 +86,7 @@ impl Scorer {
     }
 
     /// Handles an answer after `rtt` to a segment sent within `sent`; `queued` is the expected delay of the bytes
-    /// ahead of it. `latest`: the forecast before it learns from this answer.
+    /// ahead of it. `latest` is the forecast before it learns from this answer.
     pub(super) fn on_answer(
         &mut self,
         sent: RangeInclusive<Instant>,
@@ -130,7 +129,7 @@ impl Scorer {
     }
 }
 
-/// Pinball loss in ns of a forecast that is to cover this percentage of the answers.
+/// Pinball loss in ns of a forecast that should cover this percentage of the answers.
 fn pinball_ns(answer: Duration, forecast: Duration, percent: u64) -> u64 {
     let (off, weight) = match answer.checked_sub(forecast) {
         Some(later) => (later, percent),
@@ -195,7 +194,7 @@ mod tests {
         let (mut scorer, rtt) = (Scorer::default(), rtt());
         let slow = Forecast::with_quantiles([MS(140), MS(150), MS(180)], 0.0, None);
         scorer.on_sent(at(0), None, &forecast(), &rtt);
-        // At the same instant the first forecast is kept.
+        // Of several forecasts made at one instant, the first is kept.
         scorer.on_sent(at(0), Some(at(0)), &slow, &rtt);
         scorer.on_sent(at(10), Some(at(0)), &slow, &rtt);
         scorer.on_answer(at(0)..=at(0), MS(45), Duration::ZERO, &slow);

@@ -159,18 +159,18 @@ impl Subflow {
         } else {
             None
         };
-        // The answer to a repeat may echo the first transmission: a peer that received that one, and whose ACK was
-        // lost, does not take the timestamp of the repeat (RFC 7323, 5.3: it is outside the window). The sample would
-        // be the timeout plus a round trip, and a scheduler that uses the RTT would avoid the path, which then is never
-        // measured again. On a path whose round trip is longer than the timeout this is too short, until data is
-        // acknowledged.
+        // The answer to a repeat may echo the first transmission: a peer that received the first one, and whose ACK
+        // was lost, ignores the timestamp of the repeat (RFC 7323, 5.3: it is outside the window). The sample would
+        // be the timeout plus a round trip, and a scheduler that uses the RTT would avoid the path, which would then
+        // never be measured again. On a path with a round trip longer than the timeout, the limited sample is too
+        // short until data is acknowledged.
         let Some(echoed) = echoed else { return };
         let rtt = now.since(echoed.max(last_sent_at));
         if rtt.is_zero() {
             return;
         }
-        // A client repeats the end of the handshake, too, if it is not answered: an ACK by a timer, data also by a
-        // probe.
+        // A client also repeats the end of the handshake if it is not answered: an ACK after a timeout, data also as
+        // a probe.
         let least_repeat =
             if segment.payload.is_empty() { self.tx.rtt.config().min_rto } else { Duration::ZERO };
         let may_be_repeated = !segment.header.flags.contains(TcpFlags::SYN) && rtt >= least_repeat;
@@ -220,11 +220,11 @@ impl Subflow {
         }
         self.tx.rto.count += 1;
         self.pending.syn = true;
-        // Even if it was not sent, the attempt ends in time.
+        // Even if the SYN was not sent, the attempt ends in time.
         self.tx.rto.deadline = Some(now + self.syn_timeout());
     }
 
-    /// The time of all repeats with backoff is over, regardless of the number of SYNs sent.
+    /// True if the time of all repeats with backoff has passed, regardless of the number of SYNs sent.
     fn attempt_is_over(&self) -> bool {
         let linear = self.linear_retries();
         let waits = (0..=self.tx.rto.count).map(|count| self.syn_wait(count, linear));
@@ -236,7 +236,7 @@ impl Subflow {
         })
     }
 
-    /// Time that the SYN or SYN/ACK waits for an answer.
+    /// How long the SYN or SYN/ACK waits for an answer.
     fn syn_timeout(&self) -> Duration {
         self.syn_wait(self.tx.rto.count, self.linear_retries())
     }
@@ -247,17 +247,17 @@ impl Subflow {
         rto.rto_with_backoff(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
     }
 
-    /// Only the first repeats of a SYN may be linear.
+    /// Number of linear repeats. Only a SYN may have any.
     fn linear_retries(&self) -> u32 {
         if self.state.matches_state(SubflowState::SynSent) { self.config.syn.linear } else { 0 }
     }
 }
 
-/// Transmissions of our SYN or SYN/ACK.
+/// Transmission count and times of our SYN or SYN/ACK.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Handshake {
     pub(super) transmissions: u32,
-    /// The process did not run while it was in flight.
+    /// The process did not run while the SYN or SYN/ACK was in flight.
     pub(super) untimed: bool,
     pub(super) sent_at: Instant,
 }

@@ -1,15 +1,15 @@
 //! Health of a subflow, derived from facts: expired timers, missing answers, the path health monitor's verdict on
 //! its address pair, and received segments.
 //!
-//! It is kept next to TCP, which knows its timeouts and received segments. The connection adds further facts: its
-//! receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
+//! It is kept with the TCP state, which includes timeouts and received segments. The connection adds further facts:
+//! its receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
 //!
 //! Silence has two effects. From the first fact on, policies see [`Health::Unreachable`]: new data is sent elsewhere.
 //! The *rescue* queues outstanding data of the subflow for others and notifies path manager and monitor. For most
-//! facts both happen at once. A probe timeout may be tolerated for a while first (`Scheduler::probe_patience`), an
+//! facts, both happen together. A probe timeout may first be tolerated for a while (`Scheduler::probe_patience`), an
 //! unanswered keepalive leaves the rescue to more serious facts, and a scheduler's conclusion during an ACK event
 //! takes effect before the next segment is sent. If a rescued subflow has timed out with data outstanding, only an
-//! acknowledgment of data ends the silence, otherwise the first valid segment does.
+//! acknowledgment of data ends the silence; otherwise the first valid segment does.
 
 use marline_policy::{AddressPairFault, Health, UnreachableCause};
 use marline_time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) struct SubflowHealth {
     facts: OnDemand<HealthFacts>,
 }
 
-/// Facts against a subflow.
+/// Facts that make a subflow unreachable or degraded.
 #[derive(Debug, Default)]
 struct HealthFacts {
     silence: Option<Silence>,
@@ -33,13 +33,13 @@ impl UnusedState for HealthFacts {
     const UNUSED: &'static Self = &HealthFacts { silence: None, verdict: None };
 }
 
-/// Data or an answer is overdue, and no segment was received since.
+/// Period in which data or an answer is overdue and no segment has been received.
 #[derive(Debug)]
 struct Silence {
     since: Instant,
-    /// Fact that started it.
+    /// Fact that started the silence.
     cause: UnreachableCause,
-    /// An unanswered probe is tolerated until then.
+    /// Time until which an unanswered probe is tolerated.
     patience_until: Option<Instant>,
     /// The scheduler's conclusion has not yet led to a rescue.
     awaits_rescue: bool,
@@ -47,7 +47,7 @@ struct Silence {
     rescued: bool,
 }
 
-/// The path health monitor found a fault of the address pair.
+/// The path health monitor's verdict that the address pair has a fault.
 #[derive(Copy, Clone, Debug)]
 struct Verdict {
     since: Instant,
@@ -64,13 +64,13 @@ pub(crate) struct VerdictChange {
 }
 
 impl VerdictChange {
-    /// True if outstanding data is also moved. A long timeout of another subflow only keeps new data away.
+    /// True if outstanding data is also reinjected. A long timeout of another subflow only keeps new data away.
     pub(crate) fn reinjects_outstanding(self) -> bool {
         self.fault.is_some_and(|fault| fault != AddressPairFault::Rto)
     }
 }
 
-/// End of a silence.
+/// Information about the silence that a received segment ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndOfSilence {
     /// The outstanding data had been queued for others.
@@ -79,7 +79,7 @@ pub(crate) struct EndOfSilence {
     pub(crate) silence: Duration,
 }
 
-/// Queries.
+/// State for policies, monitors and the connection.
 impl SubflowHealth {
     /// Health seen by policies and monitors.
     pub(crate) fn get(&self) -> Health {
@@ -103,34 +103,34 @@ impl SubflowHealth {
         self.facts.silence.is_some()
     }
 
-    /// The address pair is degraded, whether the subflow is reachable or not.
+    /// True if the address pair is degraded, whether or not the subflow is reachable.
     pub(crate) fn has_degraded_address_pair(&self) -> bool {
         self.facts.verdict.is_some()
     }
 
-    /// The outstanding data was queued for others, and no segment was received since.
+    /// True if the outstanding data was queued for others and no segment has been received since.
     pub(crate) fn is_rescued(&self) -> bool {
         self.facts.silence.as_ref().is_some_and(|silence| silence.rescued)
     }
 
-    /// The subflow's data is not left to its own timers: another subflow takes it as soon as one is available. On
-    /// a degraded address pair this holds even if the peer is heard.
+    /// True if another subflow should take the subflow's data as soon as one is available, instead of waiting for
+    /// timers. On a degraded address pair, this holds even if segments from the peer arrive.
     pub(crate) fn needs_rescue(&self) -> bool {
         self.is_rescued() || self.has_degraded_address_pair()
     }
 
-    /// The scheduler concluded that the subflow is dead, and the rescue has not started.
+    /// True if the scheduler concluded that the subflow is dead and the rescue has not started.
     pub(crate) fn awaits_rescue(&self) -> bool {
         self.facts.silence.as_ref().is_some_and(|silence| silence.awaits_rescue)
     }
 
-    /// End of the patience with an unanswered probe.
+    /// Time until which an unanswered probe is tolerated.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.facts.silence.as_ref()?.patience_until
     }
 }
 
-/// Updates.
+/// Updates from timers, the path health monitor and received segments.
 impl SubflowHealth {
     /// Records overdue data or an overdue answer.
     pub(crate) fn on_overdue(&mut self, now: Instant, cause: UnreachableCause) {
@@ -172,14 +172,14 @@ impl SubflowHealth {
         Some(VerdictChange { fault, has_changed: before.is_some() != fault.is_some() })
     }
 
-    /// Handles a valid segment, the first for this time. `None` if the subflow was not unreachable.
+    /// Handles a valid segment, the first one for `unheard`. `None` if the subflow was not unreachable.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.clear_if_healthy();
         Some(EndOfSilence { was_rescued: silence.rescued, silence: unheard })
     }
 
-    /// True if the patience with an unanswered probe ends now.
+    /// Returns true once when an unanswered probe is no longer tolerated.
     pub(crate) fn is_patience_over(&mut self, now: Instant) -> bool {
         let Some(silence) = self.facts.if_used().and_then(|facts| facts.silence.as_mut()) else {
             return false;
@@ -196,7 +196,7 @@ impl SubflowHealth {
         !core::mem::replace(&mut silence.rescued, true)
     }
 
-    /// Current silence, or a new one with this cause.
+    /// The current silence, or a new one with this cause.
     fn silence(&mut self, now: Instant, cause: UnreachableCause) -> &mut Silence {
         self.facts.silence.get_or_insert(Silence {
             since: now,

@@ -4,21 +4,18 @@
 //! The `LossRecovery` policy decides which segments are lost. PRR or the congestion controller decides how much
 //! may be sent while they are repaired. This code manages the phases.
 //!
-//! The timer runs while anything is unacknowledged, restarts when SND.UNA advances or a probe is
-//! sent, and doubles on each expiry until SND.UNA advances, except while the peer is heard
-//! (`retry_soon`). On expiry the oldest segment is retransmitted regardless of the window; loss
-//! recovery decides which others count as lost.
+//! The timer runs while anything is unacknowledged, restarts when SND.UNA advances or a probe is sent, and doubles on
+//! each expiry until SND.UNA advances, except while segments from the peer arrive (`retry_soon`). On expiry the
+//! oldest segment is retransmitted regardless of the window; loss recovery decides which others count as lost.
 //!
 //! A timeout may be spurious, on a path that was only slow. Three mechanisms detect this, and each
 //! undoes the reduction of the episode:
-//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form, which serves peers without SACK as well):
-//!   after the timeout, an ACK covers data that was sent before it and not retransmitted. While
-//!   retransmissions are sent that is rarely seen, so the first ACK that advances SND.UNA is
-//!   answered by up to two segments of new data instead (step 2b), and the next ACK decides. With
-//!   timestamps the next mechanism has decided by then, and retransmissions need not wait; nor do
-//!   they wait where there is no new data, or where another healthy subflow carries it. A timeout
-//!   within recovery is not evaluated, since data sent during recovery arrives regardless of the
-//!   segment that timed out.
+//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form, which also works for peers without SACK): after the timeout,
+//!   an ACK covers data that was sent before it and not retransmitted. This is rarely seen while retransmissions are
+//!   sent, so after the first ACK that advances SND.UNA up to two segments of new data are sent instead (step 2b),
+//!   and the next ACK decides. With timestamps, the next mechanism has decided by then, and retransmissions need not
+//!   wait. Nor do they wait if there is no new data, or if another healthy subflow carries it. A timeout within
+//!   recovery is not evaluated, since data sent during recovery arrives regardless of the segment that timed out.
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 
@@ -31,10 +28,10 @@ use super::prr::Prr;
 use super::reliable::SegmentCarrier;
 use super::{Subflow, SubflowEvent};
 
-/// Segments of new data that F-RTO sends instead of retransmissions (RFC 5682 section 3.1, step 2b).
+/// Number of segments of new data that F-RTO sends instead of retransmissions (RFC 5682 section 3.1, step 2b).
 const FRTO_SEGMENTS: u8 = 2;
 
-/// Bytes acknowledged between losses, for OLIA.
+/// Bytes acknowledged since and between losses, for OLIA.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct LossHistory {
     /// Bytes since the last loss.
@@ -54,7 +51,7 @@ impl LossHistory {
 pub(super) struct Undo {
     /// SND.UNA when the window was reduced.
     pub(super) marker: Ssn,
-    /// Bytes retransmitted since, not yet reported by a DSACK.
+    /// Bytes retransmitted since the reduction and not yet reported by a DSACK.
     pub(super) unproven: u64,
     /// Our timestamp on the first retransmission.
     pub(super) first_retransmission: Option<u32>,
@@ -71,8 +68,7 @@ impl Undo {
         self.first_retransmission.get_or_insert(timestamp);
     }
 
-    /// Handles a DSACK for `bytes` from `start` on that arrived twice. Returns true if that proves that no
-    /// retransmission was needed.
+    /// Handles a DSACK for `bytes` from `start` on. Returns true if it proves that no retransmission was needed.
     pub(super) fn on_dsack(&mut self, start: Ssn, bytes: u64) -> bool {
         if start < self.marker || self.first_retransmission.is_none() || self.unproven == 0 {
             return false;
@@ -93,7 +89,7 @@ pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
     /// Expiries since SND.UNA last advanced.
     pub(super) count: u32,
-    /// The last answer after timeouts was not accepted as a round trip.
+    /// The last answer after timeouts was not accepted as an RTT sample.
     pub(super) is_doubtful: bool,
     /// Carrier of the segments, which determines the minimum timeout.
     pub(super) carrier: SegmentCarrier,
@@ -112,7 +108,7 @@ pub(super) enum Repeats {
     /// Retransmits as window and timer allow.
     #[default]
     Always,
-    /// Pauses: others carry the data, and probes check for the peer at their own pace.
+    /// Pauses, because other subflows carry the data and the path is probed independently.
     Paused,
     /// The next timeout retransmits although the subflow might pause, because an answer is expected.
     Once,
@@ -121,21 +117,21 @@ pub(super) enum Repeats {
 /// F-RTO state of the last timeout.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// No timeout, a real one, or one that is not judged.
+    /// There was no timeout, a genuine one, or one that is not evaluated.
     #[default]
     Off,
-    /// Waits for the first ACK that advances SND.UNA.
+    /// F-RTO waits for the first ACK that advances SND.UNA.
     Listening,
-    /// Step 2b: this many segments of new data are wanted; nothing is retransmitted meanwhile.
+    /// Step 2b: this many segments of new data should be sent. Nothing is retransmitted until then.
     WaitForNewData(u8),
-    /// Step 3: the new data was sent, the next ACK decides.
+    /// Step 3: the new data was sent, and the next ACK decides.
     Asked,
-    /// There was no verdict, and no further attempt is made.
+    /// There was no verdict, and F-RTO makes no further attempt.
     GaveUp,
 }
 
 impl Frto {
-    /// True if retransmissions wait for its verdict.
+    /// True if retransmissions wait for the verdict.
     pub(super) const fn defers_retransmissions(self) -> bool {
         matches!(self, Frto::WaitForNewData(_) | Frto::Asked)
     }
@@ -143,8 +139,8 @@ impl Frto {
 
 /// Recovery.
 impl Subflow {
-    /// Marks the segments that loss recovery declared lost. Returns the bytes that count as congestion: a lost MTU
-    /// probe does not.
+    /// Marks the segments that loss recovery declared lost. Returns the bytes that count as congestion, which
+    /// excludes a lost MTU probe.
     pub(super) fn mark_lost(&mut self, now: Instant) -> u64 {
         let lost = core::mem::take(&mut self.scratch.lost);
         let mut congestion = 0;
@@ -168,7 +164,7 @@ impl Subflow {
         congestion
     }
 
-    /// Reduces the window and begins recovery after a loss outside of an episode.
+    /// Reduces the window and begins recovery after a loss outside an episode.
     pub(super) fn enter_recovery(&mut self, now: Instant, prior_in_flight: u64) {
         self.tx.phase = Phase::Recovery;
         self.tx.recovery_point = self.tx.nxt;
@@ -238,27 +234,27 @@ impl Subflow {
 
 /// Retransmission timer.
 impl Subflow {
-    /// Advances F-RTO after an ACK without a verdict. `moved`: it advanced SND.UNA.
+    /// Advances F-RTO after an ACK without a verdict. `moved` is true if it advanced SND.UNA.
     pub(super) fn advance_frto(&mut self, moved: bool) {
         let within = self.tx.phase == Phase::Loss && self.tx.una < self.tx.recovery_point;
         self.tx.frto = match self.tx.frto {
             Frto::Listening if moved && within && !self.timestamps.enabled => {
                 Frto::WaitForNewData(FRTO_SEGMENTS)
             }
-            // Step 3a: a duplicate, or a SACK of the new data alone.
+            // Step 3a: a duplicate, or a SACK of only the new data.
             Frto::Asked | Frto::WaitForNewData(_) if !moved => Frto::Off,
             Frto::Asked | Frto::WaitForNewData(_) => Frto::GaveUp,
             other => other,
         };
     }
 
-    /// F-RTO requests new data instead of retransmissions. If there is no data or no room for it, call
+    /// True if F-RTO requests new data instead of retransmissions. If there is no data or no room for it, call
     /// [`frto_has_no_data`](Self::frto_has_no_data).
     pub(crate) const fn awaits_frto_data(&self) -> bool {
         matches!(self.tx.frto, Frto::WaitForNewData(_)) && !self.is_dead
     }
 
-    /// True if new data may be sent for it.
+    /// True if new data may be sent for F-RTO.
     pub(crate) fn has_room_for_frto(&self) -> bool {
         let room = self.tx.board.bytes_in_flight() < self.send_window();
         room && self.state.may_send() && !self.fin_wanted
@@ -283,21 +279,22 @@ impl Subflow {
         tx.rto.deadline = if tx.board.is_empty() { None } else { Some(now + tx.timeout()) };
     }
 
-    /// Starts the timer unless it runs. During the handshake it is that of the SYN or SYN/ACK.
+    /// Starts the timer unless it is running. During the handshake, this is the timer of the SYN or SYN/ACK.
     pub(super) fn arm_rto(&mut self, now: Instant) {
         if self.tx.rto.deadline.is_none() && !self.state.is_handshake() {
             self.rearm_rto(now);
         }
     }
 
-    /// Selects the mode after an expiry. `may_rest`: others carry the unacknowledged data, and the path is probed.
+    /// Selects the mode after an expiry. `may_rest` is true if other subflows carry the unacknowledged data and the
+    /// path is probed.
     pub(crate) fn pause_or_repeat(&mut self, may_rest: bool) {
         let rests = may_rest && self.repeats != Repeats::Once;
         self.repeats = if rests { Repeats::Paused } else { Repeats::Always };
     }
 
-    /// Fires the timer now because the path is back. Lost retransmissions during the outage prove nothing about
-    /// the path, and the backoff could last as long as the outage.
+    /// Fires the timer now because the path works again. Retransmissions lost during the outage prove nothing about
+    /// the path now, and the backoff could last as long as the outage.
     pub(crate) fn retry_now(&mut self, now: Instant) {
         self.repeats = Repeats::Once;
         let rto = &mut self.tx.rto;
@@ -307,14 +304,14 @@ impl Subflow {
         }
     }
 
-    /// Shortens the timer when the peer is heard again, the first time for `unheard`, while retransmissions are
-    /// not acknowledged. Backoff is for an unknown path. This one works at least one way, and new data must not
-    /// wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our direction is
-    /// still dead the timer detects that at its usual pace.
+    /// Shortens the timer when a segment arrives, the first for `unheard`, while retransmissions are not
+    /// acknowledged. Backoff is for a path in an unknown state. This one works in at least one direction, and new
+    /// data must not wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our
+    /// direction is still dead, the timer detects that in its usual time.
     ///
     /// If nothing was received for two timeouts, both directions were dead, and this segment marks the end of the
-    /// outage. Then the backoff is over, and the oldest segment is retransmitted at once. If it was already sent
-    /// after the path came back, that costs a segment; without the retransmission it could cost a timeout.
+    /// outage. The backoff then ends, and the oldest segment is retransmitted immediately. If it was already sent
+    /// after the outage, this costs a segment; without the retransmission, it could cost a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
         self.repeats = Repeats::Once;
         if self.is_dead || self.tx.rto.count == 0 || self.refuses_payload() {
@@ -334,14 +331,14 @@ impl Subflow {
     }
 
     /// True if the peer answered the last segment with a window of zero although data is in flight: it refuses the
-    /// payload for now, and the path is not at fault.
+    /// payload for now, and the path works.
     pub(crate) fn refuses_payload(&self) -> bool {
         self.tx.window == 0
             && !self.tx.board.is_empty()
             && self.last_heard_at > self.tx.last_sent_at
     }
 
-    /// Retransmits at once when the peer opens a window that it had withdrawn.
+    /// Retransmits immediately when the peer opens a window that it had withdrawn.
     pub(super) fn on_window_returned(&mut self, now: Instant) {
         let rto = &mut self.tx.rto;
         rto.count = rto.count.min(1);
@@ -394,8 +391,8 @@ impl Subflow {
         self.retransmit_oldest(now);
     }
 
-    /// Sends the oldest segment again as a window probe (RFC 9293 section 3.8.6.1). The pauses grow. While the peer
-    /// answers, this is neither a loss nor a reason to give up the subflow.
+    /// Sends the oldest segment again as a window probe (RFC 9293 section 3.8.6.1). The intervals grow. While the
+    /// peer answers, this is neither a loss nor a reason to give up the subflow.
     fn probe_window(&mut self, now: Instant) {
         self.tx.rto.count = (self.tx.rto.count + 1).min(self.config.retries.saturating_sub(1));
         self.mark_oldest_lost();
@@ -422,7 +419,7 @@ impl Subflow {
         })
     }
 
-    /// Marks segments lost by the timeout: those that loss recovery names, and always the oldest one.
+    /// Marks segments lost after the timeout: those that loss recovery reports, and always the oldest one.
     fn mark_lost_by_timeout(&mut self, now: Instant) {
         if self.tx.board.front().is_some_and(|front| front.sacked) {
             // The peer dropped data that it had SACKed (RFC 2018 section 8): discard all SACK state.

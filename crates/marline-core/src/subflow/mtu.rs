@@ -1,38 +1,39 @@
-//! Packetization layer path MTU discovery (RFC 4821).
+//! Packetization Layer Path MTU Discovery (RFC 4821).
 //!
-//! The search starts at the carrier's base size, which passes on every path. Once data flows, one segment of a
-//! larger size is sent as a probe: first the carrier's largest size, because it nearly always passes, then by
-//! halving. A lost probe does not indicate congestion, and a single loss is weak evidence about size: a size
-//! counts as too large after two. Sizes closer than [`STEP`] are not worth a probe.
+//! The search starts at the carrier's base size, which passes on every path. Once data flows, one segment of a larger
+//! size is sent as a probe: first the carrier's largest size, because it nearly always passes, then by halving. A
+//! lost probe does not indicate congestion. A single loss is weak evidence about size, so a size counts as too large
+//! after two. Differences below [`STEP`] are not probed.
 //!
-//! Two consecutive retransmission timeouts at a probed size may be a black hole: the size falls back to the base,
-//! and the search starts again when the path answers.
+//! Two consecutive retransmission timeouts at a probed size may indicate a black hole, so the size falls back to the
+//! base, and the search starts again when the path answers.
 //!
 //! Some paths carry even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel.
 //! Retransmissions after a timeout are split to the floor, which passes everywhere: after the first timeout if no
-//! full segment has arrived yet, otherwise after the second, since one is mostly a loss. If smaller segments then
-//! arrive and none as large does, the next timeout counts as a black hole, and the size falls to the floor. An
-//! outage lets neither through, and a lossy path both, so they change nothing. The search up from the floor tries
-//! the largest size, then the base, then halves.
+//! full segment has arrived yet, otherwise after the second, since a single timeout is usually a loss. If smaller
+//! segments then arrive but none as large does, the next timeout counts as a black hole, and the size falls to the
+//! floor. In an outage neither arrives, and on a lossy path both do, so these change nothing. The search up from the
+//! floor tries the largest size, then the base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// Differences below this are not searched. It exceeds the difference in option space between two full segments,
-/// so that a probe is always recognized by its payload.
+/// Size differences below this are not probed. It exceeds the difference in option space between two full segments,
+/// so that a probe can always be recognized by its payload.
 const STEP: u16 = 32;
 /// Losses after which a size counts as too large.
 const LOSSES: u8 = 2;
-/// Maximum overhead of a carrier besides the IP header and the segment: a UDP header and a frame header.
+/// Maximum overhead of a carrier in addition to the IP header and the segment: a UDP header and a frame header.
 const MAX_CARRIER_OVERHEAD: u16 = 32;
-/// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would
-/// be a forgery, or a link too small for useful segments.
+/// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would be
+/// forged, or the link would be too small for useful segments.
 const MIN_IPV4_PACKET: u16 = 552;
-/// Minimum MTU of every IPv6 link; a report of less is to be ignored (RFC 8200 section 5, RFC 8201 section 4).
+/// Minimum MTU of every IPv6 link; smaller values in a report must be ignored (RFC 8200 section 5, RFC 8201 section
+/// 4).
 const MIN_IPV6_PACKET: u16 = 1_280;
-/// Packet size that every path carries, including headers: Linux does not go below it either.
+/// Packet size that every path carries, including headers: Linux has the same limit.
 const FLOOR: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
-/// Maximum options beyond the smallest header: a segment smaller by that may be full.
+/// Maximum options beyond the smallest header: a segment smaller by up to this may be full.
 const LONG_OPTIONS: u16 = 80;
 /// Consecutive timeouts up to which a repair is repeated unsplit.
 const MAX_UNSPLIT_REPAIRS: u32 = 3;
@@ -48,12 +49,12 @@ pub(super) const fn min_reported_mss(ipv6: bool) -> u16 {
 /// Sizes that have arrived.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum ArrivedSizes {
-    /// None of the size in use.
+    /// No segment of the size in use has arrived.
     #[default]
     Nothing,
-    /// Full segments.
+    /// Full segments have arrived.
     Full,
-    /// Smaller segments sent after a timeout.
+    /// Only smaller segments, sent after a timeout, have arrived.
     Smaller,
 }
 
@@ -64,14 +65,14 @@ pub(super) struct MtuSearch {
     max: u16,
     /// Size in use.
     current: u16,
-    /// No larger size is tried.
+    /// Upper limit of the search.
     ceiling: u16,
-    /// Maximum of the peer, regardless of the path.
+    /// The peer's maximum, regardless of the path.
     peer: u16,
     /// Size of the wanted probe; 0 if there is none.
     wanted: u16,
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
-    /// Size of a segment that timed out, while none as large has arrived since; 0 if there is none.
+    /// Size of a segment that timed out, if none as large has arrived since; 0 if there is none.
     timed_out: u16,
     arrived: ArrivedSizes,
     losses: u8,
@@ -106,7 +107,7 @@ impl MtuSearch {
         if self.wanted == 0 { self.current } else { self.wanted }
     }
 
-    /// Size that passes where the base does not. Without a search, the configured size stays.
+    /// Size for paths that do not carry the base. Without a search, this is the configured size.
     fn floor(&self) -> u16 {
         if self.base < self.max { FLOOR.min(self.base) } else { self.base }
     }
@@ -133,9 +134,9 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// Handles a router's report that no segment larger than `size` passes. Returns true if that changed anything.
-    /// Sizes below `least` are ignored, because such a report can be forged. Since the path may change, larger
-    /// sizes are probed again after the interval of a finished search (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
+    /// Handles a router's report that no segment larger than `size` passes. Returns true if this changed anything.
+    /// Sizes below `least` are ignored, because such a report can be forged. Since the path may change, larger sizes
+    /// are probed again after the interval of a finished search (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
     pub(super) fn reduce(&mut self, size: u16, least: u16) -> bool {
         let size = size.max(least.min(self.base)).min(self.peer);
         let news = size < self.ceiling;
@@ -161,7 +162,7 @@ impl MtuSearch {
         self.not_before = Instant::ZERO;
     }
 
-    /// Requests a probe if one is due while data flows well.
+    /// Requests a probe if one is due. Call this while data flows without trouble.
     pub(super) fn consider(&mut self, now: Instant) {
         if self.in_flight.is_some() || now < self.not_before {
             return;
@@ -192,8 +193,8 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// Handles the transmission of a segment with this payload; `overhead` is the smallest header it can have.
-    /// Returns true if it is the probe.
+    /// Handles the transmission of a segment with this payload. `overhead` is the size of its smallest possible
+    /// header. Returns true if it is the probe.
     pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
         let size = self.wanted;
         if size == 0 {
@@ -229,7 +230,7 @@ impl MtuSearch {
         Some(size)
     }
 
-    /// Handles the delivery of everything before `una`: a probe of which only parts were seen is dropped.
+    /// Handles the delivery of everything before `una`: a probe that was delivered in parts is dropped.
     pub(super) fn on_delivered_up_to(&mut self, una: Ssn) {
         if self.in_flight.as_ref().is_some_and(|probe| probe.1 <= una) {
             self.in_flight = None;
@@ -246,7 +247,7 @@ impl MtuSearch {
         }
     }
 
-    /// Handles the delivery of a segment of this size. `later`: it was sent after the last timeout.
+    /// Handles the delivery of a segment of this size. `later` is true if it was sent after the last timeout.
     pub(super) fn on_passed(&mut self, size: u64, later: bool) {
         if self.timed_out == 0 && self.arrived == ArrivedSizes::Full {
             return;
@@ -276,7 +277,7 @@ impl MtuSearch {
         let falls = count >= 2 && self.current > self.base;
         if falls {
             self.reduce_to(self.base);
-            // This size is not proven to pass either.
+            // The base size is not proven to pass either.
             self.timed_out = self.base.saturating_sub(LONG_OPTIONS);
         }
         falls

@@ -1,11 +1,11 @@
 //! Pacer: spreads a window over the round trip instead of sending it as a burst.
 //!
 //! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and 1.2 after (as in
-//! Linux; with the surplus, the window is the limit instead of the pacer). Segments are sent in bursts of about a
-//! millisecond's worth, at least two segments, so that batching still works; between bursts the pacer is closed.
-//! The first window of a subflow is not paced: the path is unknown yet, and the first bytes are the most urgent.
+//! Linux; the factor makes the window the limit, not the pacer). Segments are sent in bursts of about a millisecond,
+//! at least two segments, so that batching still works. Between bursts, the pacer is closed. The first window of a
+//! subflow is not paced, because the path is still unknown and the first bytes are the most urgent.
 //!
-//! Credit from a pause is limited to two bursts, so that a message after a pause is sent at once.
+//! Credit from a pause is limited to two bursts, so that a message after a pause is sent immediately.
 
 use marline_time::{Duration, Instant, Rate};
 
@@ -27,7 +27,7 @@ pub(super) struct Pacer {
     /// Nanoseconds per byte, `SHIFT` fraction bits; 0 while no rate is known.
     cost: u64,
     burst_nanos: u64,
-    /// Instant up to which the sent bytes are paid for.
+    /// Time in nanoseconds until which the sent bytes occupy the pacer.
     paid_until: u64,
     closed_until: Instant,
 }
@@ -94,12 +94,12 @@ impl Pacer {
         }
         let now_nanos = now.as_nanos();
         let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
-        // The segment that goes beyond `now` closes it.
+        // The segment that goes beyond `now` closes the pacer.
         let credit = now_nanos.saturating_sub(paid);
         credit / self.pacing_nanos(len).max(1) + 1
     }
 
-    /// Time at which it opens; `None` if it is open.
+    /// Time at which the pacer opens; `None` if it is open.
     pub(super) fn next_send_at(&self, now: Instant) -> Option<Instant> {
         (self.closed_until > now).then_some(self.closed_until)
     }

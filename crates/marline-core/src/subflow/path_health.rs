@@ -1,12 +1,12 @@
-//! Report of a subflow to the path health monitor, in segments rather than bytes, since losses are
-//! counted in segments.
+//! Report of a subflow to the path health monitor, in segments instead of bytes, because losses are counted in
+//! segments.
 
 use marline_time::Duration;
 
 use super::Subflow;
 use crate::path_health::MemberActivity;
 
-/// Maximum answer time on a path without a measured round trip.
+/// Maximum time until an answer on a path without RTT samples.
 const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
 
 /// Segments since the last report to the path health monitor.
@@ -14,9 +14,9 @@ const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
 pub(super) struct Tally {
     /// Segments sent, including retransmissions.
     pub(super) sent: u32,
-    /// Retransmissions among these.
+    /// Retransmissions among the sent segments.
     pub(super) retransmitted: u32,
-    /// Marked lost.
+    /// Segments marked lost.
     pub(super) lost: u32,
     /// Segments that waited for repair at the last report.
     lost_before: u32,
@@ -25,7 +25,7 @@ pub(super) struct Tally {
 }
 
 impl Subflow {
-    /// Contribution since the last call.
+    /// Activity since the last call.
     pub(crate) fn contribute(&mut self) -> MemberActivity {
         let board = &self.tx.board;
         let waiting = match board.bytes_lost() {
@@ -51,7 +51,7 @@ impl Subflow {
         }
     }
 
-    /// Maximum time of an answer to a probe, by the known round trip.
+    /// Maximum time until the answer to a probe, based on the known round trip.
     pub(crate) fn max_answer_time(&self) -> Duration {
         self.srtt().map_or(UNKNOWN_ANSWER, |srtt| srtt + self.tx.rtt.rttvar() * 4)
     }

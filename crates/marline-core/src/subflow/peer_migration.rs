@@ -1,9 +1,9 @@
-//! Migration of the peer's end of a subflow to another address, after a NAT rebinding (RFC 9000
-//! section 9.4). It does not exist in native TCP; on the UDP carrier it happens.
+//! Migration of the peer's end of a subflow to another address, after a NAT rebinding (RFC 9000 section 9.4). It
+//! happens on the UDP carrier, but not in native TCP.
 //!
-//! Another port at the same address is most probably the same path, seen through a NAT that lost its state: the
-//! measurements hold. Another address may be a different network, slower or with less capacity than the one
-//! before, and a window that fit there may be a hundred times too large.
+//! If only the port changed, the path is probably the same, behind a NAT that lost its state, and the measurements
+//! remain valid. Another address may be a different network, slower or with less capacity than the previous one, for
+//! which the old window may be a hundred times too large.
 
 use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
@@ -38,8 +38,8 @@ impl Subflow {
         self.rearm_rto(now);
     }
 
-    /// Asks at once which data arrived, because unacknowledged data was sent to the peer's old address. After a
-    /// timeout, the timer fires again now. Otherwise a probe asks, without the reduction of a timeout.
+    /// Finds out immediately which data arrived, because unacknowledged data was sent to the peer's old address.
+    /// After a timeout, the timer fires again now. Otherwise a probe is sent, which does not reduce the window.
     pub(crate) fn repeat_at_once(&mut self, now: Instant) {
         if self.is_dead || self.state.is_handshake() || self.tx.board.is_empty() {
             return;

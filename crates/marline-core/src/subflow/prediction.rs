@@ -1,12 +1,12 @@
-//! Header prediction: a short path for the segments of a bulk transfer.
+//! Header prediction: a fast path for the segments of a bulk transfer.
 //!
 //! *Problem.* A receiver of a bulk transfer gets the next segment of an established subflow thousands of times: in
-//! order, no data missing, no new acknowledgment. Each check of RFC 9293 section 3.10.7.4 has the same result for
-//! it, and none of the special branches is taken.
+//! order, no data missing, no new acknowledgment. Each check of RFC 9293 section 3.10.7.4 then has the same result,
+//! and no special branch is taken.
 //!
-//! *How.* As in Van Jacobson's TCP (1990; RFC 7323 section 3 adds timestamps): if all of a short list of
-//! conditions hold, the segment is accepted at once. Its effects are the same as on the regular path, in the same
-//! order; the regular path remains the only definition of the protocol.
+//! *How.* As in Van Jacobson's TCP (1990; RFC 7323 section 3 adds timestamps): if a short list of conditions holds,
+//! the segment is accepted immediately. Its effects are the same as on the regular path, in the same order; the
+//! regular path remains the only definition of the protocol.
 //!
 //! *Differences.* Only data is predicted. An ACK that advances SND.UNA needs the regular path anyway.
 
@@ -19,8 +19,9 @@ use super::{Ingress, Subflow};
 use crate::SubflowState;
 
 impl Subflow {
-    /// Accepts a segment that is exactly the predicted one: payload and nothing else new. `None` if it is not;
-    /// then nothing was changed, and [`on_segment`](Self::on_segment) must process it. `accept_window` as there.
+    /// Accepts a segment that is exactly the predicted one: payload and nothing else new. Returns `None`, without
+    /// changes, for any other segment, which [`on_segment`](Self::on_segment) must process. `accept_window` has the
+    /// meaning it has there.
     pub(crate) fn take_predicted(
         &mut self,
         now: Instant,

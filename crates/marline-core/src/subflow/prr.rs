@@ -1,16 +1,16 @@
 //! Proportional Rate Reduction (RFC 9937): how much may be sent on each ACK of a recovery.
 //!
-//! The problem: when loss is detected the window must be reduced from the flight size to ssthresh. Reducing it at
-//! once stalls the sender for a part of a round trip; not reducing overloads the path. PRR spreads the reduction
-//! over the ACKs: while more than ssthresh is in flight, it allows ssthresh/RecoverFS bytes for each byte
-//! delivered. Below, it refills, conservatively unless the ACK shows progress without further loss.
+//! *Problem.* When a loss is detected, the window must be reduced from the flight size to ssthresh. Reducing it
+//! immediately stalls the sender for part of a round trip; not reducing it overloads the path. PRR spreads the
+//! reduction over the ACKs: while more than ssthresh is in flight, it allows ssthresh/RecoverFS bytes for each byte
+//! delivered. Below ssthresh it refills, conservatively unless the ACK shows progress without further loss.
 //!
-//! The RFC computes sndcnt again on each ACK. Here it is an allowance that sending consumes. A caller may overdraw
-//! it by less than a segment, which the next proportional count compensates.
+//! The RFC computes sndcnt again on each ACK. Here it is an allowance that sending consumes. A caller may exceed it
+//! by less than a segment, which the next proportional count compensates for.
 //!
-//! RFC 9937 differs from RFC 6937 in two points: it chooses between the two bounds by the ACK, and always allows
-//! the first retransmission. Linux 6.12 does the same, and packetdrill's scripts of recovery check it segment by
-//! segment. It starts from the window in Linux, and from the bytes in flight in the RFC (and here).
+//! RFC 9937 differs from RFC 6937 in two points: the ACK determines which of the two bounds applies, and the first
+//! retransmission is always allowed. Linux 6.12 does this too, and packetdrill's recovery scripts check it segment by
+//! segment. Linux starts from the window; the RFC and this code start from the bytes in flight.
 
 use crate::on_demand::UnusedState;
 
@@ -31,12 +31,12 @@ impl UnusedState for Prr {
 
 impl Prr {
     /// Starts recovery with `recover_flight` bytes in flight before the ACK that began it. One segment may be sent
-    /// at once.
+    /// immediately.
     pub(super) fn start(recover_flight: u64, ssthresh: u64, mss: u64) -> Self {
         let recover_flight = recover_flight.max(1);
         Prr {
             recover_flight,
-            // A target beyond the flight size is pointless: there is nothing to reduce.
+            // A target beyond the flight size has no effect: there is nothing to reduce.
             ssthresh: ssthresh.min(recover_flight.max(mss)),
             delivered: 0,
             out: 0,
@@ -44,8 +44,8 @@ impl Prr {
         }
     }
 
-    /// Handles an ACK that delivered `delivered` bytes and left `in_flight`. `safe`: it advanced SND.UNA and
-    /// showed no further loss.
+    /// Handles an ACK that delivered `delivered` bytes and left `in_flight`. `safe` is true if it advanced SND.UNA
+    /// and showed no further loss.
     pub(super) fn on_ack(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         if delivered == 0 {
             return;
@@ -65,16 +65,15 @@ impl Prr {
         }
     }
 
-    /// Handles `bytes` declared lost by a timer, which leaves `in_flight`: they may be replaced, up to the target.
-    /// The RFC counts on ACKs only; without this the last loss of an episode would wait for the retransmission
-    /// timer.
+    /// Handles `bytes` declared lost by a timer, with `in_flight` left. They may be replaced, up to the target. The
+    /// RFC counts only on ACKs. Without this, the last loss of an episode would wait for the retransmission timer.
     pub(super) fn on_timer_loss(&mut self, bytes: u64, in_flight: u64, mss: u64) {
         let room =
             self.ssthresh.saturating_sub(in_flight).max(if in_flight == 0 { mss } else { 0 });
         self.allowance = self.allowance.max(bytes.min(room));
     }
 
-    /// Records bytes sent, new or again.
+    /// Records sent bytes, whether new or retransmitted.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
         self.allowance = self.allowance.saturating_sub(bytes);
@@ -92,7 +91,7 @@ mod tests {
 
     const MSS: u64 = 1_000;
 
-    /// One ACK per segment for a flight of 20 with one lost: about 14 are sent, evenly spread.
+    /// A flight of 20 segments with one lost gets an ACK per segment: about 14 segments are sent, evenly spread.
     #[test]
     fn the_reduction_is_spread_over_the_acks() {
         let mut prr = Prr::start(20 * MSS, 14 * MSS, MSS);

@@ -7,9 +7,9 @@
 //! longer of the send and the ACK phase is the rate. Application-limited samples are marked: they
 //! are only a lower bound.
 //!
-//! The estimate is the largest of the last samples, over one to two seconds or five to ten round trips, whichever
-//! is longer: a sample taken while the pipe fills again after a pause is too low. Marked samples count only if
-//! they exceed the estimate.
+//! The estimate is the largest of the last samples, over one to two seconds or five to ten round trips, whichever is
+//! longer: a sample taken while the path fills again after a pause is too low. Marked samples count only if they
+//! exceed the estimate.
 
 use marline_policy::{Expected, RateSample, RateStamp};
 use marline_time::{Duration, Instant, Rate};
@@ -25,10 +25,10 @@ pub(super) struct RateSampler {
     peak: Peak,
 }
 
-/// Newest segment that an ACK delivers: send time and stamp.
+/// Send time and stamp of the newest segment that an ACK delivers.
 pub(super) type Newest = Option<(Instant, RateStamp)>;
 
-/// Largest of the last samples, kept for two spans.
+/// Largest of the last samples, kept for two time spans.
 #[derive(Copy, Clone, Debug, Default)]
 struct Peak {
     now: LargestRate,
@@ -36,7 +36,7 @@ struct Peak {
     span_ends_at: Instant,
 }
 
-/// Largest rate of a span, if there was one: in bits per second plus one, so that 0 means none.
+/// Largest rate of a span, if any, stored as bits per second plus one, so that 0 means none.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct LargestRate(u64);
 
@@ -71,7 +71,7 @@ impl Peak {
 }
 
 impl RateSampler {
-    /// Stamps a segment that is sent now while `in_flight` bytes are in flight.
+    /// Creates the stamp of a segment that is sent now while `in_flight` bytes are in flight.
     pub(super) fn stamp(&mut self, now: Instant, in_flight: u64) -> RateStamp {
         if in_flight == 0 {
             self.first_sent_at = now;
@@ -146,13 +146,13 @@ impl RateSampler {
         self.delivered
     }
 
-    /// Recently observed capacity of the path, as far as it was used.
+    /// Recently observed capacity of the path; a lower bound if the path was not fully used.
     pub(super) fn peak(&self) -> Option<Rate> {
         self.peak.get()
     }
 }
 
-/// As [`Rate::over`], without 128-bit division for small numbers, the usual case.
+/// Like [`Rate::over`], but without a 128-bit division for small numbers, which are the usual case.
 fn rate_over(bytes: u64, interval: Duration) -> Rate {
     match bytes.checked_mul(8_000_000_000) {
         Some(bits) => {
@@ -175,7 +175,7 @@ mod tests {
     fn a_steady_flow_shows_its_rate_despite_compressed_acks() {
         let mut sampler = RateSampler::default();
         let mut stamps = Vec::new();
-        // 1,000 B each ms, RTT 10 ms; ACKs come compressed, five at a time.
+        // 1,000 bytes every ms at an RTT of 10 ms; ACKs arrive compressed, five at a time.
         let mut last = None;
         for t in 0..100_u64 {
             stamps.push((ms(t), sampler.stamp(ms(t), if t == 0 { 0 } else { 1 })));

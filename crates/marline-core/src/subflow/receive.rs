@@ -1,4 +1,4 @@
-//! Receive side of a subflow: reassembly, the peer's FIN, and the decision when to acknowledge.
+//! Receive side of a subflow: reassembly, the peer's FIN, and the decision when to send an ACK.
 
 use marline_policy::Ssn;
 use marline_time::Instant;
@@ -14,7 +14,7 @@ use crate::SubflowState;
 pub(super) struct Reception {
     /// RCV.NXT: everything before it is in order, including held bytes.
     pub(super) nxt: Ssn,
-    /// End of the data that the connection has taken, or is about to take from the current segment.
+    /// End of the data that the connection has taken, or will take from the current segment.
     pub(super) delivered_to: Ssn,
     /// Highest edge that was offered.
     pub(super) edge: Ssn,
@@ -25,7 +25,7 @@ pub(super) struct Reception {
     /// SND.WL1: sequence number of the segment that last updated the peer's window.
     pub(super) window_seen_at: Ssn,
     pub(super) queue: ReorderQueue,
-    /// Bytes that the connection has room for in the queue.
+    /// Bytes that the connection still allows in the queue.
     pub(super) room: u64,
     /// Position of the peer's FIN, once known.
     pub(super) fin: Option<Ssn>,
@@ -147,7 +147,7 @@ impl Subflow {
             self.rx.delivered_to = to;
             self.rx.nxt = to;
             if !self.rx.queue.is_empty() {
-                // Fills a gap or part of one: the sender waits for the ACK.
+                // The segment fills a gap or part of one, so the sender is waiting for the ACK.
                 self.rx.nxt = Ssn(self.rx.queue.advance(to.0));
                 stored.urgent = true;
             }
@@ -193,7 +193,8 @@ impl Subflow {
         }
     }
 
-    /// Held bytes that are now in order. Call until `None` after each segment, once `in_order` was handled.
+    /// Held bytes that are now in order. After each segment, handle its `in_order` bytes and then call this until it
+    /// returns `None`.
     pub(crate) fn pop_reassembled(&mut self) -> Option<(Ssn, Vec<u8>)> {
         let (popped, dropped) = self.rx.queue.pop(self.rx.delivered_to.0, self.rx.nxt.0);
         self.stats.count_duplicate(dropped);

@@ -1,29 +1,29 @@
 //! Reliable carrier beneath a subflow: a kernel TCP connection, for networks that block UDP.
 //!
-//! *Problem.* TCP over TCP (<http://sites.inka.de/bigred/devel/tcp-tcp.html>): the carrier retransmits lost data,
-//! and all later data waits. To the subflow above that looks like a path on which nothing is acknowledged. It
-//! retransmits data that is already in flight, and more of it the longer the carrier needs. Besides, its
-//! congestion window grows without limit, since nothing is ever lost, and its data piles up in the carrier's
-//! buffer.
+//! *Problem.* TCP over TCP (<http://sites.inka.de/bigred/devel/tcp-tcp.html>): the carrier retransmits lost data, and
+//! all later data waits. To the subflow above that looks like a path on which nothing is acknowledged. It retransmits
+//! data that is already in flight, and the more, the longer the carrier takes. In addition, its congestion window
+//! grows without limit, because nothing is ever lost, and its data accumulates in the carrier's buffer.
 //!
-//! Retransmission is therefore left to the carrier. Timers retransmit nothing on such a path before a time in
-//! which a live TCP has repaired nearly everything; an overdue probe still shows that the path is slow, so that
-//! others may take over. Detection of losses by acknowledgments stays: bytes arrive in order, so a hole is real,
-//! left by a change of carrier. The window is as large as the carrier accepts, and shut while it accepts nothing:
-//! its own congestion control governs the path, and its buffer is short (`marline-io`). There is no pacing for the
-//! same reason.
+//! Retransmission is therefore left to the carrier. On such a path, timers retransmit nothing until a working TCP
+//! would have repaired nearly everything. An overdue probe still shows that the path is slow, so that others may take
+//! over. Losses are still detected from acknowledgments: bytes arrive in order, so a hole is real, left by a change
+//! of carrier. The window is as large as the carrier accepts, and shut while it accepts nothing, because the
+//! carrier's congestion control governs the path, and its buffer is short (`marline-io`). For this reason, there is
+//! no pacing either.
 //!
-//! A change of carrier is handled like a move to another network (`moved.rs`): the measurements no longer hold.
+//! A change of carrier is handled like a move to another network (`peer_migration.rs`): the measurements no longer
+//! hold.
 
 use marline_policy::CongestionFactory;
 use marline_time::{Duration, Instant};
 
 use super::Subflow;
 
-/// Minimum retransmission timeout on a reliable carrier. Below it TCP repeats the same bytes after 0.2, 0.6, 1.4
-/// and 3 s (RFC 6298 with Linux's minimum): a later success is rarer than a broken connection.
+/// Minimum retransmission timeout on a reliable carrier. The carrier's TCP repeats the bytes after 0.2, 0.6, 1.4 and
+/// 3 s (RFC 6298 with Linux's minimum). After that, a broken connection is more likely than a late success.
 const MIN_RELIABLE_RTO: Duration = Duration::from_secs(3);
-/// Bytes that may be handed to a carrier that accepts data, between two checks.
+/// Bytes that may be passed, between two checks, to a carrier that accepts data.
 const CARRIER_ROOM: u64 = 32 << 10;
 
 /// Carrier of a subflow's segments.
@@ -66,7 +66,7 @@ impl Subflow {
         self.reset_path_measurements(now, congestion);
     }
 
-    /// Records that the stream does not accept data now, or does again.
+    /// Records whether the stream accepts data.
     pub(crate) fn set_carrier_full(&mut self, full: bool) {
         if self.tx.rto.carrier.is_reliable() {
             self.tx.rto.carrier =

@@ -15,18 +15,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::on_demand::{OnDemand, UnusedState};
 
-/// Maximum size to which a buffer grows if a new segment continues it.
+/// Maximum size in bytes to which a buffer grows when new segments continue it.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Empty buffers kept for reuse: 256 KiB, which one hole in a fast path fills. Few subflows would use more of them
-/// again before they become idle.
+/// Number of empty buffers kept for reuse: 256 KiB, which one hole on a fast path fills. Few subflows would reuse
+/// more before they become idle.
 const POOL: usize = 16;
-/// Limit on unfilled bytes of buffers. Beyond it, new buffers are only as large as their content. Otherwise a peer
-/// could put every single byte into a large buffer.
+/// Limit on unused bytes in buffers. Beyond it, new buffers are only as large as their content. Otherwise a peer
+/// could make every single byte occupy a large buffer.
 const MAX_SPARE: u64 = 512 << 10;
 /// Maximum number of ranges that SACK reports.
 const MAX_REPORTED_RANGES: usize = 4;
 
-/// Queue of a subflow, allocated once a segment was lost or reordered.
+/// Queue of a subflow, allocated when a segment is first lost or reordered.
 #[derive(Debug)]
 pub(super) struct ReorderQueue {
     max_ranges: usize,
@@ -40,8 +40,9 @@ struct HeldRanges {
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    /// Bytes in the buffers, and their unfilled bytes.
+    /// Bytes in the buffers.
     bytes: u64,
+    /// Unused bytes of the buffers.
     spare: u64,
     pool: Vec<Vec<u8>>,
 }
@@ -99,8 +100,8 @@ impl ReorderQueue {
         self.held.ranges.last_key_value().map(|(_, end)| *end)
     }
 
-    /// Stores the payload of a segment that starts at `start`, `room` more bytes at most. Returns the number of
-    /// new bytes; `None` if it must be dropped because too much is held.
+    /// Stores the payload of a segment that starts at `start`, at most `room` more bytes. Returns the number of new
+    /// bytes; `None` if it must be dropped because too much is held.
     pub(super) fn insert(&mut self, start: u64, payload: &[u8], room: u64) -> Option<u64> {
         self.held.insert(start, payload, room, self.max_ranges)
     }
@@ -115,8 +116,8 @@ impl ReorderQueue {
         self.held.if_used().map_or(rcv_nxt, |held| held.advance(rcv_nxt))
     }
 
-    /// Removes the first buffer before `rcv_nxt`, without bytes before `from`. The second value counts bytes
-    /// dropped because they were delivered otherwise.
+    /// Removes the first buffer before `rcv_nxt`, without bytes before `from`. The second value is the number of
+    /// bytes dropped because they were delivered in another way.
     pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
         self.held.if_used().map_or((None, 0), |held| held.pop(from, rcv_nxt))
     }
@@ -134,13 +135,13 @@ impl ReorderQueue {
     }
 }
 
-/// Unfilled bytes of a buffer.
+/// Unused bytes of a buffer.
 fn spare_bytes(buffer: &Vec<u8>) -> u64 {
     (buffer.capacity() - buffer.len()) as u64
 }
 
 impl HeldRanges {
-    /// As [`ReorderQueue::insert`], with the limit on ranges and on buffers.
+    /// Like [`ReorderQueue::insert`], with the limit on ranges and on buffers.
     fn insert(&mut self, start: u64, payload: &[u8], room: u64, max_ranges: usize) -> Option<u64> {
         if payload.len() as u64 > room && self.missing_bytes(start, payload.len() as u64) > room {
             return None;
@@ -197,7 +198,7 @@ impl HeldRanges {
             let next = self.buffers.range(at..).next().map_or(end, |(&next, _)| next.min(end));
             let bytes = &payload[(at - start) as usize..(next - start) as usize];
             if !self.append(at, bytes, max_ranges) {
-                // The part stored so far is in a range of its own, which is kept consistent.
+                // The part stored so far is in its own range, which is kept consistent.
                 if new > 0 {
                     self.add_range(start, at);
                 }
@@ -218,7 +219,7 @@ impl HeldRanges {
             self.spare -= spare_bytes(buffer);
             let needed = buffer.len() + bytes.len();
             if needed > buffer.capacity() {
-                // Double the size, as a vector grows by itself, but never beyond its maximum content.
+                // Doubles the capacity, as a vector does, but never beyond the maximum content.
                 let capacity = needed.max(2 * buffer.len()).min(BUFFER_BYTES);
                 buffer.reserve_exact(capacity - buffer.len());
             }
@@ -260,7 +261,7 @@ impl HeldRanges {
         self.recent.truncate(MAX_REPORTED_RANGES);
     }
 
-    /// As [`ReorderQueue::held_within`].
+    /// See [`ReorderQueue::held_within`].
     fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let next = || self.ranges.range(start..end).next().map(|(&first, &last)| (first, last));
         let (first, last) = self.range_around(start).or_else(next)?;
@@ -272,7 +273,7 @@ impl HeldRanges {
         (end > at).then_some((start, end))
     }
 
-    /// As [`ReorderQueue::advance`].
+    /// See [`ReorderQueue::advance`].
     fn advance(&mut self, rcv_nxt: u64) -> u64 {
         let mut rcv_nxt = rcv_nxt;
         while let Some((&start, &end)) = self.ranges.first_key_value() {
@@ -286,7 +287,7 @@ impl HeldRanges {
         rcv_nxt
     }
 
-    /// As [`ReorderQueue::pop`].
+    /// See [`ReorderQueue::pop`].
     fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
         let mut dropped = 0;
         while let Some(entry) = self.buffers.first_entry() {
@@ -308,7 +309,7 @@ impl HeldRanges {
         (None, dropped)
     }
 
-    /// As [`ReorderQueue::recycle`].
+    /// See [`ReorderQueue::recycle`].
     fn recycle(&mut self, mut buffer: Vec<u8>) {
         if self.pool.len() < POOL {
             buffer.clear();
@@ -372,7 +373,7 @@ mod tests {
         assert!(queue.memory() == 0 && queue.held.get_used().is_none());
     }
 
-    /// A peer could make each of many held bytes occupy a buffer that was large for others.
+    /// A peer could make each of many held bytes occupy a large reused buffer.
     #[test]
     fn buffers_kept_for_use_are_not_all_used_for_single_bytes() {
         const LARGE: u64 = 10_000;

@@ -16,7 +16,7 @@ pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {
     /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
-    /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
+    /// first part carries the mapping, which the peer also applies to the rest, because bytes are processed in order.
     pub(super) fn payload_limit(
         &self,
         segment: &SentSegment,
@@ -91,7 +91,7 @@ impl Subflow {
         header.flags = TcpFlags::RST;
         match self.rst_to_fill.take() {
             Some(Rst::Answer(seq)) => header.seq = seq,
-            // The peer's SYN was not seen, or not accepted. If the peer has our SYN, the RST frees its state.
+            // The peer's SYN was not seen, or not accepted. If the peer has our SYN, the RST lets it free its state.
             _ if self.rx.nxt == Ssn(0) => header.seq = self.to_wire(Ssn(1)),
             _ => {
                 header.seq = self.to_wire(self.tx.nxt);

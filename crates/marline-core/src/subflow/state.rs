@@ -33,12 +33,12 @@ impl State {
         matches!(self.current, SubflowState::SynSent | SubflowState::SynReceived)
     }
 
-    /// New data and our FIN may be sent.
+    /// True if new data and our FIN may be sent.
     pub(super) const fn may_send(self) -> bool {
         matches!(self.current, SubflowState::Established | SubflowState::CloseWait)
     }
 
-    /// The peer may still send data and its FIN.
+    /// True if the peer may still send data and its FIN.
     pub(super) const fn may_receive(self) -> bool {
         matches!(
             self.current,
@@ -46,7 +46,7 @@ impl State {
         )
     }
 
-    /// Our SYN and the peer's crossed: simultaneous open.
+    /// Handles a simultaneous open: our SYN and the peer's crossed.
     pub(super) fn move_to_syn_received(&mut self) {
         debug_assert!(self.matches_state(SubflowState::SynSent));
         self.current = SubflowState::SynReceived;
@@ -57,7 +57,7 @@ impl State {
         self.current = SubflowState::Established;
     }
 
-    /// Our FIN is sent for the first time.
+    /// Handles the first transmission of our FIN.
     pub(super) fn move_on_fin_sent(&mut self) {
         self.current = match self.current {
             SubflowState::Established => SubflowState::FinWait1,
@@ -69,7 +69,7 @@ impl State {
         };
     }
 
-    /// The peer acknowledged our FIN.
+    /// Handles the acknowledgment of our FIN.
     pub(super) fn move_on_fin_acked(&mut self) {
         self.current = match self.current {
             SubflowState::FinWait1 => SubflowState::FinWait2,
@@ -79,7 +79,7 @@ impl State {
         };
     }
 
-    /// The peer's FIN is in order.
+    /// Handles the peer's FIN, once it is in order.
     pub(super) fn move_on_fin_received(&mut self) {
         self.current = match self.current {
             SubflowState::Established => SubflowState::CloseWait,
@@ -89,7 +89,7 @@ impl State {
         };
     }
 
-    /// Reset, refused, given up, or TIME-WAIT is over.
+    /// Handles a reset, a refusal, giving up, or the end of TIME-WAIT.
     pub(super) fn move_to_closed(&mut self) {
         self.current = SubflowState::Closed;
     }

@@ -1,9 +1,8 @@
-//! Data on the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes the effects of middleboxes).
+//! Data in the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes the effects of middleboxes).
 //!
-//! The opener sends it once: a repeated SYN has no data, because the first one may have been dropped for its data.
-//! An answerer that accepts the data acknowledges it with its SYN/ACK. Otherwise it acknowledges the SYN alone,
-//! and the data is lost like any other segment: it has its place in sequence space and is sent again there, before
-//! all other data.
+//! The opener sends it once: a repeated SYN has no data, because the first one may have been dropped for its data. An
+//! answerer that accepts the data acknowledges it with its SYN/ACK. Otherwise it acknowledges only the SYN, and the
+//! data counts as lost: it is sent again at its sequence number, before all other data.
 
 use marline_policy::{DataRange, SentSegment, Ssn};
 use marline_time::Instant;
@@ -11,14 +10,14 @@ use marline_wire::SeqNum;
 
 use super::Subflow;
 
-/// Data of the SYN.
+/// Data in the SYN.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct SynData {
     range: DataRange,
     mapping_checksum: u16,
-    /// A part of it may be accepted (Fast Open). Otherwise its HMAC covers all of it (Fast JOIN).
+    /// Only part of the data may be accepted (Fast Open). If false, an HMAC covers all of it (Fast JOIN).
     divisible: bool,
-    /// Bytes of it that the SYN/ACK acknowledged.
+    /// Number of these bytes that the SYN/ACK acknowledged.
     acked: u64,
 }
 
@@ -69,15 +68,15 @@ impl Subflow {
         }
     }
 
-    /// Number of the SYN's data bytes that the SYN/ACK acknowledged, and the rest, while it is not settled.
+    /// Number of data bytes in the SYN that the SYN/ACK acknowledged, and the rest, until it is settled.
     pub(crate) fn syn_data_answer(&self) -> Option<(u64, DataRange)> {
         let data = self.syn_data.as_ref()?;
         Some((data.acked, DataRange::new(data.range.start.plus(data.acked), data.range.end)))
     }
 
-    /// Settles the SYN's data once data may be sent: it was accepted, or is lost and sent again. Data accepted by
-    /// Fast Open has no mapping; the rest gets one of its own, with this checksum. `None`: it is sent again as
-    /// before.
+    /// Settles the SYN's data once data may be sent: it was accepted, or counts as lost and is sent again. Data
+    /// accepted by Fast Open has no mapping; the rest gets its own, with this checksum. With `None`, it is sent again
+    /// as before.
     pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: Option<u16>) {
         let Some(data) = self.syn_data.take() else { return };
         let len = data.range.len();
@@ -111,18 +110,19 @@ impl Subflow {
         self.arm_rto(now);
     }
 
-    /// Ends the attempt and returns the SYN's data, unless it is on the scoreboard by now.
+    /// Ends the attempt and returns the SYN's data, unless it is already on the scoreboard.
     pub(crate) fn abandon_syn_payload(&mut self) -> Option<DataRange> {
         self.syn_data.take().map(|data| data.range)
     }
 
-    /// Answerer: sets if the SYN/ACK acknowledges the SYN alone, although its data was accepted: the opener
-    /// repeated it without data, and may not know.
+    /// Answerer: sets whether the SYN/ACK acknowledges only the SYN although its data was accepted, because the
+    /// opener repeated the SYN without data.
     pub(crate) fn acknowledge_syn_alone(&mut self, alone: bool) {
         self.syn_alone = alone;
     }
 
-    /// Answerer: drops the accepted data, because the opener continues from its SYN without data and sends it again.
+    /// Answerer: drops the accepted data, because the opener continues from its SYN without data and sends the data
+    /// again.
     pub(crate) fn forget_syn_payload(&mut self) {
         self.rx.nxt = Ssn(1);
         self.rx.delivered_to = Ssn(1);

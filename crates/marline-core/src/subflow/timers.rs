@@ -1,4 +1,4 @@
-//! Timers of a subflow: the next deadline, and the action due at it.
+//! Timers of a subflow: the next deadline, and the actions when it is reached.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Subflow {
             return;
         }
         let recovery_due = self.recovery.next_timeout().is_some_and(|at| at <= now);
-        // A probe comes before a timeout that is due at the same time: it may avoid the reduction.
+        // If a probe and a timeout are due together, the probe comes first, because it may avoid the reduction.
         if recovery_due && !self.tx.board.is_empty() {
             self.on_recovery_timeout(now);
         }
@@ -86,13 +86,13 @@ impl Subflow {
             }
         }
         if action == TimeoutAction::SendProbe && self.tx.rto.carrier.is_reliable() {
-            // The carrier retransmits its losses. The slow path is reported all the same.
+            // The carrier retransmits its losses, but the slow path is still reported.
             self.events.push_back(SubflowEvent::ProbeTimeout);
         } else if action == TimeoutAction::SendProbe {
             self.tx.forecaster.on_lost(now);
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {
-                // A retransmission that waits for room is a better probe than new data.
+                // A retransmission that is waiting for room is a better probe than new data.
                 self.tx.force = Some(SentKind::ProbeRepeat);
             } else if self.state.may_send() && !self.fin_wanted {
                 self.tx.probe = Probe::Wanted;
@@ -170,7 +170,7 @@ impl Subflow {
         }
     }
 
-    /// Ends a silence. `unheard`: time without a segment before.
+    /// Ends a silence. `unheard` is the time without a segment before it.
     pub(crate) fn end_silence(&mut self, unheard: Duration) {
         self.repeats = Repeats::Always;
         if let Some(end) = self.health.on_heard(unheard) {
@@ -179,7 +179,7 @@ impl Subflow {
     }
 }
 
-/// Keepalives since the peer was last heard.
+/// Keepalives since the last segment from the peer.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Keepalive {
     sent_at: Option<Instant>,

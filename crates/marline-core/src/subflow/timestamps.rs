@@ -1,9 +1,9 @@
 //! TCP timestamps (RFC 7323): distinguishing transmissions, and protection against wrapped sequence
 //! numbers (PAWS).
 //!
-//! The clock ticks in milliseconds plus an offset of the subflow's own. Finer ticks would wrap within hours, and a
-//! peer that was idle for that long would drop our segments (RFC 7323 section 5.5). RTT samples come from the
-//! scoreboard anyway, so that no precision is lost.
+//! The clock ticks in milliseconds and has an offset that differs by subflow. Finer ticks would wrap within hours,
+//! and a peer that was idle for that long would drop our segments (RFC 7323 section 5.5). RTT samples come from the
+//! scoreboard, so no precision is lost.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -15,13 +15,13 @@ const MAX_TIMESTAMP_AGE: Duration = Duration::from_secs(24 * 86_400);
 /// The timestamp state of one subflow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct TimestampState {
-    /// Offered, and later agreed.
+    /// True if timestamps are offered or, after the handshake, agreed on.
     pub(super) enabled: bool,
     offset: u32,
-    /// TS.Recent.
+    /// TS.Recent: the peer's TSval to be echoed.
     recent: u32,
     recent_at: Instant,
-    /// Last.ACK.sent.
+    /// Last.ACK.sent: the position that our last ACK acknowledged.
     last_ack_sent: Ssn,
 }
 
@@ -36,7 +36,7 @@ impl TimestampState {
         }
     }
 
-    /// Our clock.
+    /// Our TSval at this time.
     pub(super) const fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
@@ -63,8 +63,8 @@ impl TimestampState {
             && now.since(self.recent_at) <= MAX_TIMESTAMP_AGE
     }
 
-    /// True if an old TSval is younger than `reach`, if the peer's clock ticks in milliseconds: its segment was
-    /// reordered with slightly newer ones, and does not belong to an earlier wrap of the sequence numbers.
+    /// True if an old TSval is younger than `reach`, assuming that the peer's clock ticks in milliseconds. Its
+    /// segment was then reordered with slightly newer ones, and is not from an earlier wrap of the sequence numbers.
     pub(super) const fn is_reordered(&self, value: u32, reach: Duration) -> bool {
         (self.recent.wrapping_sub(value) as u128) <= reach.as_millis()
     }
@@ -81,7 +81,7 @@ impl TimestampState {
         self.last_ack_sent = rcv_nxt;
     }
 
-    /// Position up to which we acknowledged everything.
+    /// Position that our last ACK acknowledged.
     pub(super) const fn last_ack_sent(&self) -> Ssn {
         self.last_ack_sent
     }

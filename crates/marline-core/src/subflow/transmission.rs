@@ -27,9 +27,9 @@ const MAX_OUTDATED: usize = 64;
 pub(super) enum Probe {
     #[default]
     None,
-    /// The timer requests a probe: new data if there is any.
+    /// The timer requests a probe, with new data if there is any.
     Wanted,
-    /// There is no new data: the last segment is repeated.
+    /// There is no new data, so the last segment is repeated.
     RepeatLast,
 }
 
@@ -43,8 +43,8 @@ impl Probe {
     }
 }
 
-/// Usage of the window: an unused window must not grow (not covered by RFC 9293; RFC 7661 describes the problem,
-/// and Linux's solution is used: the strongest sign of use within a window counts).
+/// Usage of the window. An unused window must not grow. RFC 9293 does not cover this, RFC 7661 describes the problem,
+/// and Linux's solution is used: the strongest sign of use within a window counts.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUse {
     limited: bool,
@@ -63,17 +63,17 @@ impl WindowUse {
         }
     }
 
-    /// True if the window limits the sender. In slow start half of it in use is enough, since it doubles per round
-    /// trip.
+    /// True if the window limits the sender. In slow start, half of it in use is enough, because the window doubles
+    /// each round trip.
     pub(super) const fn is_limited(&self, window: u64, ssthresh: u64) -> bool {
         self.limited || (window < ssthresh && window < 2 * self.max_in_flight)
     }
 }
 
-/// What is remembered of data in flight beside the scoreboard.
+/// Notes about data in flight that are not on the scoreboard.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct FlightNotes {
-    /// SACK blocks of the last ACK: their inner parts need not be examined again.
+    /// SACK blocks of the last ACK, whose inner parts need not be examined again.
     pub(super) sacks: [(Ssn, Ssn); 4],
     pub(super) early: EarlyRepeats,
 }
@@ -87,36 +87,37 @@ impl UnusedState for FlightNotes {
 #[derive(Debug)]
 pub(super) struct Transmission {
     pub(super) board: Scoreboard,
-    /// SND.UNA.
+    /// SND.UNA: first unacknowledged position.
     pub(super) una: Ssn,
-    /// SND.NXT.
+    /// SND.NXT: next new position.
     pub(super) nxt: Ssn,
     pub(super) phase: Phase,
-    /// Recovery and loss phases end when SND.UNA reaches it.
+    /// Recovery and loss phases end when SND.UNA reaches this position.
     pub(super) recovery_point: Ssn,
     pub(super) rtt: RttEstimator,
     pub(super) forecaster: Forecaster,
-    /// Evaluates the forecaster, if that is enabled.
+    /// Scores the forecasts, if that is enabled.
     pub(super) scorer: Option<Box<Scorer>>,
     pub(super) rto: RtoTimer,
     pub(super) prr: OnDemand<Prr>,
     pub(super) rate: RateSampler,
     pub(super) sack_enabled: bool,
-    /// Without SACK: bytes counted by duplicate ACKs, and not yet covered by an ACK.
+    /// Without SACK: bytes represented by duplicate ACKs and not yet covered by an ACK.
     pub(super) unnamed: u64,
     /// Payload bytes of a full segment.
     pub(super) mss: u32,
     /// The peer's window scale shift.
     pub(super) window_shift: u8,
-    /// Peer's window in its last acceptable segment, and the largest ever.
+    /// Peer's window in its last acceptable segment.
     pub(super) window: u64,
+    /// Largest window of the peer so far.
     pub(super) max_window: u64,
     pub(super) undo: Option<Box<Undo>>,
     pub(super) frto: Frto,
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
-    /// The connection had no new data when there was room last.
+    /// The connection had no new data when there was last room.
     pub(super) starved: bool,
     /// One past the highest byte that was ever SACKed.
     pub(super) highest_sacked: Ssn,
@@ -128,7 +129,7 @@ pub(super) struct Transmission {
     /// Starts of entries marked lost; some may be out of date.
     lost: OnDemand<BinaryHeap<Reverse<u64>>>,
     pub(super) notes: OnDemand<FlightNotes>,
-    /// Lent by the endpoint while segments are received.
+    /// Released data, in a buffer that the endpoint lends while segments are received.
     pub(super) released: OnDemand<Vec<DataRange>>,
 }
 
@@ -168,7 +169,7 @@ impl Transmission {
         }
     }
 
-    /// Stamps a transmission of this many bytes.
+    /// Creates the stamp of a transmission of this many bytes.
     pub(super) fn stamp(&mut self, now: Instant, bytes: u64) -> RateStamp {
         if let Some(scorer) = &mut self.scorer {
             let oldest = self.board.front().map(|oldest| oldest.first_sent_at);
@@ -181,11 +182,11 @@ impl Transmission {
     /// Time at which the answer to the oldest segment in flight is overdue.
     pub(super) fn overdue_at(&self, forecast: &Forecast) -> Option<Instant> {
         let oldest = self.board.front().filter(|oldest| oldest.in_flight())?;
-        // The first segment of a run, or of its rest.
+        // The first segment of a run, or of its remainder.
         let through = oldest.segment_end(oldest.start).since(oldest.mapping_start);
         let own_delay = self.forecaster.own_delay(&oldest.rate.expected, through);
         let answer = forecast.answer(Quantile::P99)? + own_delay;
-        // If answers hardly vary, the margin is the delay of an ACK that waits for a second segment.
+        // If answers hardly vary, the margin covers the delay of an ACK that waits for a second segment.
         Some(oldest.sent_at + answer + forecast.answer(Quantile::P50)? / 16)
     }
 
@@ -234,7 +235,8 @@ impl Transmission {
         self.board.get(index).map_or(0, |entry| entry.segments() as u32)
     }
 
-    /// Splits the entry at `index` at `at`, if that is inside. Returns true if it was split.
+    /// Splits the entry at `index` so that its first part ends at `at`, if that is inside. Returns true if it was
+    /// split.
     pub(super) fn cut(&mut self, index: usize, at: Ssn) -> bool {
         let before = self.board.len();
         self.board.split(index, at);
@@ -264,7 +266,7 @@ impl Transmission {
     }
 
     /// Removes outdated entries: a segment that is SACKed before its retransmission leaves one, each time a peer
-    /// revokes SACKs.
+    /// reneges.
     #[cold]
     fn drop_outdated_lost(&mut self) {
         let lost = self.board.iter().filter(|segment| segment.lost);

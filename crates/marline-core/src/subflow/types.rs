@@ -8,7 +8,7 @@ use marline_time::Duration;
 use super::health::EndOfSilence;
 use crate::on_demand::{OnDemand, UnusedState};
 
-/// Result of a segment at the level of the subflow.
+/// Result of a received segment at the subflow level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ingress {
     /// The segment passed the checks of RFC 9293, 5961 and 7323: its options may be used.
@@ -17,8 +17,8 @@ pub(crate) struct Ingress {
     pub(crate) una_advanced: bool,
     /// Octets newly acknowledged, cumulatively.
     pub(crate) newly_acked: u64,
-    /// Window of this segment in bytes, scaled. With a DATA_ACK it is relative to that, and a retransmitted
-    /// segment has new values of both: a duplicate for the subflow may be new for the connection.
+    /// Window of this segment in bytes, scaled. With a DATA_ACK, the window is relative to it. A retransmitted
+    /// segment has new values of both, so a duplicate for the subflow may be new for the connection.
     pub(crate) window: u64,
     /// Part of the payload that is now in order, without bytes received before.
     pub(crate) in_order: Option<(Ssn, Range<usize>)>,
@@ -26,10 +26,10 @@ pub(crate) struct Ingress {
     pub(crate) start: Option<Ssn>,
     /// Payload bytes received before.
     pub(crate) duplicate_bytes: u64,
-    /// All of the payload was received before, and the rest is ignored; but the segment is from the peer, and recent.
+    /// All of the payload was received before, and the rest is ignored, but the segment is recent and from the peer.
     pub(crate) repeated: bool,
-    /// An ACK is pending as a challenge (RFC 5961) or as the answer to an unacceptable segment. The endpoint
-    /// limits their rate: [`withdraw_challenge`](super::Subflow::withdraw_challenge).
+    /// An ACK is pending as a challenge (RFC 5961) or as the answer to an unacceptable segment. The endpoint limits
+    /// the rate of such ACKs with [`withdraw_challenge`](super::Subflow::withdraw_challenge).
     pub(crate) challenge: bool,
 }
 
@@ -44,21 +44,21 @@ pub(crate) enum Egress {
     Rst,
     /// An ACK without payload.
     Ack,
-    /// A segment sent before, or a part of one: its payload comes from the send buffer by DSN.
+    /// A segment sent before, or a part of one. Its payload is read from the send buffer by DSN.
     Retransmit(SentSegment),
     /// The FIN, for the first time.
     Fin,
-    /// A segment without payload one octet before SND.UNA: the peer must answer with an ACK.
+    /// A segment without payload one octet before SND.UNA: which the peer must answer with an ACK.
     Probe,
     /// A segment without payload and without the connection's options.
     Plain(PlainSegment),
 }
 
-/// A segment that only probes or answers a probe. It does not replace a pending ACK, and acknowledges the SYN
-/// alone: an acknowledgment of data without options would mean that options do not pass.
+/// A segment that only probes or answers a probe. It does not replace a pending ACK, and acknowledges only the SYN:
+/// an acknowledgment of data without options would mean that options do not pass.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlainSegment {
-    /// One octet before SND.UNA: the peer must answer with an ACK.
+    /// A segment one octet before SND.UNA, which the peer must answer with an ACK.
     Probe,
     /// Answer to a probe.
     Ack,
@@ -67,14 +67,14 @@ pub(crate) enum PlainSegment {
 /// Payload bytes of full segments.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct SegmentSize {
-    /// Segment with the usual options.
+    /// Payload of a segment with the usual options.
     pub(crate) usual: u64,
-    /// Segment with no option besides timestamps: the maximum.
+    /// Payload of a segment with no option except timestamps: the maximum.
     pub(crate) largest: u64,
 }
 
 impl Default for SegmentSize {
-    /// Without further knowledge every mapping is one segment.
+    /// Without further knowledge, every mapping is treated as one segment.
     fn default() -> Self {
         SegmentSize { usual: u64::from(u16::MAX), largest: u64::from(u16::MAX) }
     }
@@ -83,13 +83,13 @@ impl Default for SegmentSize {
 /// Room for payload of a full segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PayloadRoom {
-    /// With a mapping.
+    /// Room in a segment with a mapping, in bytes.
     pub(crate) mapped: usize,
-    /// Without a mapping.
+    /// Room in a segment without a mapping, in bytes.
     pub(crate) plain: usize,
 }
 
-/// Purpose of a header.
+/// Segment for which a header is built.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum HeaderFor<'a> {
     /// Segment from `next_egress`.
@@ -103,23 +103,23 @@ pub(crate) enum HeaderFor<'a> {
 pub(crate) enum SubflowEvent {
     /// The handshake is complete.
     Established,
-    /// RST in answer to our SYN.
+    /// The peer answered our SYN with a RST.
     Refused,
-    /// Reset by the peer.
+    /// The peer reset the subflow.
     Reset,
     /// The handshake was not completed in time.
     ConnectTimeout,
-    /// All retries of data or keepalive went unanswered. Only `reset` may follow.
+    /// All retries of data or keepalives were unanswered. Only `reset` may follow.
     Dead,
     /// The peer's FIN is in order: no more data follows.
     PeerFin,
-    /// Both FINs are acknowledged, or TIME-WAIT was entered: the struct may be dropped.
+    /// Both FINs are acknowledged, or TIME-WAIT was entered: the subflow may be dropped.
     Finished,
     /// The probe timer fired; a probe follows.
     ProbeTimeout,
     /// A probe that repeats this data was sent.
     ProbeRepeated {
-        /// The data; empty if it was a FIN alone.
+        /// The data; empty if it was only a FIN.
         range: DataRange,
     },
     /// Loss recovery found lost segments, which are retransmitted next.
@@ -129,12 +129,12 @@ pub(crate) enum SubflowEvent {
         /// Consecutive timeouts.
         count: u32,
     },
-    /// A silent subflow was heard again.
+    /// A segment arrived that ended the subflow's silence.
     HeardAgain(EndOfSilence),
-    /// A valid segment came on a subflow that was silent for this time and still counts as silent: none of our
-    /// data was acknowledged.
+    /// A valid segment arrived after this time, but the subflow still counts as silent, because none of our data was
+    /// acknowledged.
     HeardUnanswered(Duration),
-    /// Segments of this many bytes pass.
+    /// A path MTU probe showed that segments of this many bytes pass.
     MtuFound(u16),
 }
 

@@ -23,7 +23,7 @@ impl Subflow {
             local_id,
             remote_id,
             backup,
-            // Set by the connection.
+            // The connection sets this.
             metered: false,
             limited: false,
             wake_share: 0.0,
@@ -49,7 +49,7 @@ impl Subflow {
             bytes_between_losses: tx.losses.bytes_between,
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
-            // Set by the connection.
+            // The connection sets this.
             last_new_at: Instant::ZERO,
         }
     }

@@ -1,14 +1,14 @@
 //! Stream bytes in chunks of fixed size, addressed by stream position.
 //!
-//! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks let the window
-//! slide without moving bytes, grow without copying, and free memory piecewise. A chunk may be pinned: a subflow
-//! that still has to deliver bytes keeps their chunk although the peer has them by another path; the chunks around
-//! it are freed.
+//! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks let the window slide
+//! without moving bytes, grow without copying, and free memory chunk by chunk. A chunk may be pinned: a subflow that
+//! must still deliver bytes keeps their chunk although the peer received them over another path. The chunks around it
+//! are freed.
 //!
 //! Static bytes are not copied if they fill a chunk: the chunk refers to them.
 //!
-//! If memory is short, a chunk begins as a piece of a quarter of its length. It becomes a whole one once bytes
-//! outside that piece are written.
+//! If memory is short, only a piece, a quarter of a chunk, is allocated. It becomes a whole chunk once bytes outside
+//! that piece are written.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -18,12 +18,12 @@ use marline_wire::Checksum;
 use crate::memory::{CHUNK, Chunk, ChunkBytes as Bytes, PIECE, PieceBytes};
 use crate::{MemoryAccount, MemoryKind};
 
-/// Source of the chunks of one buffer, and the account charged for them.
+/// Source of the chunks of one buffer, and the account to which they are charged.
 #[derive(Debug)]
 pub(crate) struct ChunkSource {
     account: MemoryAccount,
     kind: MemoryKind,
-    /// Chunks and pieces in use, counted in pieces.
+    /// Memory in use, counted in pieces.
     held_pieces: u32,
 }
 
@@ -56,7 +56,7 @@ impl ChunkSource {
         self.account.sub(self.kind, PIECE);
     }
 
-    /// True if a buffer should take a piece if that is enough.
+    /// True if memory is short, so that a buffer should allocate a piece where that is enough.
     fn is_short(&self) -> bool {
         self.account.allowance() < CHUNK
     }
@@ -77,12 +77,12 @@ impl Drop for ChunkSource {
     }
 }
 
-/// Pieces of a chunk.
+/// Number of pieces in a chunk.
 const PIECES: u32 = (CHUNK / PIECE) as u32;
 
-/// Slot of a chunk in the list. `pinned`: pinned bytes of it, counted once for each pin. It cannot overflow,
-/// because subflows would have to pin the whole chunk 262,144 times. It is in each variant, which keeps a slot as
-/// small as it would be without [`Slot::Lent`].
+/// Slot of a chunk in the list. `pinned` is the number of its pinned bytes, counted once for each pin. It cannot
+/// overflow, because subflows would have to pin the whole chunk 262,144 times. Each variant has this field, which
+/// keeps a slot as small as without [`Slot::Lent`].
 enum Slot {
     Empty {
         pinned: u32,
@@ -91,13 +91,13 @@ enum Slot {
         pinned: u32,
         bytes: Chunk,
     },
-    /// Only this piece of the chunk, counted from its beginning, has bytes.
+    /// Only one piece of the chunk, with this index, has bytes.
     Part {
         pinned: u32,
         piece: u8,
         bytes: Box<PieceBytes>,
     },
-    /// Static bytes, including those that are not written yet.
+    /// Static bytes, including those that have not been written.
     Lent {
         pinned: u32,
         bytes: &'static Bytes,
@@ -107,7 +107,7 @@ enum Slot {
 const _: () =
     assert!(size_of::<Slot>() == 16, "idle connections hold one slot, so its size matters");
 
-/// Without the bytes, because payload does not belong into a log.
+/// Omits the bytes, because payload does not belong in a log.
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
@@ -160,7 +160,7 @@ impl Slot {
         }
     }
 
-    /// Without bytes and pins.
+    /// True if the slot has neither bytes nor pins.
     const fn is_unused(&self) -> bool {
         matches!(self, Slot::Empty { pinned: 0 })
     }
@@ -208,7 +208,7 @@ impl Slot {
         }
     }
 
-    /// Whole chunk to write to. Static bytes, or a piece, are copied into it.
+    /// Whole chunk to write to. Static bytes or a piece are copied into it.
     fn make_owned(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
         if !matches!(self, Slot::Own { .. }) {
             let (pinned, mut bytes) = (self.pinned(), source.take());
@@ -225,7 +225,7 @@ impl Slot {
         if let Slot::Own { bytes, .. } = self { Some(bytes) } else { None }
     }
 
-    /// The slot already refers to these bytes at this place.
+    /// True if the slot already refers to these bytes at this offset.
     fn refers_to(&self, offset: usize, bytes: &[u8]) -> bool {
         let Slot::Lent { bytes: lent, .. } = self else { return false };
         let there = lent.get(offset..offset + bytes.len());
@@ -254,17 +254,17 @@ impl Chunks {
         Chunks { first: 0, slots: VecDeque::new(), source, released: 0 }
     }
 
-    /// Account that is charged for the chunks.
+    /// The account to which the chunks are charged.
     pub(crate) const fn account(&self) -> &MemoryAccount {
         &self.source.account
     }
 
-    /// Charges another account.
+    /// Charges the chunks to another account.
     pub(crate) fn charge_to(&mut self, account: &MemoryAccount) {
         self.source.charge_to(account);
     }
 
-    /// End of the piece that contains this position: the minimum to which a buffer may continue.
+    /// End of the piece that contains this position. A buffer may always be filled up to there.
     pub(crate) const fn end_of_piece(position: u64) -> u64 {
         (position / PIECE + 1) * PIECE
     }
@@ -284,8 +284,8 @@ impl Chunks {
         position.max(number * CHUNK + end)
     }
 
-    /// Writes `bytes` at `position`, and creates chunks as needed. Positions already released are a bug of the
-    /// caller and are skipped.
+    /// Writes `bytes` at `position`, and creates chunks as needed. Writing to a released position is a bug of the
+    /// caller and has no effect.
     pub(crate) fn write(&mut self, position: u64, mut bytes: &[u8]) {
         debug_assert!(position >= self.released);
         let mut position = position;
@@ -300,7 +300,7 @@ impl Chunks {
         }
     }
 
-    /// As [`write`](Self::write) for the first `count` of these bytes; a chunk filled by them and the following
+    /// Like [`write`](Self::write), for the first `count` of these bytes; a chunk filled by them and the following
     /// bytes refers to them.
     pub(crate) fn refer_to(
         &mut self,
@@ -331,7 +331,7 @@ impl Chunks {
         self.read_with(position, out, |to, from| to.copy_from_slice(from))
     }
 
-    /// As [`read`](Self::read), and computes the checksum in the same pass.
+    /// Like [`read`](Self::read), but also computes the checksum in that pass.
     pub(crate) fn read_summed(&self, position: u64, out: &mut [u8]) -> Option<Checksum> {
         let mut sum = Checksum::new();
         let copy = |to: &mut [u8], from: &[u8]| {
@@ -410,7 +410,7 @@ impl Chunks {
         self.source.held_bytes()
     }
 
-    /// Bytes of the list of chunks: one entry for each from the first kept one to the last.
+    /// Bytes of the list of chunks, which has one entry per chunk from the first kept one to the last.
     pub(crate) fn list_memory(&self) -> u64 {
         (self.slots.len() * size_of::<Slot>()) as u64
     }
@@ -434,7 +434,7 @@ impl Chunks {
         Some(index)
     }
 
-    /// Most windows fit into one chunk.
+    /// Reserves space for one chunk, because most windows fit into one.
     #[cold]
     fn make_room_for_one(&mut self) {
         self.slots.reserve_exact(1);

@@ -1,4 +1,4 @@
-//! Call context: the parts of an endpoint lent to one of its connections for the duration of a call.
+//! Call context: the parts of an endpoint that it lends to one of its connections for the duration of a call.
 
 use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};
@@ -25,23 +25,24 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a EndpointConfig,
     pub(crate) rng: &'a mut dyn Rng,
-    /// Account that is charged for new connections.
+    /// The account to which new connections are charged.
     pub(crate) account: &'a MemoryAccount,
     pub(crate) settings: &'a mut SubflowSettings,
-    /// Buffers for its scheduler.
+    /// Buffers for the connection's scheduler.
     pub(crate) scheduler_scratch: &'a mut OnDemand<SchedulerScratch>,
     /// Buffers for the active subflow.
     pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) networks: &'a mut NetworkMemory,
-    /// Networks that answer SYNs with MP_CAPABLE without it.
+    /// Networks that answer SYNs with MP_CAPABLE without that option.
     pub(crate) plain_answers: &'a mut NetworkMemory,
     pub(crate) fast_joins: &'a mut FastJoinMemory,
     pub(crate) fast_opens: &'a mut FastOpenMemory,
     pub(crate) faults: &'a mut PathFaults,
     /// Paths on which connections wait for an answer.
     pub(crate) silent_paths: &'a mut SilentPaths,
-    /// Budget for challenge ACKs of connections. Separate from other replies, so that strangers cannot use it up.
+    /// Budget for challenge ACKs of connections. Separate from other replies, so that unauthenticated peers cannot
+    /// exhaust it.
     pub(crate) challenges: &'a mut ReplyBudget,
     pub(crate) out: &'a mut Outbox,
 }
@@ -58,7 +59,7 @@ impl Context<'_> {
         FlowKey { path, local_flow, peer_flow }
     }
 
-    /// Initial numbers of a subflow that opens on this path now.
+    /// Initial sequence number and timestamp offset of a subflow that opens on this path now.
     pub(crate) fn start_of(&self, path: FourTuple) -> Start {
         let ts_offset = self.flows.initial().timestamp_offset(path);
         Start { isn: self.flows.isn(self.now, path), ts_offset }

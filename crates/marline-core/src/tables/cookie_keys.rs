@@ -1,12 +1,12 @@
 //! Keys of Fast Open cookies (RFC 7413 section 4.1.2).
 //!
-//! A cookie is SipHash-2-4 of the client's and the server's address, as in Linux: servers that share an address
-//! and a key, Linux among them, accept each other's cookies.
+//! A cookie is the SipHash-2-4 of the client's and the server's address, as in Linux. Servers that share an address
+//! and a key, including Linux servers, accept each other's cookies.
 
 use core::fmt;
 #[expect(
     deprecated,
-    reason = "the only SipHash-2-4 of the standard library, and the cookie is defined by it"
+    reason = "the only SipHash-2-4 in the standard library, and cookies require it"
 )]
 use core::hash::{Hasher as _, SipHasher};
 use core::net::IpAddr;
@@ -16,10 +16,10 @@ use marline_time::Rng;
 use crate::FourTuple;
 use crate::crypto::equal_in_constant_time;
 
-/// Keys of cookies. `Debug` hides them, because they allow address forgery.
+/// Keys for Fast Open cookies. `Debug` hides them, because they allow address forgery.
 pub(crate) struct CookieKeys {
     primary: [u8; 16],
-    /// Previous key, whose cookies are still valid, and are replaced.
+    /// Previous key, whose cookies are still valid but are replaced.
     backup: Option<[u8; 16]>,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for CookieKeys {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CookieValidity {
     Good,
-    /// Made with the previous key.
+    /// Created with the previous key.
     Old,
     Wrong,
 }
@@ -55,7 +55,7 @@ impl CookieKeys {
         Self::cookie_of(&self.primary, path)
     }
 
-    #[expect(deprecated, reason = "defined by SipHash-2-4, as above")]
+    #[expect(deprecated, reason = "cookies require SipHash-2-4, as above")]
     fn cookie_of(key: &[u8; 16], path: &FourTuple) -> [u8; 8] {
         let (low, high) =
             (u128::from_le_bytes(*key) as u64, (u128::from_le_bytes(*key) >> 64) as u64);
@@ -100,7 +100,7 @@ mod tests {
         key
     }
 
-    /// Expected cookies from packetdrill's scripts for Linux.
+    /// The expected cookies are from packetdrill's scripts for Linux.
     #[test]
     fn cookies_are_those_of_linux() {
         let key = key([0xa0bf_63f7, 0xed80_3d81, 0xcd64_1d30, 0xcebc_4a90]);

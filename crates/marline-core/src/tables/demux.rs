@@ -1,8 +1,8 @@
 //! Demultiplexing of packets to connections.
 //!
-//! Native TCP is identified by its four-tuple, subflows on the UDP carrier by the id we chose. A SYN has no id yet
-//! and is identified by its addresses and the id its sender chose, since two clients behind one NAT may use the
-//! same inner port.
+//! Native TCP subflows are identified by four-tuple, and subflows on the UDP carrier by the id that this side chose.
+//! A SYN has no such id yet and is identified by its addresses and its sender's id, because two clients behind one
+//! NAT may use equal inner ports.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -19,8 +19,8 @@ pub(crate) struct FlowRef {
     pub(crate) subflow: SubflowId,
 }
 
-/// A keyed hash: peers choose four-tuples, so its key must be unknown to them. Equal keys give equal tables, and
-/// no code iterates over them.
+/// State of a keyed hash. Peers choose four-tuples, so they must not know the key. No code iterates over the tables,
+/// so their order does not matter.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedState(u64);
 
@@ -31,9 +31,9 @@ impl BuildHasher for KeyedState {
     }
 }
 
-/// Mixes in each word by a multiplication of 64 by 64 bits whose halves are folded together. The key is secret and
-/// odd, so that an attacker cannot choose words that collide. A lookup takes a few nanoseconds; SipHash would take
-/// a multiple of that for every packet.
+/// Mixes in each word with a 64-by-64-bit multiplication whose halves are folded together. The key is secret and odd,
+/// so that an attacker cannot choose words that collide. A lookup takes a few nanoseconds; SipHash would take several
+/// times as long for every packet.
 #[derive(Debug)]
 pub(crate) struct FoldedHasher {
     key: u64,
@@ -90,7 +90,7 @@ impl BuildHasher for BuildIdentityHasher {
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {
-        // The table's control bytes come from the top bits, which shards share: spread them.
+        // The table's control bytes come from the top bits, which are equal within a shard, so the bits are spread.
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
     fn write(&mut self, bytes: &[u8]) {
@@ -140,7 +140,7 @@ impl Demux {
         }
     }
 
-    /// Subflow of a packet. A repeated SYN finds the subflow it started.
+    /// Subflow of a packet. A repeated SYN finds the subflow that it opened.
     pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
         match (flow, peer_flow, Ipv4Tuple::from_path(path)) {
             (0, 0, Some(tuple)) => self.by_ipv4.get(&tuple),

@@ -4,14 +4,14 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_time::{Duration, Instant};
 
-/// Time without Fast JOIN on a pair of addresses after a refusal: a middlebox there is permanent.
+/// How long Fast JOIN is avoided on a pair of addresses after a refusal, which may be due to a permanent middlebox.
 const REFUSAL_AVOID_TIME: Duration = Duration::from_secs(600);
-/// The same time after a SYN without an answer, which may be a single loss.
+/// How long Fast JOIN is avoided after an unanswered SYN, which may be a single loss.
 const AVOID_AFTER_LOSS: Duration = Duration::from_secs(60);
 /// Limit on remembered pairs of addresses.
 const MAX_SPARED: usize = 64;
 
-/// Pairs of addresses on which the next joins are ordinary ones.
+/// Pairs of addresses on which Fast JOIN is avoided for now.
 #[derive(Debug, Default)]
 pub(crate) struct FastJoinMemory {
     pairs: Vec<(IpAddr, SocketAddr, Instant)>,
@@ -23,12 +23,12 @@ impl FastJoinMemory {
         self.pairs.iter().any(|(l, r, _)| (*l, *r) == (local, remote))
     }
 
-    /// Records that the SYN, or its answer, was lost.
+    /// Records that the SYN of a Fast JOIN, or its answer, was lost.
     pub(crate) fn on_lost(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         self.avoid_until(local, remote, now + AVOID_AFTER_LOSS);
     }
 
-    /// Records that the peer, or a middlebox, refused it.
+    /// Records that the peer, or a middlebox, refused a Fast JOIN.
     pub(crate) fn on_refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         self.avoid_until(local, remote, now + REFUSAL_AVOID_TIME);
     }

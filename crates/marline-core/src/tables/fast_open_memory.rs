@@ -1,16 +1,15 @@
 //! Memory of Fast Open at a client (RFC 7413 sections 4.1.3 and 4.2). For each pair of addresses it keeps the
-//! server's cookie, its segment size, and if the network drops segments with Fast Open.
+//! server's cookie, its segment size, and whether the network drops segments with Fast Open.
 //!
-//! The local address identifies the network, as in `network_memory.rs`, and a server makes its cookie for that
-//! address alone.
+//! The local address identifies the network, as in `network_memory.rs`, and a server creates its cookie for that
+//! address only.
 //!
-//! A SYN with the option, or with data, may be lost like any other. But if its repeat without both is answered,
-//! twice in a row, a middlebox drops it (RFC 7413 section 7.1; Linux needs two as well). Then Fast Open is not
-//! used on the pair for an hour. A cookie in any answer, or an acknowledgment of the data, shows that it passes
-//! after all.
+//! A SYN with the option or with data may be lost like any other. But if its repeat without both is answered twice in
+//! a row, a middlebox drops such SYNs (RFC 7413 section 7.1; Linux also requires two). Fast Open is then not used on
+//! the pair for an hour. A cookie in any answer, or an acknowledgment of the data, shows that Fast Open passes.
 //!
-//! A server that answers a request without a cookie may know the option by its experimental number only: the next
-//! request uses that, once.
+//! A server that answers a request without a cookie may know only the experimental form of the option, so the next
+//! request uses that form, once.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -22,9 +21,9 @@ use crate::{FastOpen, PathAddresses};
 
 /// Limit on remembered pairs of addresses; the least recently used one is evicted.
 const MAX_ENTRIES: usize = 256;
-/// Consecutive SYNs answered only in their repeats without Fast Open that indicate a middlebox.
+/// Number of consecutive SYNs answered only after a repeat without Fast Open that indicates a middlebox.
 const MIN_CONSECUTIVE_LOSSES: u8 = 2;
-/// Time without Fast Open on the pair after that.
+/// How long Fast Open is then avoided on the pair.
 const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.
@@ -35,7 +34,7 @@ enum RequestForm {
     First,
     /// The experimental form.
     Experimental,
-    /// The assigned option number, permanently.
+    /// The assigned option number, with no further change of form.
     Settled,
 }
 
@@ -44,9 +43,9 @@ enum RequestForm {
 struct Entry {
     path: PathAddresses,
     cookie: Option<FastOpenOption>,
-    /// Payload bytes of the server's segments, in its last answer with Fast Open.
+    /// Payload bytes of the server's segments, from its last answer with Fast Open.
     mss: u16,
-    /// True if the server supports Multipath TCP, if it was offered: at one of its ports is enough.
+    /// True if the server supports Multipath TCP on any port; `None` if it was never offered.
     multipath: Option<bool>,
     form: RequestForm,
     /// Consecutive lost SYNs.
@@ -59,14 +58,15 @@ struct Entry {
 pub(crate) enum Plan {
     /// An ordinary SYN: Fast Open does not pass.
     Ordinary,
-    /// Without data, with a request for a cookie.
+    /// A SYN without data that requests a cookie.
     Ask(FastOpenOption),
-    /// With the cookie, if one is needed, and data for segments of at most this many payload bytes.
+    /// A SYN with the cookie, if one is needed, and data, for a server whose segments have at most this many payload
+    /// bytes.
     Send(Option<FastOpenOption>, u16),
 }
 
-/// Room for payload of a SYN if segments may have `ours` bytes from the header on, to a server that announced
-/// `mss`. RFC 7413 section 4.2.1 requires room for all possible options.
+/// Room for payload in a SYN to a server that announced `mss`, if our segments may have `ours` bytes including the
+/// header. RFC 7413 section 4.2.1 requires room for all possible options.
 pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
     ours.saturating_sub(TCP_HEADER_LEN).min(mss.into()).saturating_sub(MAX_OPTIONS)
 }
@@ -74,21 +74,21 @@ pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
 /// Answer to a SYN with Fast Open.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Answer {
-    /// Payload bytes of the server's segments, by its MSS option.
+    /// Payload bytes of the server's segments, from its MSS option.
     pub(crate) mss: u16,
     /// Cookie in the answer, if one was requested or sent.
     pub(crate) cookie: Option<FastOpenOption>,
-    /// Option of the SYN.
+    /// Fast Open option of our SYN.
     pub(crate) asked: Option<FastOpenOption>,
-    /// The SYN was repeated without option and data.
+    /// The SYN was repeated without the option and without data.
     pub(crate) repeated: bool,
-    /// True if the server supports Multipath TCP, if it was offered.
+    /// True if the server supports Multipath TCP; `None` if it was not offered.
     pub(crate) multipath: Option<bool>,
-    /// The SYN's data is acknowledged, if there was any.
+    /// True if the SYN's data was acknowledged; `None` if it had none.
     pub(crate) took: Option<bool>,
 }
 
-/// Cookies, and paths on which Fast Open does not pass.
+/// Cookies of servers, and paths on which Fast Open does not pass.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpenMemory {
     /// The most recently used one is at the end.
@@ -96,7 +96,7 @@ pub(crate) struct FastOpenMemory {
 }
 
 impl FastOpenMemory {
-    /// Fast Open in a SYN between these addresses, with these settings.
+    /// How to use Fast Open in a SYN between these addresses, with these settings.
     pub(crate) fn plan(&self, now: Instant, path: PathAddresses, settings: &FastOpen) -> Plan {
         let entry = self.entries.iter().find(|e| e.path == path);
         if entry.is_some_and(|entry| entry.spared_until > now) {
@@ -159,7 +159,7 @@ impl FastOpenMemory {
         self.entries.push_back(entry);
     }
 
-    /// Forgets a local address that came (back): it may belong to another network.
+    /// Drops the entries of a local address that appeared, because it may now belong to another network.
     pub(crate) fn forget_address(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.path.local != local);
     }
@@ -248,8 +248,8 @@ mod tests {
         );
     }
 
-    /// With this setting a client sends data only to servers that were offered Multipath TCP and did not accept
-    /// it. It does not send data again to a server that did, at any port.
+    /// With this setting a client sends data only to servers that were offered Multipath TCP and did not accept it.
+    /// It does not send data again to a server that accepted it, at any port.
     #[test]
     fn fast_open_can_be_limited_to_servers_without_mptcp() {
         let spares = FastOpen { with_multipath: false, ..WITH_COOKIE };

@@ -1,4 +1,4 @@
-//! Flow table of an endpoint: addresses, ids and tokens in use, and the remains of flows that ended.
+//! Flow table of an endpoint: addresses, ids and tokens in use, and the remaining state of flows that ended.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -91,12 +91,12 @@ impl FlowTable {
         }
     }
 
-    /// Initial numbers of flows.
+    /// Generator of initial sequence numbers and timestamp offsets.
     pub(crate) const fn initial(&self) -> &InitialNumbers {
         &self.initial
     }
 
-    /// Initial sequence number of a subflow that opens now.
+    /// Initial sequence number of a subflow that opens on this path now.
     pub(crate) fn isn(&self, now: Instant, path: FourTuple) -> SeqNum {
         self.initial.isn(now, path)
     }
@@ -126,7 +126,7 @@ impl FlowTable {
                 let mut random = (0..PORT_TRIES).map(|_| FIRST_PORT + rng.below(PORTS) as u16);
                 random.find(|port| is_free(*port))
             }
-            // All of them, from a random one on: RFC 6056 section 3.3.1.
+            // Tries all of them, starting at a random one (RFC 6056 section 3.3.1).
             Some(ports) => {
                 let start = rng.below(ports.len().max(1) as u64) as usize;
                 let (before, after) = ports.split_at(start.min(ports.len()));

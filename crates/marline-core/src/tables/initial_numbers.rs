@@ -1,10 +1,10 @@
 //! Initial sequence numbers and timestamp offsets of a subflow, from the clock and a keyed hash of its addresses
 //! (RFC 6528, RFC 7323 section 7.1).
 //!
-//! Two successive connections between the same two addresses must be distinguishable: the second one's sequence
-//! numbers and timestamps are beyond the first one's, so that a peer that still remembers the first (TIME-WAIT)
-//! can detect that this SYN is new, and accepts it (RFC 9293 section 3.10.7.4, RFC 6191). For other addresses the
-//! numbers are different, and cannot be predicted without the secret.
+//! Two successive connections between two addresses must be distinguishable: the sequence numbers and timestamps of
+//! the second are beyond those of the first, so that a peer that still remembers the first (TIME-WAIT) recognizes the
+//! new SYN and accepts it (RFC 9293 section 3.10.7.4, RFC 6191). For other addresses, the numbers are different and
+//! cannot be predicted without the secret.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -49,7 +49,7 @@ impl InitialNumbers {
         self.hash(path).1
     }
 
-    /// Hash for a SYN cookie over these values.
+    /// Hash of these values for a SYN cookie.
     pub(crate) fn cookie(&self, about: &[&[u8]]) -> [u8; 32] {
         let key = keyed_hash(&self.secret, &[b"SYN cookie"]);
         let mut half = [0; 16];

@@ -1,34 +1,34 @@
 //! Memory of networks that block Multipath TCP.
 //!
 //! A middlebox that drops SYNs with MP_CAPABLE costs every connection the time until its SYNs are sent without the
-//! option (seven seconds with the usual timers), while plain TCP would have been established at once. RFC 8684
+//! option (seven seconds with the usual timers), while plain TCP would have been established immediately. RFC 8684
 //! section 3.1 leaves the number of attempts to the initiator. Kernels remember such a network and try the option
-//! again after a while (Linux: an hour). Marline does the same, per pair of addresses: the local one identifies
-//! the network, the remote one the other end.
+//! again after a while (Linux: an hour). So does Marline, per pair of addresses: the local one identifies the
+//! network, the remote one the peer.
 //!
-//! A second such memory records networks that answer SYNs with the option without it. That costs nothing with one
-//! path; with several, the first connection waits for the answer on another path.
+//! A second such memory records networks where SYNs with the option are answered without it. This costs nothing with
+//! one path; with several, the first connection waits for the answer on another path.
 //!
-//! The time doubles with each repetition, up to a day. An answer with the option ends it, and so does a local
+//! The time doubles with each repetition, up to a day. An answer with the option removes the entry, as does a local
 //! address that comes back, because it may belong to another network. The table is bounded; the entry that expires
 //! first is evicted.
 //!
 //! To a connection that begins during an outage, the outage looks like such a middlebox: SYNs with the option stay
 //! unanswered, and the first one without it is sent when the path is up again. So pairs of addresses on which
-//! Multipath TCP worked are remembered as well. There the first such connection counts as an accident, the second
-//! in a row does not.
+//! Multipath TCP worked are also remembered. There the first such connection counts as an outage, but the second in a
+//! row does not.
 
 use core::net::IpAddr;
 
 use marline_time::{Duration, Instant};
 
-/// Time without the option after the first detection.
+/// How long the option is avoided after the first detection.
 const FIRST_PERIOD: Duration = Duration::from_secs(3_600);
-/// Limit on doublings of the time.
+/// Limit on doublings of the avoidance time.
 const MAX_TIME_DOUBLINGS: u32 = 4;
 /// Limit on remembered pairs of addresses of either kind.
 const MAX_ENTRIES: usize = 256;
-/// An expired entry keeps its count for this multiple of its time.
+/// An expired entry keeps its count for this multiple of its avoidance time.
 const GRACE: u32 = 2;
 
 /// A pair of addresses on which options do not pass.
@@ -45,7 +45,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct NetworkMemory {
     entries: Vec<Entry>,
-    /// Pairs, local first, on which the option passed and has not failed since. The newest is the last.
+    /// Pairs, local first, on which the option passed and has not failed since. The newest is at the end.
     passed: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -72,8 +72,8 @@ impl NetworkMemory {
         self.entries.push(Entry { local, remote, until: now + span(times), times });
     }
 
-    /// Records that SYNs with the option stayed unanswered between these addresses, and one without it did not.
-    /// The option does not pass, unless it did the last time: then the path may have been down for a while.
+    /// Records that SYNs with the option were not answered between these addresses, but one without it was. So the
+    /// option does not pass, unless it passed the last time: the path may then have been down for a while.
     pub(crate) fn on_unanswered(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         if self.is_known_to_pass(local, remote) {
             self.passed.retain(|pair| *pair != (local, remote));
@@ -103,7 +103,7 @@ impl NetworkMemory {
         self.passed.push((local, remote));
     }
 
-    /// Forgets a local address that came (back): it may belong to another network.
+    /// Drops the entries of a local address that appeared, because it may now belong to another network.
     pub(crate) fn forget_address(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
         self.passed.retain(|pair| pair.0 != local);

@@ -18,7 +18,7 @@ const MAX_TRAFFIC_EVENTS: usize = 16_384;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) counters: Counters,
-    /// Delays from writing to the DATA_ACK.
+    /// Delays from a write to its DATA_ACK.
     pub(crate) delays: DelayHistogram,
     events: VecDeque<Event>,
     replies: VecDeque<StatelessReply>,
@@ -26,13 +26,15 @@ pub(crate) struct Outbox {
     monitored: bool,
     /// Decision events are enabled.
     reports_decisions: bool,
-    /// Decisions among the events, and number of decisions dropped since the last of them.
+    /// Number of decisions among the events.
     decisions: usize,
+    /// Number of decisions dropped since the last of those.
     missed: u64,
     /// Connections whose traffic is reported.
     traffic_of: TrafficFilter,
-    /// Traffic events among the events, and number dropped since the last of them.
+    /// Number of traffic events among the events.
     traffic: usize,
+    /// Number of traffic events dropped since the last of those.
     traffic_missed: u64,
 }
 
@@ -76,7 +78,7 @@ impl Outbox {
         self.traffic_of = of;
     }
 
-    /// True if the traffic of this connection is reported.
+    /// True if the traffic of this connection must be reported.
     pub(crate) fn traces_traffic(&self, of: ConnectionId) -> bool {
         match self.traffic_of {
             TrafficFilter::None => false,

@@ -13,9 +13,9 @@ const MAX_TROUBLES: usize = 64;
 /// Reports of an endpoint's connections to the path health monitor, and its verdicts.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
-    /// There is a path health monitor.
+    /// True if there is a path health monitor.
     present: bool,
-    /// Timeouts since the last visit, by addresses: the worst one of each address pair.
+    /// Timeouts since the last visit, by addresses: the most serious one of each address pair.
     troubles: BTreeMap<PathAddresses, (FourTuple, PathTrouble)>,
     /// Degraded address pairs, by addresses.
     degraded: BTreeMap<PathAddresses, AddressPairFault>,

@@ -1,11 +1,11 @@
-//! Rate limits on replies that any sender can provoke (RFC 5961 section 7).
+//! Rate limits on replies that any sender can cause (RFC 5961 section 7).
 
 use marline_time::{Duration, Instant, Rng};
 
 /// Limit on replies of one kind per second.
 ///
-/// A shared budget that every sender can use up can also be observed: an attacker who provokes replies on a
-/// connection of his own learns how many others were sent, and from that whether his forged segments hit
+/// A shared budget that every sender can exhaust can also be observed: an attacker that causes replies on its own
+/// connection learns how many others were sent, and thereby whether its forged segments were accepted
 /// (CVE-2016-5696). Each second therefore grants a random number, at least half the limit.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {

@@ -6,13 +6,13 @@ use marline_wire::{SeqNum, TcpHeader, TcpOptions, TcpSegment};
 
 use crate::{Ecn, FourTuple, PacketMeta};
 
-/// A SYN that is not answered yet.
+/// A SYN that has not been answered.
 #[derive(Debug)]
 pub(crate) struct Request {
     header: TcpHeader,
     options: TcpOptions,
     meta: PacketMeta,
-    /// End of our sequence space of a previous connection between the same addresses.
+    /// End of our sequence space in a previous connection between these addresses.
     after: Option<SeqNum>,
 }
 
@@ -56,7 +56,7 @@ impl Requests {
         self.waiting.insert(request.meta.path, request);
     }
 
-    /// Replaces a waiting SYN between the same addresses with a newer one. Returns the new one if none waits.
+    /// Replaces a waiting SYN between these addresses with a newer one. Returns the new one if none waits.
     pub(crate) fn renew(&mut self, request: Request) -> Option<Request> {
         let Some(known) = self.waiting.get_mut(&request.meta.path) else { return Some(request) };
         let after = request.after.or(known.after);

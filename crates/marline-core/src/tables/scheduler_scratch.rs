@@ -1,6 +1,6 @@
 //! Buffers of a scheduler during a call.
 //!
-//! There is one instance for all connections of an endpoint, which lends it: an idle connection holds no such memory.
+//! An endpoint has one instance, which it lends to its connections, so that idle connections need no such memory.
 
 use marline_policy::{Reason, SubflowId, SubflowView};
 

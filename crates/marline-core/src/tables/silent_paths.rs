@@ -1,13 +1,13 @@
 //! Silent paths of an endpoint: pairs of addresses on which subflows wait for an answer, the schedule of their
 //! probes, and the connections to wake after an answer.
 //!
-//! *Problem.* A subflow without an answer retransmits after a timeout that doubles each time. When its path comes
-//! back after half a minute, it detects that half a minute later, and so does each connection separately.
+//! *Problem.* A subflow without an answer retransmits after a timeout that doubles each time. When its path works
+//! again after half a minute, it detects this only half a minute later, and so does each connection separately.
 //!
-//! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at
-//! a fixed pace, for all connections together: they take turns. The first answer wakes the others, a few at a
-//! time. If no connection has data to send or to receive, the pace is slow. The cost of probing is therefore
-//! bounded by the number of paths instead of connections; the number of probes per second is bounded as well.
+//! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at a
+//! fixed rate, for all connections together: they take turns. The first answer wakes the others, a few at a time. If
+//! no connection has data to send or to receive, the rate is low. The cost of probing therefore depends on the number
+//! of paths instead of connections, and the number of probes per second is also limited.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,12 +16,12 @@ use marline_time::{Duration, Instant};
 
 use crate::{ConnectionId, FourTuple, PathAddresses};
 
-/// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s,
-/// which leaves room for the probes of lanes, including those of another shard.
+/// Interval of a client's probes on a path in use. With empty segments of 81 bytes, both sides send 193 B/s, which
+/// leaves room for the probes of lanes, including those of another shard.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
-/// Interval of a server's probes: longer, because the client probes as well.
+/// Interval of a server's probes: longer, because the client also probes.
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
-/// Least such interval per shard of the server: every shard probes for its own connections.
+/// Minimum of that interval per shard of the server, because every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LONG_SILENCE_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,10 +30,11 @@ const LONG_SILENCE: Duration = Duration::from_secs(300);
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between any two probes of the endpoint: if a server's own network fails, all its clients are silent.
 const PROBE_GAP: Duration = Duration::from_millis(5);
-/// Connections that are woken at once, and the time until the next ones are.
+/// Number of connections woken together.
 const WAKE_BATCH: u32 = 16;
+/// Time from one batch of woken connections to the next.
 const WAKE_GAP: Duration = Duration::from_millis(5);
-/// Limit on silent paths. Connections on others use their retransmission timers.
+/// Limit on silent paths. Connections on further paths use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
 
 /// Lowest value in the order of pairs.
@@ -45,9 +46,9 @@ const FIRST_PATH: PathAddresses = PathAddresses {
 /// A due action.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DueAction {
-    /// One of the connections that wait for this path has to probe it.
+    /// One of the connections that wait for this path must probe it.
     Probe(PathAddresses),
-    /// The path answers: this connection has to retry its pending transmissions there.
+    /// The path answered, so this connection must retry its pending transmissions there.
     Wake(PathAddresses, ConnectionId),
 }
 
@@ -64,20 +65,20 @@ pub(crate) struct Prober {
 #[derive(Debug)]
 struct SilentPath {
     since: Instant,
-    /// Connections that wait for it.
+    /// Connections that wait for the path.
     members: BTreeSet<ConnectionId>,
     /// Member that probed last.
     last_prober: Option<ConnectionId>,
     probed_at: Instant,
     probe_at: Instant,
-    /// No member was in use at the last check.
+    /// True if no member was in use at the last check.
     is_idle: bool,
 }
 
 /// Silent paths of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct SilentPaths {
-    /// Number of shards whose connections may wait for the same path; 0 is 1.
+    /// Number of shards whose connections may wait for a path; 0 counts as 1.
     shards: u32,
     paths: BTreeMap<PathAddresses, SilentPath>,
     schedule: BTreeSet<(Instant, PathAddresses)>,
@@ -124,7 +125,7 @@ impl SilentPaths {
         true
     }
 
-    /// True if this path is probed at the pace of a path in use.
+    /// True if this path is probed as often as a path in use.
     pub(crate) fn is_probed(&self, addresses: PathAddresses) -> bool {
         self.paths.get(&addresses).is_some_and(|known| !known.is_idle)
     }
@@ -206,7 +207,8 @@ impl SilentPaths {
         }
     }
 
-    /// Records a probe. `None`: no probe was sent, because no waiting connection is in use and it is too early.
+    /// Records a probe. `None` means that no probe was sent, because no waiting connection is in use and it is too
+    /// early.
     pub(crate) fn on_probed(&mut self, now: Instant, path: PathAddresses, prober: Option<Prober>) {
         let Some(known) = self.paths.get_mut(&path) else { return };
         if known.members.is_empty() {
@@ -281,7 +283,7 @@ mod tests {
         Some(Prober { connection: ConnectionId(id), is_client: true, in_use })
     }
 
-    /// Lets the first member probe whenever a probe is due, and counts.
+    /// Lets the first member probe whenever a probe is due, until `until`. Returns the connections that probed.
     fn probes(silent: &mut SilentPaths, until: Instant, in_use: bool) -> Vec<ConnectionId> {
         let mut probers = Vec::new();
         while let Some(now) = silent.next_timeout().filter(|at| *at <= until) {

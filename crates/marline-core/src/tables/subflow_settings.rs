@@ -1,4 +1,5 @@
-//! Settings of subflows, shared by all subflows with equal settings: those of an endpoint's connections rarely differ.
+//! Cache of subflow settings. Subflows with equal settings share them, because those of an endpoint's connections
+//! rarely differ.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ impl SubflowSettings {
         settings
     }
 
-    /// Drops settings that no connection uses any more.
+    /// Drops settings that no connection uses anymore.
     pub(crate) fn forget_unused(&mut self) {
         self.cached.retain(|made| Arc::strong_count(&made.settings) > 1);
     }

@@ -1,9 +1,9 @@
-//! Remains of subflows that ended: enough state to answer late segments (RFC 9293 section 3.6.1).
+//! Remaining state of subflows that ended: enough to answer late segments (RFC 9293 section 3.6.1).
 //!
-//! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN. One that was reset repeats the RST,
-//! since after a lost RST the peer would continue to send. If the local address is gone, the RST waits for its
-//! return: a peer with nothing to send would otherwise keep the subflow forever. Entries are small and expire, and
-//! the oldest is evicted when the table is full.
+//! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN. A subflow that was reset repeats the
+//! RST, because the peer would continue to send after a lost RST. If the local address is gone, the RST is sent when
+//! it returns; a peer with nothing to send would otherwise keep the subflow forever. Entries are small and expire,
+//! and the oldest is evicted when the table is full.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -41,23 +41,23 @@ pub(crate) struct EndedSubflow {
     pub(crate) peer_isn: SeqNum,
     /// Header of the answer.
     pub(crate) header: TcpHeader,
-    /// Timestamps of the answer: without them the peer's PAWS would drop it (RFC 7323 section 5.2).
+    /// Timestamps of the answer, without which the peer's PAWS would drop it (RFC 7323 section 5.2).
     pub(crate) timestamps: Option<Timestamps>,
     /// Last DATA_ACK.
     pub(crate) dss: Option<Dss>,
     /// The RST ended the whole connection.
     pub(crate) fastclose: Option<MpFastclose>,
-    /// The RST could not be sent, because its address was gone. It is sent when the address is back.
+    /// The RST could not be sent because its local address was gone. It is sent when the address is back.
     pub(crate) unsent: bool,
     pub(crate) until: Instant,
 }
 
 impl EndedSubflow {
-    /// True if this SYN opens a new connection between the same addresses, instead of being a late segment.
+    /// True if this SYN opens a new connection between these addresses and is not a late segment.
     ///
-    /// In TIME-WAIT it must be newer than the end of the old one: by its timestamp, or else its sequence number
-    /// (RFC 6191 section 2, RFC 9293 section 3.10.7.4). After a reset no old segment can be confused with it,
-    /// except a repetition of the refused SYN itself.
+    /// In TIME-WAIT, its timestamp, or else its sequence number, must be newer than the end of the old connection
+    /// (RFC 6191 section 2, RFC 9293 section 3.10.7.4). After a reset, the only old segment that can be confused with
+    /// it is a repetition of the refused SYN.
     pub(crate) fn may_be_replaced_by(&self, syn: &TcpSegment<'_>) -> bool {
         if self.answer == Answer::Rst {
             return syn.header.seq != self.peer_isn;
@@ -71,7 +71,7 @@ impl EndedSubflow {
         }
     }
 
-    /// Answer to a late segment.
+    /// Builds the answer to a late segment.
     pub(crate) fn final_segment(&self) -> StatelessReply {
         let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
@@ -81,9 +81,9 @@ impl EndedSubflow {
         StatelessReply { header: self.header, options, key: self.key }
     }
 
-    /// Answer to a late segment with an ACK, which contains the number that its sender expects next. A RST counts
-    /// only with exactly that number (RFC 5961 section 3.2), which is not ours if data was still in flight when we
-    /// reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
+    /// Builds the answer to a late segment with an ACK. A RST is accepted only with exactly the sequence number that
+    /// the peer expects (RFC 5961 section 3.2). If data was in flight at the reset, this is not our next number, so
+    /// it is taken from the ACK (RFC 9293 section 3.10.7.1).
     pub(crate) fn answer_to(&self, late: &TcpHeader) -> StatelessReply {
         let mut reply = self.final_segment();
         if self.answer == Answer::Rst && late.flags.contains(TcpFlags::ACK) {
@@ -99,7 +99,7 @@ impl EndedSubflow {
 #[derive(Debug)]
 pub(crate) struct TimeWait {
     entries: VecDeque<Option<EndedSubflow>>,
-    /// Number of the first entry in the ring, so that numbers stay valid while it moves.
+    /// Number of the first entry in the ring, so that numbers stay valid when entries expire.
     first: u32,
     limit: usize,
 }
@@ -156,8 +156,8 @@ impl TimeWait {
         }
     }
 
-    /// Expiry of the oldest entry. Entries are in order of insertion; one that expires before an older one waits
-    /// for it.
+    /// Expiry of the oldest entry. Entries are in order of insertion, so one that expires before an older one is kept
+    /// until that expires.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.entries.iter().flatten().next().map(|e| e.until)
     }
@@ -180,7 +180,7 @@ fn flow_gone(key: &FlowKey) -> Event {
     Event::FlowGone { local_flow: key.local_flow, path: key.path }
 }
 
-/// Time for which a reset subflow keeps answering.
+/// How long a reset subflow still answers late segments.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

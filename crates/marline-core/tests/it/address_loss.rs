@@ -19,7 +19,7 @@ fn pass(_: &mut Packet<'_>) -> MiddleboxAction {
     MiddleboxAction::Pass
 }
 
-/// The address of the first path is lost: nothing passes any more, in either direction.
+/// The address of the first path is lost: nothing passes anymore, in either direction.
 fn lose_first(hosts: &mut TwoHosts) {
     let now = hosts.pair.now();
     let gone = LocalAddress { up: false, ..local_address(1, "10.0.0.1") };
@@ -232,7 +232,7 @@ fn an_address_that_goes_under_a_plain_connection() {
     assert_eq!(hosts.ends[1].closed, None, "nothing reaches it, and it has nothing to send");
     first_comes_back(&mut hosts);
     hosts.run_ms(500);
-    assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset), "it hears of it now");
+    assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset), "now it is informed");
 }
 
 /// A plain connection that the application aborts while its address is away.
@@ -289,7 +289,7 @@ fn an_address_that_goes_during_its_join() {
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 3), &bytes(SIZE, 4));
 }
 
-/// A SYN to an address that the peer has withdrawn is not repeated.
+/// Tests that a SYN to an address that the peer has withdrawn is not repeated.
 #[test]
 fn a_remote_address_that_is_withdrawn_during_a_join_is_not_asked_again() {
     let mut server = config();

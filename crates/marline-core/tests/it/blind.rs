@@ -13,7 +13,7 @@ fn unharmed(script: &mut Script, id: ConnectionId) {
     let mut out = [0; 64];
     let read = script.run(|e, now| e.read(now, id, &mut out));
     assert_eq!(read, Err(ReadError::Blocked));
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.subflows.len(), 1);
     assert_eq!(info.subflows[0].state, SubflowState::Established);
 }
@@ -29,7 +29,7 @@ fn still_works(script: &mut Script, peer: &mut Peer, id: ConnectionId) {
     let sent = peer.receive_all(script);
     assert!(sent.iter().any(|s| s.seg.payload == b"too"), "{sent:#?}");
     peer.acknowledge(script);
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.bytes_acked, info.bytes_written);
 }
 
@@ -94,7 +94,7 @@ fn an_old_ack_is_harmless_and_moves_nothing() {
         peer.inject(&mut script, old.acking(SeqNum(peer.expected.0.wrapping_sub(back as u32))));
     }
     script.expect_nothing();
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!((info.bytes_acked, info.bytes_written), (12, 12));
     still_works(&mut script, &mut peer, id);
 }
@@ -195,7 +195,7 @@ fn icmp_is_believed_only_about_data_in_flight() {
     script.run(|e, now| e.write(now, id, b"some").expect("room"));
     script.advance(Duration::from_millis(1));
     let sent = peer.receive_all(&mut script);
-    let data = sent.iter().find(|s| s.seg.payload == b"some").expect("it goes out");
+    let data = sent.iter().find(|s| s.seg.payload == b"some").expect("the data is sent");
     let (path, seq) = (peer.path, data.seg.header.seq);
     let mut say =
         |path: &FourTuple, seq, error| script.run(|e, now| e.network_error(now, path, seq, error));

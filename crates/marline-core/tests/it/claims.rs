@@ -39,7 +39,7 @@ fn a_subflow_and_joins_to_its_connection_are_claimed_and_strangers_are_not() {
     let mut unknown = Peer::new(served_path(0), 7);
     unknown.their_key = 0x1234;
     let join = second.join_syn(&unknown, 1, 2);
-    assert!(!claims(&mut script, &second, join), "a token of nobody here");
+    assert!(!claims(&mut script, &second, join), "an unknown token");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn the_remains_of_a_subflow_are_claimed_until_a_newer_syn() {
     assert!(claims(&mut script, &peer, late.clone()), "it is answered again");
     let again = Seg::syn().at(peer.next.add(1_000_000));
     assert!(!claims(&mut script, &peer, again), "it opens another connection");
-    assert!(claims(&mut script, &peer, late.clone()), "nobody has it so far");
+    assert!(claims(&mut script, &peer, late.clone()), "no connection has it so far");
     script.advance(Duration::from_secs(300));
     assert!(!claims(&mut script, &peer, late), "nothing is left");
 }
@@ -110,7 +110,7 @@ fn subflow_remains_give_way_to_joins_of_any_endpoint() {
     let join = peer.join_syn(&unknown, 1, 2).at(SeqNum(77));
     assert!(!claims(&mut script, &peer, join), "another endpoint's");
     script.run(|endpoint, _| endpoint.release_address_pair(&path));
-    assert!(!claims(&mut script, &peer, late), "the ends are the other's");
+    assert!(!claims(&mut script, &peer, late), "the other endpoint owns the addresses");
     // A live connection stays.
     script.run(|endpoint, _| endpoint.release_address_pair(&first.path));
     assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));

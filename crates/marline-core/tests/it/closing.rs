@@ -73,7 +73,7 @@ fn the_last_fin_is_acknowledged_although_its_subflow_is_gone_by_then() {
     assert_eq!(gone, 2);
     for side in [Side::A, Side::B] {
         assert!(pair.endpoint(side).connections().is_empty());
-        assert_eq!(pair.endpoint(side).poll_timeout(), None, "{side:?} still waits for something");
+        assert_eq!(pair.endpoint(side).poll_timeout(), None, "{side:?} is not idle");
     }
 }
 

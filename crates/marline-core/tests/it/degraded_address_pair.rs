@@ -38,7 +38,7 @@ impl Setup {
         // Round trips of 20 ms until the window is wide.
         let grow = 300_000;
         let mut written = 0;
-        while script.endpoint.info(id).expect("it lives").bytes_acked < grow {
+        while script.endpoint.info(id).expect("the connection exists").bytes_acked < grow {
             let data = vec![1; (grow - written).min(60_000) as usize];
             written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0) as u64;
             script.advance(MS(20));
@@ -123,7 +123,7 @@ impl Setup {
     }
 
     fn health(&self, which: usize) -> Health {
-        let info = self.script.endpoint.info(self.id).expect("it lives");
+        let info = self.script.endpoint.info(self.id).expect("the connection exists");
         info.subflows[which].health
     }
 }
@@ -148,7 +148,7 @@ fn data_on_a_degraded_address_pair_moves_although_it_is_heard() {
     let before = setup.total();
     assert!(before < HELD, "the second path's window leaves some of it in the queue");
     setup.first_is_heard(0);
-    assert!(setup.health(0).is_degraded(), "heard, and yet");
+    assert!(setup.health(0).is_degraded(), "although a segment arrived");
     while setup.total() < HELD {
         assert!(setup.open_second() > 0, "stuck after {}", setup.total());
         setup.first_is_heard(0);
@@ -192,7 +192,7 @@ fn the_cost_of_timeouts_grows_linearly_with_connections() {
         ids.iter().map(|id| script.endpoint.info(*id).unwrap().subflows[0].rtos).sum();
     assert!(timeouts >= CONNECTIONS, "{timeouts} timeouts");
     let looked_at = script.endpoint.counters().connections_examined - before;
-    assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
+    assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} examinations, {timeouts} timeouts");
     let monitor = script.endpoint.path_health_monitor().unwrap();
     assert!(monitor.is_degraded([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }

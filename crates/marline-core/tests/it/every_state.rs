@@ -336,18 +336,18 @@ fn attack(name: &str, setup: Opening, segments: u64) {
         // No subflow stays half open (but a client's own joins are tried again and again).
         let endpoint = &script.endpoint;
         for known in endpoint.connections() {
-            let states = endpoint.info(known).expect("it lives").subflows;
+            let states = endpoint.info(known).expect("the connection exists").subflows;
             let half_open = states.iter().any(|s| s.state == SubflowState::SynReceived);
             assert!(!half_open, "{name}: {states:#?}");
         }
     }
-    println!("{name}: {segments} segments in {rounds} rounds, {peak} bytes held at the most");
+    println!("{name}: {segments} segments in {rounds} rounds, at most {peak} bytes held");
 }
 
 fn check(script: &mut Script, id: Option<ConnectionId>) -> u64 {
     let mut most = 0;
     for known in script.endpoint.connections() {
-        let info = script.endpoint.info(known).expect("it lives");
+        let info = script.endpoint.info(known).expect("the connection exists");
         assert!(info.buffered <= BOUND && info.subflows.len() <= 8, "{info:#?}");
         assert!(info.bytes_acked <= info.bytes_written);
         most = most.max(info.buffered);

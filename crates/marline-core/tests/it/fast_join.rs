@@ -145,7 +145,7 @@ fn data_with_the_syn_is_there_at_once_and_the_subflow_carries_from_the_third_ack
     script.advance(MS(5));
     let sent = script.take_sent();
     let on_second = sent.iter().filter(|s| s.path == second.path && !s.seg.payload.is_empty());
-    assert!(on_second.count() > 0, "the answer goes where the peer is: {sent:#?}");
+    assert!(on_second.count() > 0, "the answer is sent to the peer's subflow: {sent:#?}");
     assert_eq!(script.endpoint.counters().fast_join_syn_rx, 1);
 }
 
@@ -162,7 +162,10 @@ fn a_data_ack_with_the_syn_gets_missing_data_after_the_third_ack() {
     let mut second = claim.send(&mut script, &first, 50_000);
     take_answer(&mut script, &mut second, &claim, base + 5_000);
     assert_eq!(script.endpoint.info(id).map(|i| i.bytes_acked), Some(2_000));
-    assert!(script.take_sent().is_empty(), "nobody is sent data who did not show to be there");
+    assert!(
+        script.take_sent().is_empty(),
+        "no data is sent before the peer's address is validated"
+    );
     second.expected_dsn = base + 2_000;
     second.acknowledge(&mut script);
     let sent = script.take_sent();
@@ -201,7 +204,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
         let bare = second.join_syn(&first, 9, 3).at(second.iss).timestamps(1, 0);
         second.inject(&mut script, bare);
         let sent = script.expect(&Expect::any().flags(SYN_ACK));
-        assert_eq!(sent.seg.header.ack, second.iss.add(1), "the bare SYN alone");
+        assert_eq!(sent.seg.header.ack, second.iss.add(1), "only the bare SYN");
         let Some(MpJoin::SynAck { hmac, nonce, .. }) = sent.seg.options.mptcp.join() else {
             panic!("no MP_JOIN: {:#?}", sent.seg);
         };
@@ -216,7 +219,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
                 let third = Seg::ack().mptcp(MptcpOption::Join(MpJoin::Ack { hmac }));
                 second.send(&mut script, third);
                 let up = script.take_sent().iter().any(|s| s.path == second.path);
-                assert_eq!(up, spoil == 0, "a fourth ACK for the right HMAC alone");
+                assert_eq!(up, spoil == 0, "a fourth ACK only for the right HMAC");
             }
             // The SYN's data comes again at its place, and is read once.
             second.next_dsn = first.next_dsn;
@@ -224,7 +227,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
         }
         second.send_data(&mut script, b" over");
         assert_eq!(script.read_all(id), b"once over", "ordinary: {goes_on_ordinary}");
-        let info = script.endpoint.info(id).expect("the connection lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         assert_eq!(info.subflows.len(), 2);
     }
 }
@@ -252,7 +255,7 @@ fn an_invalid_fast_join_is_refused_without_harm() {
             },
         ),
         ("high bits of another round", claim(OUT, next ^ 1 << 40, b"evil")),
-        ("an ACK of what was never sent", claim(IN, first.expected_dsn + 1, b"")),
+        ("an ACK of data that was never sent", claim(IN, first.expected_dsn + 1, b"")),
     ];
     for (n, (name, claim)) in cases.into_iter().enumerate() {
         claim.send(&mut script, &first, 50_000 + n as u16);
@@ -304,7 +307,7 @@ fn data_beyond_the_window_is_ignored_and_the_subflow_taken() {
     let beyond = claim(OUT, first.next_dsn + 3_800, &[9; 1_000]);
     let mut second = beyond.send(&mut script, &first, 50_000);
     let answer = take_answer(&mut script, &mut second, &beyond, first.next_dsn);
-    assert_eq!(answer.seg.header.ack, second.iss.add(1), "the SYN alone");
+    assert_eq!(answer.seg.header.ack, second.iss.add(1), "only the SYN");
     assert_eq!(script.endpoint.counters().fast_join_data_ignored, 1);
     // The sequence space carries other data then: none of the SYN's data was kept.
     second.next = second.iss.add(1);

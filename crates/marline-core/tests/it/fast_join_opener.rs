@@ -119,7 +119,7 @@ fn payload(sent: &[SentSegment], path: FourTuple) -> Vec<u8> {
 }
 
 fn up(script: &Script, id: ConnectionId) -> usize {
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
 }
 
@@ -140,7 +140,7 @@ fn unacknowledged_data_goes_with_the_syn_and_after_the_answer() {
     second.send(&mut script, seg);
     let sent = script.take_sent();
     let rest = payload(&sent, second.path);
-    assert_eq!([asked.data.clone(), rest].concat(), data, "each byte once, in order, at once");
+    assert_eq!([asked.data.clone(), rest].concat(), data, "each byte once, in order, immediately");
     assert_eq!(up(&script, id), 2);
     assert_eq!(script.endpoint.info(id).map(|i| i.bytes_acked), Some(asked.data.len() as u64));
     let counters = script.endpoint.counters();
@@ -326,7 +326,7 @@ fn a_join_that_is_never_answered_gives_its_data_back() {
     script.take_sent();
     script.advance(Duration::from_secs(20));
     assert!(script.take_sent().iter().any(|s| s.path == first.path && !s.seg.payload.is_empty()));
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert!(info.subflows.iter().all(|s| s.path != second.path), "{:?}", info.subflows);
     // The first path works again: the stream continues there.
     first.expected_dsn += 3_000;

@@ -23,7 +23,7 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends may free after its counter is gone; it is not read any more.
+    // A thread that ends may free after its counter is gone; it is no longer read.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
@@ -212,8 +212,8 @@ fn assert_bounded(name: &str, with_ids: bool, flooded: Measured, bound: i64) {
     let quiet = quiet(with_ids);
     let (extra, left) = (flooded.peak - quiet.peak, flooded.left - quiet.left);
     println!(
-        "{FLOOD} {name}, flow ids {with_ids}: {} bytes transferred beside it (without: {}), \
-         {extra} bytes more at the most, {left} bytes more ten minutes later, {} segments out",
+        "{FLOOD} {name}, flow ids {with_ids}: {} bytes transferred during it (without: {}), at most {extra} \
+         bytes more, {left} bytes more ten minutes later, {} segments out",
         flooded.bytes, quiet.bytes, flooded.answers
     );
     assert!(extra < bound, "{extra} bytes");
@@ -259,7 +259,7 @@ fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
     for n in 0..1_000 {
         assert!(syn_from(9, 1_000 + n, 1_000 + u64::from(n)).len() <= 8);
     }
-    assert!(syn_from(3, 7_000, 2).contains(&slow), "the slow client's handshake goes on");
+    assert!(syn_from(3, 7_000, 2).contains(&slow), "the slow client's handshake continues");
     let path_of = |id| script.endpoint.info(id).map(|info| info.subflows[0].path);
     let newcomer = path(0, 3, 7_000);
     let admitted =
@@ -281,7 +281,7 @@ fn a_flood_of_syns_does_not_keep_others_out_afterwards() {
     let newcomer =
         setup.pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
     setup.run(Duration::from_millis(200));
-    let info = setup.pair.endpoint(Side::A).info(newcomer).expect("it lives");
+    let info = setup.pair.endpoint(Side::A).info(newcomer).expect("the connection exists");
     assert_eq!(info.subflows[0].state, marline_core::SubflowState::Established);
     assert_eq!(info.fallback, None);
 }
@@ -324,7 +324,7 @@ fn a_flood_of_joins_with_the_right_token() {
         let counters = setup.pair.endpoint(Side::B).counters();
         assert!(counters.mp_join_rejected > u64::from(FLOOD) - 1_000);
         let receiver = setup.receiver;
-        let info = setup.pair.endpoint(Side::B).info(receiver).expect("it lives");
+        let info = setup.pair.endpoint(Side::B).info(receiver).expect("the connection exists");
         assert_eq!((info.subflows.len(), info.gone.len()), (1, 0));
         assert_bounded("joins with the right token", with_ids, flooded, 1 << 20);
     }
@@ -418,7 +418,7 @@ fn beside_a_flood_others_connect_by_cookies_with_all_their_options() {
     for port in 0..50 {
         let mut peer = Peer::new(path(0, 2, 40_000 + port), 0x1111_2222_3333_4444);
         let id = serve(&mut script, &mut peer);
-        let info = script.endpoint.info(id).expect("it lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         assert!(info.fallback.is_none(), "Multipath TCP");
         // Window scale, SACK and segment size: more than an unscaled window is sent, in segments that the peer
         // accepts.
@@ -483,7 +483,7 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
         assert_eq!(reset, !taken, "{wrong} {wait_s}");
         // Plain TCP, with the requested segment size.
         if taken {
-            let id = *script.endpoint.connections().last().expect("it is there");
+            let id = *script.endpoint.connections().last().expect("the connection exists");
             assert_eq!(script.run(|e, now| e.write(now, id, &[7; 5_000])), Ok(5_000));
             let sent = script.take_sent();
             assert!(!sent.is_empty() && sent.iter().all(|s| s.seg.payload.len() <= 1_000));

@@ -67,7 +67,7 @@ fn a_subflow_a_scheduler_declares_dead_is_silent_until_heard() {
     while health(&mut hosts).is_usable() {
         hosts.run_ms(1);
         waited_ms += 1;
-        assert!(waited_ms < 1_000, "nobody was accused");
+        assert!(waited_ms < 1_000, "no subflow was suspected");
     }
     assert!(matches!(
         health(&mut hosts),

@@ -45,7 +45,7 @@ fn third_ack(first: &Peer, nonce: u32, theirs: u32) -> Seg {
 }
 
 fn subflows(script: &Script, id: ConnectionId) -> Vec<SubflowState> {
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     info.subflows.iter().map(|s| s.state).collect()
 }
 
@@ -186,7 +186,7 @@ fn pending_joins_are_bounded_and_their_places_come_free() {
     // The attempts end by themselves, and a real join finds room.
     script.advance(Duration::from_secs(300));
     assert_eq!(subflows(&script, id), [SubflowState::Established]);
-    assert_eq!(script.endpoint.info(id).expect("it lives").gone.len(), 0);
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").gone.len(), 0);
     let _ = script.take_sent();
     let mut second = Peer::new(path(2, 2, 40_000), 0);
     second.join(&mut script, &first, 2);

@@ -25,7 +25,7 @@ fn was_reset(sent: &[SentSegment]) -> bool {
     sent.iter().any(|s| reset().missing(&s.seg).is_none())
 }
 
-/// A mapping of the peer, relative to its next data.
+/// A mapping by the peer, relative to its next data.
 fn mapping(peer: &Peer, dsn: i64, ssn: i32, len: u16) -> Seg {
     let next = peer.next.offset_from(peer.iss);
     let dsn = peer.next_dsn.wrapping_add_signed(dsn);
@@ -38,7 +38,7 @@ fn only_this_subflow_ended(script: &mut Script, id: ConnectionId) {
     assert!(was_reset(&sent), "{sent:#?}");
     assert_eq!(script.read_all(id), b"");
     assert!(script.endpoint.info(id).is_some_and(|i| i.subflows.is_empty()));
-    // No path is left and none comes: the connection ends in a bounded time.
+    // No path is left, so the connection ends in a bounded time.
     script.advance(Duration::from_secs(61));
     let closed = script.take_events().into_iter().find_map(|event| match event {
         Event::Closed { reason, .. } => Some(reason),
@@ -113,7 +113,7 @@ fn the_same_mapping_again_or_a_part_of_it_is_fine() {
     assert_eq!(script.endpoint.counters().dss_not_matching, 0);
 }
 
-/// A partly mapped segment: a middlebox may have merged it. Unmapped bytes are not DATA_ACKed and come again.
+/// A partly mapped segment: a middlebox may have merged it. Unmapped bytes are not DATA_ACKed and are sent again.
 #[test]
 fn bytes_that_no_mapping_covers() {
     let (mut script, mut peer, id) = served(listening(), 2);
@@ -188,7 +188,7 @@ fn mappings_before_and_far_beyond_the_window() {
             was_reset(&script.take_sent())
         };
         assert_eq!(script.read_all(id), b"");
-        let info = script.endpoint.info(id).expect("it lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         assert!(info.buffered < BOUND, "{} bytes held", info.buffered);
         if had_reset {
             // Such a mapping is invalid: its bytes are unmapped, and the subflow ends.
@@ -209,15 +209,15 @@ fn acknowledgments_of_data_that_was_never_sent() {
     for ahead in [11, 1 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX - 10_000] {
         let absurd = Seg::ack().data_ack(before.wrapping_add(ahead));
         peer.inject(&mut script, peer.stamp(absurd));
-        let info = script.endpoint.info(id).expect("it lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         assert_eq!(info.bytes_acked, 0, "DATA_ACK {ahead} ahead");
     }
     assert_eq!(script.endpoint.counters().dss_not_matching, 6);
     peer.acknowledge(&mut script);
-    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
-    // An old one has no effect any more.
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 10);
+    // An old one no longer has any effect.
     peer.inject(&mut script, peer.stamp(Seg::ack().data_ack(before)));
-    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 10);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_data_fin_that_moves_and_data_behind_it() {
     }
     assert_eq!(script.endpoint.counters().dss_not_matching, 3);
     peer.send_data(&mut script, b"last and more");
-    assert_eq!(script.read_all(id), b"last", "nothing behind the end");
+    assert_eq!(script.read_all(id), b"last", "no data after the end");
     let mut out = [0; 8];
     assert_eq!(script.run(|e, now| e.read(now, id, &mut out)), Ok(0));
     // An end before data that is already here is rejected as well.
@@ -252,7 +252,7 @@ fn data_beyond_the_advertised_window_is_not_kept() {
         peer.send_data(&mut script, &chunk);
         let _ = script.take_sent();
     }
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     println!("28 MB sent against the window: {} bytes held", info.buffered);
     assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
     let read = script.read_all(id);
@@ -271,7 +271,7 @@ fn single_bytes_far_apart_do_not_multiply_memory() {
         peer.send(&mut script, seg);
         let _ = script.take_sent();
     }
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     println!("20000 bytes one by one, far apart: {} bytes held", info.buffered);
     assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
     assert_eq!(script.read_all(id), b"");
@@ -288,7 +288,7 @@ fn bytes_held_out_of_order_count_as_buffered_and_are_bounded() {
         peer.inject(&mut script, seg.at(seq));
         let _ = script.take_sent();
     }
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     println!("5.6 MB out of order on one subflow: {} bytes held", info.buffered);
     assert!(info.buffered > 100_000, "held bytes are counted: {}", info.buffered);
     assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
@@ -302,7 +302,7 @@ fn wide_open() -> EndpointConfig {
     config
 }
 
-/// However many subflows have a hole, at most one window of data waits behind all of them.
+/// At most one window of data waits behind the holes of all subflows together.
 #[test]
 fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
     let (mut script, first, id) = served(wide_open(), 11);
@@ -324,7 +324,7 @@ fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
         }
         assert!(!was_reset(&script.take_sent()));
     }
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     println!("5.6 MB behind a hole on each of four subflows: {} bytes held", info.buffered);
     assert!(info.buffered > 5 << 20 && info.buffered <= 7 << 20, "{} bytes held", info.buffered);
     // Dropped data comes again once the holes are filled.
@@ -349,7 +349,7 @@ fn an_idle_connection_holds_next_to_nothing() {
     assert_eq!(script.read_all(id).len(), 400_000);
     (peer.next, peer.next_dsn) = (next.add(400_000), dsn + 400_000);
     let mut written = 0;
-    while script.endpoint.info(id).expect("it lives").bytes_acked < 2_000_000 {
+    while script.endpoint.info(id).expect("the connection exists").bytes_acked < 2_000_000 {
         let data = vec![1; (2_000_000 - written).min(400_000)];
         written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0);
         script.advance(Duration::from_millis(20));
@@ -357,7 +357,7 @@ fn an_idle_connection_holds_next_to_nothing() {
         peer.acknowledge(&mut script);
     }
     let held = |script: &Script| {
-        let info = script.endpoint.info(id).expect("it lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         (info.buffered, info.bookkeeping)
     };
     let before = held(&script);
@@ -423,7 +423,7 @@ fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
         script.advance(Duration::from_millis(20));
         peer.receive_all(&mut script);
     }
-    let info = script.endpoint.info(id).expect("the connection lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.subflows.len(), 1);
 }
 
@@ -444,7 +444,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
         let mapping = |sent: &SentSegment| sent.seg.options.dss.and_then(|dss| dss.mapping);
         let run: Vec<_> = sent.iter().take(9).collect();
         assert!(run.len() == 9, "{} segments", sent.len());
-        let first = mapping(run[0]).expect("the first says its mapping");
+        let first = mapping(run[0]).expect("the first carries its mapping");
         let wanted = |number: usize| (joined || number.is_multiple_of(8)).then_some(first);
         for (number, segment) in run.iter().enumerate() {
             assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");

@@ -50,7 +50,7 @@ fn unread_data_is_dropped_unacknowledged_when_memory_is_short() {
     let _ = script.take_sent();
     send(&mut script, &mut peer, 100);
     let refused = script.endpoint.counters().segments_without_memory;
-    assert_eq!(refused, 100, "of what was promised while there was memory");
+    assert_eq!(refused, 100, "within the window advertised earlier");
     assert_eq!(account.used() / CHUNK, 3);
     // Each is answered by an ACK that acknowledges none of it: the path is alive.
     let sent = script.take_sent();

@@ -64,7 +64,7 @@ fn announcements_carry_a_right_hmac_and_fit_their_segment() {
         assert_eq!(add[0].hmac, Some(right));
         let carrier = sent.iter().find(|s| !announced(std::slice::from_ref(*s)).is_empty());
         let seg = &carrier.expect("just seen").seg;
-        assert!(seg.payload.is_empty(), "announcements go on ACKs of their own");
+        assert!(seg.payload.is_empty(), "announcements are sent on separate ACKs");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     assert!(on_second > 0);
     sent.iter().filter(|s| s.path == served_path(0)).for_each(|s| first.hear(s));
     first.send(&mut script, Seg::ack().mptcp(remove(9)));
-    assert!(script.take_sent().iter().all(|s| s.path != second.path), "an id that nobody knows");
+    assert!(script.take_sent().iter().all(|s| s.path != second.path), "an unknown id");
     first.send(&mut script, Seg::ack().data_ack(first.expected_dsn).mptcp(remove(2)));
     let sent = script.take_sent();
     let rst =
@@ -172,7 +172,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     assert_eq!(sent.iter().filter(rst).count(), 1, "RFC 8684 section 3.4.2: SHOULD send RST");
     let again: usize =
         sent.iter().filter(|s| s.path == first.path).map(|s| s.seg.payload.len()).sum();
-    assert_eq!(again, on_second, "its data goes on the other subflow at once");
+    assert_eq!(again, on_second, "its data is sent on the other subflow immediately");
     let id = script.endpoint.connections()[0];
     assert_eq!(script.endpoint.info(id).expect("a connection").subflows.len(), 1);
 }

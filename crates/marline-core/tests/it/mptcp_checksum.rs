@@ -304,7 +304,7 @@ fn mp_fail_without_an_answer_ends_the_subflow() {
     assert!(ended || server.received.len() == SIZE, "{:?} {:?}", client.closed, server.closed);
     // Either side may time out first: the sender of the data misses its DATA_ACK.
     let reset = hosts.trace.iter().any(|(_, s)| s.header.flags.contains(TcpFlags::RST));
-    assert!(reset, "the subflow goes");
+    assert!(reset, "the subflow ends");
 }
 
 fn checksummed(peer: &Peer, payload: &[u8], sum: impl FnOnce(u16) -> Option<u16>) -> Seg {

@@ -101,7 +101,7 @@ fn a_data_fin_goes_first_on_one_subflow_and_again_on_each() {
         }
         script.advance(Duration::from_millis(50));
     }
-    assert_eq!(rounds[0].len(), 1, "{rounds:?}: the first goes on the best");
+    assert_eq!(rounds[0].len(), 1, "{rounds:?}: the first is sent on the best");
     assert!(rounds.len() > 3, "{rounds:?}");
     for mut round in rounds.drain(1..) {
         round.sort_unstable();
@@ -252,7 +252,7 @@ fn an_unanswered_join_does_not_outlive_the_connection() {
     }
     hosts.run_ms(1_000);
     for side in [Side::A, Side::B] {
-        assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} waits for nobody");
+        assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} is idle");
     }
 }
 

@@ -113,10 +113,10 @@ fn a_coupled_controller_sees_its_siblings_as_they_are_when_a_timer_fires() {
         second.send(&mut script, Seg::ack().data_ack(start));
     }
     let seen = watchful.0.lock().expect("unpoisoned")[0].clone();
-    assert!(in_flight.iter().all(|bytes| *bytes > 0), "{in_flight:?}: both carry some");
+    assert!(in_flight.iter().all(|bytes| *bytes > 0), "{in_flight:?}: both carry data");
     let (me, group) = seen;
     assert_eq!((me, group.len()), (SubflowId(0), 2), "{group:?}");
-    assert!(group[0].1 > 0, "what it has lost is in flight yet: {group:?}");
+    assert!(group[0].1 > 0, "its lost data still counts as in flight: {group:?}");
     assert_eq!(group[1], (SubflowId(1), 0), "the second's peer has acknowledged all");
 }
 

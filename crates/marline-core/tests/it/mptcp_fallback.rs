@@ -115,7 +115,7 @@ fn syns_with_the_option_are_swallowed() {
     let swallow = move |p: &mut Packet<'_>| {
         let offered = is(p.seg, TcpFlags::SYN) && p.seg.options.has_mptcp();
         syns += u32::from(offered);
-        assert!(syns <= 3, "RFC 8684 section 3.1 asks for plain TCP after a few SYNs");
+        assert!(syns <= 3, "RFC 8684 section 3.1 requires plain TCP after a few SYNs");
         if offered { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
     let mut hosts = TwoHosts::new(config(), config(), swallow, 1);

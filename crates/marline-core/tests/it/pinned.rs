@@ -165,7 +165,7 @@ fn a_peer_that_withholds_the_acks_of_the_only_subflow_pins_one_send_buffer() {
         let _ = script.take_events();
         rounds(&mut script, &mut subflows, 1, &[true], false);
         let held = rounds(&mut script, &mut subflows, 30, &[true], false);
-        assert!(held.acked > SEND_BUFFER, "{held:?}: the connection goes on");
+        assert!(held.acked > SEND_BUFFER, "{held:?}: the connection continues");
         assert_bounded(&held);
     }
 }
@@ -207,7 +207,7 @@ fn a_subflow_that_keeps_too_much_is_reset_and_the_other_goes_on() {
         let (mut script, mut subflows) = two_subflows();
         let held = rounds(&mut script, &mut subflows, 400, &[true, false], drips);
         assert_bounded(&held);
-        assert!(held.acked > 20 * SEND_BUFFER, "{held:?}: the first subflow goes on");
+        assert!(held.acked > 20 * SEND_BUFFER, "{held:?}: the first subflow continues");
         let info = info(&script).expect("a connection");
         assert_eq!(info.subflows.len(), 1, "{:?}", info.subflows);
         // The kept data is released.
@@ -244,7 +244,7 @@ fn subflows_that_close_with_their_acks_withheld_pin_no_more_together() {
     let (mut script, first) = first_subflow();
     let mut subflows = vec![first];
     for n in 1..7 {
-        let [first, ..] = &mut subflows[..] else { panic!("the first is there") };
+        let [first, ..] = &mut subflows[..] else { panic!("the first subflow exists") };
         let joined = join(&mut script, first, n);
         subflows.push(joined);
         let honest: Vec<bool> = (0..=n).map(|number| number == 0 || number == n).collect();
@@ -260,7 +260,7 @@ fn subflows_that_close_with_their_acks_withheld_pin_no_more_together() {
     let honest: Vec<bool> = (0..7).map(|number| number == 0).collect();
     let held = rounds(&mut script, &mut subflows, 200, &honest, true);
     assert_bounded(&held);
-    assert!(held.acked > 10 * SEND_BUFFER, "{held:?}: the first subflow goes on");
+    assert!(held.acked > 10 * SEND_BUFFER, "{held:?}: the first subflow continues");
 }
 
 /// Each write is a segment, and every few rounds one more byte is acknowledged at the data level.

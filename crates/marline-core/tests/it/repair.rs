@@ -128,8 +128,8 @@ fn an_unagreed_repair_resets_its_subflow() {
     let seg = repair(&second, first.next_dsn, 10, 0, &[1; 10]);
     second.send(&mut script, seg);
     assert!(was_reset(&script.take_sent()));
-    let info = script.endpoint.info(id).expect("it lives");
-    assert_eq!(info.subflows.len(), 1, "the other subflow goes on");
+    let info = script.endpoint.info(id).expect("the connection exists");
+    assert_eq!(info.subflows.len(), 1, "the other subflow continues");
     assert_eq!(script.read_all(id), b"");
 }
 
@@ -151,7 +151,10 @@ fn a_repair_that_overtakes_the_answer_ends_nothing() {
             let mut messages = seg.options.mptcp.experimental();
             messages.any(|message| matches!(message, ExperimentalMessage::Hello(_)))
         };
-        assert!(peer.receive_all(&mut script).iter().any(|sent| hello(&sent.seg)), "it asks");
+        assert!(
+            peer.receive_all(&mut script).iter().any(|sent| hello(&sent.seg)),
+            "the client requests repairs"
+        );
         peer.send_data(&mut script, b"0123456789");
         let seg = repair(&peer, peer.next_dsn.wrapping_sub(10), 10, 0, b"0123456789");
         peer.send(&mut script, seg);
@@ -184,7 +187,7 @@ fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
             second.inject(&mut script, seg);
         }
         assert!(was_reset(&script.take_sent()), "data first: {data_first}");
-        assert_eq!(script.endpoint.info(id).expect("it lives").subflows.len(), 1);
+        assert_eq!(script.endpoint.info(id).expect("the connection exists").subflows.len(), 1);
     }
 }
 
@@ -215,7 +218,7 @@ fn repair_claims_never_change_received_data() {
             let sum = vec![rng.below(256) as u8; 1 + rng.below(1_300) as usize];
             let seg = repair(&second, from, span, row, &sum);
             second.send(&mut script, seg);
-            let held = script.endpoint.info(id).expect("it lives").buffered;
+            let held = script.endpoint.info(id).expect("the connection exists").buffered;
             assert!(held < 1 << 20, "{held} bytes held");
         }
         assert!(!was_reset(&script.take_sent()), "seed {seed}");

@@ -103,7 +103,7 @@ fn an_answer_stops_the_probes_until_new_data_arrives() {
         assert_eq!(since(last, &probes(&mut script, &peer)), [1_500]);
         peer.acknowledge(&mut script);
         script.advance(ms(60_000));
-        assert_eq!(probes(&mut script, &peer), [], "an idle line stays idle");
+        assert_eq!(probes(&mut script, &peer), [], "an idle path stays idle");
     }
     assert_eq!(silences(&mut script), []);
 }
@@ -146,7 +146,7 @@ fn our_own_shut_window_does_not_count_as_silence() {
     script.read_all(id);
     peer.receive_all(&mut script);
     script.advance(ms(4_000));
-    assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and nothing comes");
+    assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and no data arrives");
     assert_eq!(silences(&mut script).len(), 1);
 }
 
@@ -229,7 +229,7 @@ fn receiver_probes_become_less_frequent() {
     }
     let seconds: Vec<u64> = sent.iter().map(|at| (at + 500) / 1_000).collect();
     assert_eq!(seconds[..8], [2, 4, 8, 16, 32, 64, 128, 248]);
-    assert!((30..=40).contains(&seconds.len()), "{} questions in an hour", seconds.len());
+    assert!((30..=40).contains(&seconds.len()), "{} probes in an hour", seconds.len());
     // Data restarts them.
     let last = burst(&mut script, &mut peer);
     script.advance(ms(2_500));
@@ -283,7 +283,7 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
 #[test]
 fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
     for config in [with_probes(3_600), two_paths(with_probes(3_600))] {
-        let (after_ms, why) = forgotten(config).expect("nobody told the application");
+        let (after_ms, why) = forgotten(config).expect("the application was not notified");
         println!("{why} after {after_ms} ms");
         assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why}");
         assert!(after_ms <= 10_000, "after {after_ms} ms");
@@ -301,7 +301,7 @@ fn a_receiver_gives_a_silent_peer_up_in_its_time() {
         script.advance(ms(1_000));
         two_hosts::closed(&mut script).map(|why| (second, why))
     });
-    let (after_s, why) = ended.expect("it waits for ever");
+    let (after_s, why) = ended.expect("it waits forever");
     assert_eq!(why, CloseReason::TimedOut);
     assert!((60..=100).contains(&after_s), "after {after_s} s");
 }

@@ -221,11 +221,11 @@ fn two_segments_each_way_on_two_paths_with_any_fault() {
 
 /// Lists of choices that broke a rule in the past.
 const FIXED: [(&str, &str); 14] = [
-    // an unanswered DATA_FIN is sent again without end, also after the peer's came
+    // an unanswered DATA_FIN is repeated endlessly, even after the peer's arrived
     ("one path", "d0 d0 d0 d0 d0 d0 d0 p0"),
     // the server falls back alone after its client has lost a mapping
     ("one path", "d0 d0 d0 d0 p0 d0 d0 d0 l0"),
-    // an unanswered DATA_FIN is sent again without end, also after the peer's came
+    // an unanswered DATA_FIN is repeated endlessly, even after the peer's arrived
     ("at once", "d0 d0 d0 d0 d1 d1 p0"),
     // the server falls back alone after its client has lost a mapping
     ("at once", "d0 d0 d0 d0 p0 d1 d1 l1"),
@@ -328,7 +328,7 @@ fn limited(limit: Duration) -> impl FnMut(&Report) -> bool {
 
 /// `SCENE=name FAULTS=n LIMIT=worlds cargo test -p marline-core --test it -- small_worlds::explored --ignored`
 #[test]
-#[ignore = "as long as it is asked to"]
+#[ignore = "runs as long as its limit allows"]
 fn explored() {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let limit = text("LIMIT").parse().unwrap_or(u64::MAX);

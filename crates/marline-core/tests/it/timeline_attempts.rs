@@ -80,7 +80,7 @@ fn a_silent_first_path_is_joined_later() {
     assert_eq!(line.sent(), ["c: ack 1 join hmac"]);
     line.ack(2);
     let _ = line.sent();
-    let subflows = line.script.endpoint.info(line.id()).expect("it is there").subflows;
+    let subflows = line.script.endpoint.info(line.id()).expect("the connection exists").subflows;
     assert_eq!(subflows.len(), 2);
     line.data(2, b"here");
     assert_eq!(line.read(), b"here");
@@ -96,7 +96,7 @@ fn a_late_answer_is_reset_and_ends_nothing() {
         let late = || if with_option { with_key() } else { syn_ack() };
         for _ in 0..2 {
             line.send_at(0, 0, late());
-            assert_eq!(line.sent(), ["a: R 1"], "again, if it comes again");
+            assert_eq!(line.sent(), ["a: R 1"], "the repeated answer is reset again");
             line.wait(1_000);
             let _ = line.sent();
         }
@@ -343,8 +343,8 @@ fn two_answers_without_the_option_are_the_servers_word_and_the_first_one_counts(
     line.send(1, syn_ack());
     assert_eq!(line.sent(), ["a: ack 1"]);
     assert_eq!(line.fallback(), Some(FallbackReason::SynAckWithoutOption));
-    let rtt = line.script.endpoint.info(line.id()).expect("it is there").subflows[0].srtt;
-    assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(10), "it lay here for the rest");
+    let rtt = line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].srtt;
+    assert_eq!(rtt.map(|rtt| rtt.as_millis()), Some(10), "it was kept for the rest of the time");
     line.send_at(1, 0, syn_ack());
     assert_eq!(line.sent(), ["b: R 1"]);
     line.write(5);
@@ -365,7 +365,7 @@ fn an_answer_without_the_option_waits_no_longer_than_a_delay_and_that_once() {
     assert_eq!(line.sent(), ["c: S capable"]);
     line.wait(10);
     line.send(2, syn_ack());
-    assert_eq!(line.sent(), ["c: ack 1"], "nothing else was said there lately");
+    assert_eq!(line.sent(), ["c: ack 1"], "no other segment was sent there lately");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn keys_are_exchanged_one_after_the_other() {
     assert_eq!(answer, ["a: S ack capable key"]);
     let third = Seg::ack().mptcp(option(capable(line.keys_form())));
     line.send(0, third);
-    assert_eq!(line.sent(), ["a: ack 1 dack 1"], "the fourth lets the client join at once");
+    assert_eq!(line.sent(), ["a: ack 1 dack 1"], "the fourth ACK lets the client join immediately");
     line.id = line.script.take_incoming();
     assert_eq!(line.fallback(), None);
 }
@@ -56,7 +56,7 @@ fn the_first_data_stands_for_a_lost_third_ack() {
     line.id = line.script.take_incoming();
     assert_eq!(line.read(), b"hello");
     line.data(0, b", world");
-    assert_eq!(line.read(), b", world", "a DSS goes on where the keys' data ended");
+    assert_eq!(line.read(), b", world", "a DSS continues where the keys' data ended");
     assert_eq!(line.fallback(), None);
 }
 
@@ -108,7 +108,11 @@ fn the_client_says_the_keys_with_its_first_data_until_a_dss_comes() {
     line.wait_for_send(5_000).expect("it is repeated");
     assert_eq!(line.sent(), ["a: 1:6 P capable keys+5"], "the same again");
     line.write(5);
-    assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"], "only the first bytes go with keys");
+    assert_eq!(
+        line.sent(),
+        ["a: 6:11 P dack 1 dsn 6+5"],
+        "only the first bytes are sent with keys"
+    );
     line.ack(0);
     line.write(5);
     assert_eq!(line.sent(), ["a: 11:16 P dack 1 dsn 11+5"]);
@@ -212,7 +216,7 @@ fn a_third_ack_with_wrong_keys_falls_back_to_tcp() {
 fn a_repeated_syn_gets_the_same_key_unless_it_lacks_the_option() {
     let (mut line, _) = half_open(capable(SYN));
     line.send_at(0, 0, Seg { options: syn().options, ..Seg::syn() }.mptcp(option(capable(SYN))));
-    assert_eq!(line.sent(), ["a: S ack capable key"], "words would doubt another key");
+    assert_eq!(line.sent(), ["a: S ack capable key"], "the key does not change");
     line.send_at(0, 0, Seg { options: syn().options, ..Seg::syn() });
     assert_eq!(line.sent(), ["a: S ack"], "the client gave the option up");
     line.send(0, Seg::ack().payload(b"plain"));
@@ -235,13 +239,13 @@ fn after_three_unanswered_syns_the_option_is_left_out() {
     let mut line = Subflows::calling(multipath());
     let mut said = line.sent();
     for _ in 0..4 {
-        line.wait_for_send(60_000).expect("it goes on");
+        line.wait_for_send(60_000).expect("the attempt continues");
         said.extend(line.sent());
     }
     let (with, without) = ("a: S capable", "a: S");
     assert_eq!(said, [with, with, with, without, without]);
     line.send(0, syn_ack().mptcp(option(capable(SYN_ACK))));
-    assert_eq!(line.sent(), ["a: ack 1"], "a late key opens nothing");
+    assert_eq!(line.sent(), ["a: ack 1"], "a late key has no effect");
     assert_eq!(line.fallback(), Some(FallbackReason::SynRetries));
 }
 

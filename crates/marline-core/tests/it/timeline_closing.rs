@@ -49,14 +49,14 @@ fn we_close_first() {
     line.wait(61_000);
     assert!(!line.script.endpoint.in_time_wait());
     line.send_at(6, Seg::fin());
-    assert_eq!(line.sent(), ["R 2"], "nobody knows of it any more");
+    assert_eq!(line.sent(), ["R 2"], "the connection is unknown");
 }
 
 #[test]
 fn a_shutdown_before_the_syn_ack_still_allows_reading() {
     let mut line = Timeline::calling(plain());
     shutdown(&mut line);
-    assert_eq!(closed(&mut line), None, "nothing is over");
+    assert_eq!(closed(&mut line), None, "the connection has not ended");
     line.answer_syn(Seg::syn_ack().mss(MSS));
     assert_eq!(line.sent(), ["1 F"], "our half ends with the handshake");
     line.ack(2);
@@ -71,7 +71,7 @@ fn a_shutdown_before_the_syn_ack_still_allows_reading() {
     while line.wait_for_send(600_000).is_some() {
         assert_eq!(line.sent(), ["S"]);
     }
-    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut), "nobody answers");
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut), "there is no answer");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_peer_closes_first() {
     assert_eq!(closed(&mut line), None, "LAST-ACK");
     line.ack(1_502);
     assert_eq!(closed(&mut line), Some(CloseReason::Finished));
-    assert!(!line.script.endpoint.in_time_wait(), "who closes last does not wait");
+    assert!(!line.script.endpoint.in_time_wait(), "the side that closes last does not wait");
     line.send_at(1, Seg::fin());
     assert_eq!(line.sent(), ["R 1502"]);
 }
@@ -189,7 +189,7 @@ fn an_abort_resets_at_once_with_data_in_flight_or_unread() {
     assert_eq!(line.sent(), ["R 3001"]);
     assert_eq!(closed(&mut line), Some(CloseReason::Aborted));
     line.data(b"late");
-    assert_eq!(line.sent(), ["R 1"], "told again, where the peer acknowledges");
+    assert_eq!(line.sent(), ["R 1"], "reset again, at the number that the peer acknowledges");
 
     let mut line = served();
     line.data(b"unread");
@@ -372,5 +372,5 @@ fn a_listener_s_half_open_connection_is_reset_without_a_word_to_the_application(
     assert!(!line.script.take_events().iter().any(told));
     assert_eq!(line.script.endpoint.connections(), []);
     line.send_at(1, Seg::ack().flag(TcpFlags::ACK));
-    assert_eq!(line.sent().len(), 1, "an ACK of nothing draws a reset");
+    assert_eq!(line.sent().len(), 1, "an ACK of unsent data causes a reset");
 }

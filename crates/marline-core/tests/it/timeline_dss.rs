@@ -149,7 +149,8 @@ fn a_data_ack_of_either_width_frees_its_data() {
         let data_ack = if long { DataAck::Long(ack) } else { DataAck::Short(ack as u32) };
         seg.options.dss = Some(Dss { data_ack: Some(data_ack), mapping: None, data_fin: false });
         line.send(0, seg);
-        let acked = line.script.endpoint.info(line.id()).expect("it is there").bytes_acked;
+        let acked =
+            line.script.endpoint.info(line.id()).expect("the connection exists").bytes_acked;
         assert_eq!(acked, 5);
         assert_eq!(line.wait_for_send(5_000), None, "nothing is left to repeat");
     }
@@ -397,7 +398,7 @@ fn an_old_data_ack_and_one_of_unsent_data_change_nothing() {
     line.send(0, Seg::ack().data_ack(never));
     let old = line.endpoint_dsn(0).wrapping_sub(9);
     line.send(0, Seg::ack().data_ack(old));
-    let acked = line.script.endpoint.info(line.id()).expect("it is there").bytes_acked;
+    let acked = line.script.endpoint.info(line.id()).expect("the connection exists").bytes_acked;
     assert_eq!(acked, 0);
     assert_eq!(line.fallback(), None);
 }

@@ -32,7 +32,7 @@ fn we_finish_first() {
     line.shutdown();
     assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 1+1@0 dfin"]);
     line.ack(0);
-    assert_eq!(line.sent(), nothing(), "the subflow stays: the peer may still speak");
+    assert_eq!(line.sent(), nothing(), "the subflow stays, because the peer may still send");
     line.data(0, b"more");
     assert_eq!(line.sent(), ["a: ack 10 dack8 10"]);
     assert_eq!(line.read(), b"more");
@@ -40,13 +40,13 @@ fn we_finish_first() {
     assert_eq!(
         line.sent(),
         ["a: 1 F dack8 11"],
-        "both are done: the FIN carries the last DATA_ACK"
+        "both sides are done, and the FIN carries the last DATA_ACK"
     );
     assert_eq!(line.closed(), Some(CloseReason::Finished));
     fin(&mut line, 0);
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"]);
     line.send_at(0, 10, Seg::fin());
-    assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a FIN that comes again");
+    assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a repeated FIN");
 }
 
 /// The DATA_FIN leaves no room for SACK beside timestamps: out-of-order data is reported by a separate ACK.
@@ -73,7 +73,7 @@ fn a_data_fin_does_not_replace_an_ack_of_out_of_order_data() {
         let tells = |sent: &&SentSegment| !sent.seg.options.sack.is_empty();
         assert_eq!(sent.iter().filter(fin).count(), 1, "{sent:?}");
         assert_eq!(sent.iter().filter(tells).count(), 1, "{sent:?}");
-        assert_eq!(sent.len(), if timestamps { 2 } else { 1 }, "room for both without them");
+        assert_eq!(sent.len(), if timestamps { 2 } else { 1 }, "room for both without timestamps");
     }
 }
 
@@ -179,7 +179,7 @@ fn a_data_fin_ahead_of_its_data_waits() {
     let ack = line.peers[0].expected_dsn;
     let fin = line.dsn(6 + 3);
     line.send(0, Seg::ack().data_ack(ack).mapping(fin, 0, 1).data_fin());
-    assert_eq!(line.sent(), ["a: ack 6 dack8 6"], "not before the data is there");
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"], "not before the data has arrived");
     line.data(0, b"bye");
     line.advance_dsn(1);
     assert_eq!(line.sent(), ["a: ack 9 dack8 10"]);
@@ -200,7 +200,7 @@ fn our_data_fin_waits_for_the_last_data_and_is_repeated() {
     // All data, but not the DATA_FIN.
     let before = line.endpoint_dsn(20_001);
     line.send(0, Seg::ack().data_ack(before));
-    line.wait_for_send(5_000).expect("nobody acknowledged it");
+    line.wait_for_send(5_000).expect("it was not acknowledged");
     let again = line.sent();
     assert_eq!(again, ["a: ack 6 dack8 6 dsn 20001+1@0 dfin"]);
     line.ack(0);
@@ -256,7 +256,7 @@ fn an_abort_says_fastclose_with_the_peer_s_key_on_every_subflow() {
     assert!(matches!(late, Err(WriteError::Closed(_) | WriteError::Unknown)), "{late:?}");
     line.data(0, b"late");
     let sent = line.sent();
-    assert!(sent[0].starts_with("a: R "), "what still comes is told again: {sent:?}");
+    assert!(sent[0].starts_with("a: R "), "later segments are answered again: {sent:?}");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_release_with_unread_data_is_an_abort_otherwise_orderly() {
     let _ = line.sent();
     line.release();
     let sent = line.sent();
-    assert_eq!(sent, ["a: R 1 fastclose"], "the peer must learn that it was for nothing");
+    assert_eq!(sent, ["a: R 1 fastclose"], "the peer must learn that its data was not read");
 
     let mut line = served();
     line.release();
@@ -289,7 +289,7 @@ fn a_reset_of_the_only_subflow_leaves_the_connection_waiting() {
     let b = line.add_path();
     let syn = line.join_syn(3, false);
     line.send(b, syn);
-    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "a new subflow goes on");
+    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "a new subflow continues");
     let third = line.join_ack(b);
     line.send(b, third);
     let _ = line.sent();

@@ -178,7 +178,7 @@ fn a_mapping_that_says_otherwise_than_plain_tcp_ends_the_connection() {
     let mut line = plain();
     let dsn = line.dsn(6);
     line.send(0, Seg::ack().mapping(dsn, 6, 4).payload(b"same"));
-    assert_eq!((line.read(), line.closed()), (b"same".to_vec(), None), "it says what TCP says");
+    assert_eq!((line.read(), line.closed()), (b"same".to_vec(), None), "it agrees with plain TCP");
     let dsn = line.dsn(6);
     line.send(0, Seg::ack().mapping(dsn, 10, 4).payload(b"same"));
     assert_eq!(line.read(), b"");
@@ -230,16 +230,16 @@ fn a_damaged_mapping_on_the_only_subflow() {
     assert_eq!(sent.last().map(String::as_str), Some("a: ack 12 dack8 6 fail 6"), "{sent:?}");
     assert_eq!(line.read(), b"", "kept, not delivered");
     // MP_FAIL is sent on a pure ACK, so it is repeated.
-    line.wait_for_send(5_000).expect("no answer came");
+    line.wait_for_send(5_000).expect("the answer");
     assert_eq!(line.sent(), ["a: ack 12 dack8 6 fail 6"]);
     // The answer, and the infinite mapping.
     let answer = MpFail { dsn: line.endpoint_dsn(1) };
     line.option(0, MptcpOption::Fail(answer));
     assert_eq!(line.fallback(), Some(FallbackReason::ChecksumFailed));
-    assert_eq!(line.read(), b"eamage", "what a box made of it goes on as plain TCP does");
+    assert_eq!(line.read(), b"eamage", "the changed bytes continue the stream in plain TCP");
     let _ = line.sent();
     line.write(3);
-    assert_eq!(line.sent(), ["a: 1:4 P dsn8 1+inf sum 0"], "which has no checksum to speak of");
+    assert_eq!(line.sent(), ["a: 1:4 P dsn8 1+inf sum 0"], "plain TCP has no DSS checksum");
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn options_that_vanish_in_mid_stream_end_the_subflow() {
     line.send(0, Seg::ack().payload(b"bare"));
     let sent = line.sent();
     assert_eq!(sent.last().map(String::as_str), Some("a: R 4 reset 6"), "{sent:?}");
-    assert_eq!(line.closed(), None, "another subflow may go on");
+    assert_eq!(line.closed(), None, "another subflow may continue");
     assert_eq!(line.read(), b"hello");
 }
 
@@ -367,7 +367,7 @@ fn a_fin_with_the_awaited_infinite_mapping_ends_the_stream() {
     }
     line.send(0, fin);
     assert_eq!(line.fallback(), Some(FallbackReason::ChecksumFailed));
-    assert_eq!(line.read(), b"eamage", "delivered as it came");
+    assert_eq!(line.read(), b"eamage", "delivered unchanged");
     let id = line.id();
     let end = line.script.run(|e, now| e.read(now, id, &mut [0; 10]));
     assert_eq!(end, Ok(0), "and that was all");

@@ -190,7 +190,7 @@ fn a_peer_that_ignores_mp_fail_ends_the_connection() {
     let (mut fails, mut closed) = (0, None);
     while closed.is_none() {
         line.send(0, Seg::ack().data_ack(line.endpoint_dsn(6)));
-        line.wait_for_send(120_000).expect("it is told, or it is over");
+        line.wait_for_send(120_000).expect("MP_FAIL is repeated, or the connection ends");
         fails += line.sent().iter().filter(|words| words.contains("fail")).count();
         closed = line.closed();
     }

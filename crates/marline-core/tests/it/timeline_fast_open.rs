@@ -111,11 +111,7 @@ fn without_the_setting_nothing_of_it_is_seen() {
     answer(&mut script, &syn, 1, syn_ack().fast_open(cookie(7)));
     script.take_sent();
     let (_, syn) = open(&mut script, plain(), b"hello");
-    assert_eq!(
-        syn.seg.fast_open,
-        Some(FastOpenOption::REQUEST),
-        "nobody had asked for that cookie"
-    );
+    assert_eq!(syn.seg.fast_open, Some(FastOpenOption::REQUEST), "that cookie was not requested");
     let mut server = Script::new(with_known_mtu(endpoint_config(Some(off))), 7);
     server.inject(path(), Seg::syn().mss(MSS).fast_open(cookie(7)).payload(b"hello").at(ISS));
     let all = server.take_sent();
@@ -128,12 +124,14 @@ fn data_that_the_syn_ack_does_not_acknowledge_goes_again_at_once() {
     let (id, syn) = open(&mut script, plain(), &[b'x'; 500]);
     answer(&mut script, &syn, 1, syn_ack());
     assert_eq!(sent(&mut script, &syn), [(1, 500)]);
-    assert!(!script.endpoint.info(id).expect("it lives").subflows[0].tcp.took_syn_data);
+    assert!(
+        !script.endpoint.info(id).expect("the connection exists").subflows[0].tcp.took_syn_data
+    );
     // A part of it was accepted.
     let (id, syn) = open(&mut script, plain(), &[b'x'; 500]);
     answer(&mut script, &syn, 101, syn_ack());
     assert_eq!(sent(&mut script, &syn), [(101, 400)]);
-    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 100);
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 100);
     // More than was sent: not an answer to this SYN.
     let (_, syn) = open(&mut script, plain(), &[b'x'; 500]);
     answer(&mut script, &syn, 502, syn_ack());
@@ -238,10 +236,10 @@ fn a_server_has_the_data_with_the_syn_and_answers_before_the_third_ack() {
     // The third ACK shows that the answer was lost, and is answered with another one.
     let first = syn_ack.seg.header.seq.add(1);
     script.inject(path(), Seg::ack().at(ISS.add(9)).acking(first));
-    assert!(script.advance_to_send(Duration::from_secs(3)), "the answer goes again");
+    assert!(script.advance_to_send(Duration::from_secs(3)), "the answer is sent again");
     assert_eq!(script.take_sent()[0].seg.payload, b"answer");
     script.inject(path(), Seg::ack().at(ISS.add(9)).acking(first.add(6)));
-    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 6);
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 6);
 }
 
 #[test]
@@ -250,7 +248,7 @@ fn a_wrong_cookie_is_replaced_and_its_data_comes_again() {
     script.inject(path(), syn_with(cookie(9).with_form(true), b"hello"));
     let all = script.take_sent();
     assert_eq!(all[0].seg.header.ack, ISS.add(1));
-    assert_eq!(all[0].seg.fast_open, Some(given.with_form(true)), "in the form of the question");
+    assert_eq!(all[0].seg.fast_open, Some(given.with_form(true)), "in the form of the request");
     assert_eq!(script.take_incoming(), None);
     // A cookie of another client.
     let other = FourTuple { remote: SocketAddr::from(([10, 0, 0, 3], 40_000)), ..path() };
@@ -325,7 +323,7 @@ fn with_multipath_the_first_mapping_begins_behind_the_syns_data() {
         // The server has it, and acknowledges it with DSNs of its own.
         let seg = Seg::ack().at(ISS.add(1)).acking(first.seg.end());
         script.inject(syn.path, seg.data_ack(idsn.wrapping_add(6)));
-        assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 25);
+        assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, 25);
         script.run(|endpoint, now| endpoint.write(now, id, b"world")).expect("written");
         let next = script.take_sent().remove(0);
         let mapping = next.seg.dss().mapping.expect("a mapping");
@@ -385,7 +383,7 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
         }
         script.inject(path(), seg.at(ISS.add(26)).acking(first));
         assert_eq!(script.read_all(id), b"world");
-        let info = script.endpoint.info(id).expect("it lives");
+        let info = script.endpoint.info(id).expect("the connection exists");
         assert_eq!(info.fallback, None);
         script.advance(Duration::from_millis(50));
         let all = script.take_sent();
@@ -410,7 +408,7 @@ fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     script.inject(path(), seg.at(ISS.add(1)).acking(syn_ack.seg.header.seq.add(1)));
     let id = script.take_incoming().expect("a connection");
     assert_eq!(script.read_all(id), b"hello");
-    assert!(script.endpoint.info(id).expect("it lives").fallback.is_some());
+    assert!(script.endpoint.info(id).expect("the connection exists").fallback.is_some());
 }
 
 /// A cookie, a key and timestamps do not fit: the timestamps are left out.
@@ -477,7 +475,7 @@ proptest! {
                 id
             });
             exchange(&mut client, &mut server, &mut lose);
-            let accepted = server.take_incoming().expect("it came in");
+            let accepted = server.take_incoming().expect("the connection was accepted");
             prop_assert_eq!(&server.read_all(accepted), &question);
             server.run(|endpoint, now| endpoint.write(now, accepted, b"answer")).expect("written");
             client.run(|endpoint, now| endpoint.write(now, id, b"more")).expect("written");

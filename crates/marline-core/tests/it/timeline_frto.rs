@@ -31,7 +31,7 @@ fn timed_out(sack: bool, more: usize) -> Timeline {
 }
 
 fn undone(line: &Timeline) -> u64 {
-    let info = line.script.endpoint.info(line.id()).expect("it is there");
+    let info = line.script.endpoint.info(line.id()).expect("the connection exists");
     info.subflows.iter().map(|subflow| subflow.undone).sum()
 }
 
@@ -57,10 +57,10 @@ fn f_rto_sends_two_new_segments_and_judges_by_the_next_ack() {
         let mut all = line.sent();
         all.extend(rest(&mut line, 3_001));
         let start = |words: &String| words.split(':').next().and_then(|n| n.parse::<u32>().ok());
-        assert!(!all.is_empty(), "it goes on where it was");
+        assert!(!all.is_empty(), "sending continues where it was");
         assert!(
             all.iter().all(|words| start(words) >= Some(new + 2_000)),
-            "nothing again: {all:?}"
+            "nothing is repeated: {all:?}"
         );
     }
 }
@@ -76,11 +76,11 @@ fn other_losses_are_resent_at_the_pace_of_the_whole_flight() {
     assert_eq!(
         line.sent(),
         full_segments(3_001, 3),
-        "as many as the ACK says have left (RFC 9937)"
+        "as many as left the network according to the ACK (RFC 9937)"
     );
     line.wait(100);
     line.ack(4_001);
-    assert_eq!(line.sent(), full_segments(6_001, 2), "it goes on without further loss: one more");
+    assert_eq!(line.sent(), full_segments(6_001, 2), "no further loss: one more");
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn repeats_go_on_after_an_unanswered_f_rto_question() {
     let _ = line.wait_for_send(5_000).expect("the next timeout");
     assert_eq!(line.sent(), ["1:1001"]);
     line.ack(1_001);
-    assert_eq!(line.sent(), ["11001:12001", "12001:13001"], "every timeout is asked about");
-    let _ = line.wait_for_send(5_000).expect("no answer came: the timer fires");
+    assert_eq!(line.sent(), ["11001:12001", "12001:13001"], "F-RTO evaluates every timeout");
+    let _ = line.wait_for_send(5_000).expect("no answer arrived, so the timer fires");
     assert_eq!(line.sent(), ["1001:2001"]);
     assert_eq!(undone(&line), 0);
 }
@@ -243,5 +243,8 @@ fn a_healthy_subflow_is_not_kept_waiting_for_f_rto() {
         let at = words.strip_prefix("a: ").and_then(|words| words.split(':').next());
         at.and_then(|at| at.parse::<u32>().ok()).is_some_and(|at| at < 8_001)
     };
-    assert!(!sent.is_empty() && sent.iter().all(again), "repeats, nothing new: {sent:?}");
+    assert!(
+        !sent.is_empty() && sent.iter().all(again),
+        "only retransmissions, no new data: {sent:?}"
+    );
 }

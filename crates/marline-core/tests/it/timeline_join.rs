@@ -21,7 +21,7 @@ fn joining(backup: bool) -> Subflows {
     assert_eq!(
         line.sent(),
         [format!("b: S join 2{flag}")],
-        "the first DSS says that the keys arrived"
+        "the first DSS shows that the keys arrived"
     );
     line.wait(10);
     line
@@ -45,7 +45,7 @@ fn a_peer_joins() {
     line.wait(10);
     let third = line.join_ack(b);
     line.send(b, third);
-    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "the fourth, at once");
+    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "the fourth ACK, immediately");
     line.data(b, b"here");
     assert_eq!(line.sent(), ["b: ack 5 dack8 5"]);
     assert_eq!(line.read(), b"here");
@@ -81,7 +81,7 @@ fn a_third_ack_waits_two_round_trips_for_the_fourth_and_then_for_the_timer() {
         pauses.push(line.wait_for_send(60_000).expect("again"));
         assert_eq!(line.sent(), ["b: ack 1 join hmac"]);
     }
-    assert_eq!(pauses[..2], [120, 120], "nobody delays the fourth; the round trip takes 60 ms");
+    assert_eq!(pauses[..2], [120, 120], "the fourth is not delayed; the round trip takes 60 ms");
     assert!(pauses[2] >= 200 && pauses[3] == 2 * pauses[2], "{pauses:?}");
 }
 
@@ -92,7 +92,7 @@ fn data_of_the_answerer_is_as_good_as_the_fourth_ack() {
     line.send(1, answer);
     let _ = line.sent();
     line.data(1, b"soon");
-    assert_eq!(line.sent(), ["b: ack 5 dack8 5"], "no third ACK any more");
+    assert_eq!(line.sent(), ["b: ack 5 dack8 5"], "no further third ACK");
     assert_eq!(line.wait_for_send(5_000), None);
 }
 
@@ -106,7 +106,7 @@ fn backup_is_said_in_the_syn_and_each_side_speaks_for_itself() {
     let b = line.add_path();
     let syn = line.join_syn(3, true);
     line.send(b, syn);
-    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "its wish is not ours");
+    assert_eq!(line.sent(), ["b: S ack join 0 hmac"], "the peer's request does not set our flag");
     let third = line.join_ack(b);
     line.send(b, third);
     let _ = line.sent();
@@ -192,7 +192,7 @@ fn a_syn_ack_of_a_join_is_repeated_until_the_third_ack() {
     assert_eq!(line.sent(), ["b: ack 1 dack 1"]);
     let again = line.join_ack(b);
     line.send(b, again);
-    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "a third ACK that comes again lost its answer");
+    assert_eq!(line.sent(), ["b: ack 1 dack 1"], "a repeated third ACK lost its answer");
 }
 
 #[test]
@@ -241,5 +241,5 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
     let c = line.add_path();
     let syn = line.join_syn(4, false);
     line.send(c, syn);
-    assert_eq!(line.sent(), ["c: R 0 reset 1"], "then nobody knows it any more");
+    assert_eq!(line.sent(), ["c: R 0 reset 1"], "then the connection is unknown");
 }

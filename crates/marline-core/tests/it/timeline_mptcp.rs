@@ -30,7 +30,7 @@ fn a_peer_that_closes_its_half_early_does_not_close_ours() {
     let early = Seg::fin().data_ack(peer.expected_dsn);
     peer.send(&mut script, early);
     let sent = peer.receive_all(&mut script);
-    assert!(sent.iter().all(|sent| !is(sent, TcpFlags::FIN)), "our half is not done");
+    assert!(sent.iter().all(|sent| !is(sent, TcpFlags::FIN)), "our half is still open");
     script.run(|e, now| e.write(now, id, b"the answer")).expect("room");
     let sent = peer.receive_all(&mut script);
     assert_eq!(sent.last().map(|sent| sent.seg.payload.as_slice()), Some(&b"the answer"[..]));
@@ -40,7 +40,7 @@ fn a_peer_that_closes_its_half_early_does_not_close_ours() {
     assert!(sent.iter().any(|sent| sent.seg.dss().data_fin));
     peer.acknowledge(&mut script);
     let sent = peer.receive_all(&mut script);
-    assert!(sent.iter().any(|sent| is(sent, TcpFlags::FIN)), "both are done: {sent:?}");
+    assert!(sent.iter().any(|sent| is(sent, TcpFlags::FIN)), "both sides are done: {sent:?}");
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn an_announcement_proves_that_the_peer_has_both_keys() {
     let sent = script.take_sent();
     let joins = sent.iter().filter(|sent| is(sent, TcpFlags::SYN));
     let to: Vec<SocketAddr> = joins.map(|sent| sent.path.remote).collect();
-    assert_eq!(to, [SocketAddr::new(address, 443)], "joined at once");
+    assert_eq!(to, [SocketAddr::new(address, 443)], "joined immediately");
     let keys_again = |option: &MptcpOption| matches!(option, MptcpOption::Capable(_));
-    assert!(!options(&sent).iter().any(keys_again), "the keys need not be said again");
+    assert!(!options(&sent).iter().any(keys_again), "the keys need not be sent again");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn unanswered(config: ConnectionConfig) -> (Vec<u64>, u64) {
 fn a_refusal_ends_it_at_once() {
     let mut line = Timeline::calling(plain());
     line.send_at(0, Seg::rst());
-    assert_eq!(closed(&mut line), None, "no ACK: anybody could have sent it");
+    assert_eq!(closed(&mut line), None, "no ACK: any host could have sent it");
     let ours = 1;
     line.ack_sack(ours, &[]);
     assert_eq!(line.sent(), [""; 0]);
@@ -117,7 +117,7 @@ fn a_late_answer_to_a_call_that_was_given_up_draws_a_reset() {
     let id = line.id();
     line.script.run(|e, now| e.release(now, id));
     assert_eq!(line.sent(), [""; 0]);
-    assert_eq!(line.script.endpoint.connections(), [], "nothing was said, nothing is kept");
+    assert_eq!(line.script.endpoint.connections(), [], "no data was sent, so no state is kept");
     line.wait(100);
     let answer = Seg::syn_ack().mss(MSS);
     line.answer_syn(answer);

@@ -12,7 +12,7 @@ fn flight(sack: bool, bytes: usize) -> Timeline {
 }
 
 fn window(line: &Timeline) -> u64 {
-    line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+    line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].cwnd
 }
 
 #[test]
@@ -53,7 +53,11 @@ fn a_probe_that_repaired_the_tail_costs_a_reduction() {
     let _ = line.sent();
     line.wait(100);
     line.ack(4_001);
-    assert!(window(&line) < before, "no DSACK came: it was lost: {} of {before}", window(&line));
+    assert!(
+        window(&line) < before,
+        "no DSACK arrived, so it was lost: {} of {before}",
+        window(&line)
+    );
 }
 
 #[test]
@@ -83,9 +87,9 @@ fn reordering_that_was_seen_teaches_patience() {
     // The second overtakes the first, which was never repeated.
     line.ack_sack(1, &[(1_001, 2_001)]);
     line.ack(2_001);
-    let info = line.script.endpoint.info(line.id()).expect("it is there");
+    let info = line.script.endpoint.info(line.id()).expect("the connection exists");
     let tcp = info.subflows[0].tcp;
-    assert_eq!((tcp.reordering, tcp.reorderings), (2, 1), "the first came two segments late");
+    assert_eq!((tcp.reordering, tcp.reorderings), (2, 1), "the first arrived two segments late");
     line.ack(4_001);
     line.write(4_000);
     assert_eq!(line.sent().len(), 4);

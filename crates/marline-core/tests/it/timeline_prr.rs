@@ -22,7 +22,7 @@ fn at_each(line: &mut Timeline, acks: impl Iterator<Item = (u32, Vec<(u32, u32)>
 }
 
 fn window(line: &Timeline) -> u64 {
-    line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+    line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].cwnd
 }
 
 /// Fourteen are in flight when the first is detected as lost, as the window grows by SACKed data (9,800, 10,800,
@@ -96,7 +96,7 @@ fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well
     assert_eq!(
         acked(3_001),
         full_segments(10_001, 3),
-        "all is repeated, new data goes: seven are in flight"
+        "all lost data is repeated and new data is sent: seven are in flight"
     );
     assert_eq!(acked(4_001), full_segments(13_001, 1), "one for one");
     assert_eq!(acked(5_001), full_segments(14_001, 1));
@@ -117,7 +117,7 @@ fn no_more_than_came_in_goes_out_while_losses_are_uncovered() {
     line.wait(100);
     // The third repeat overtakes the first two, which are lost again.
     line.ack_sack(1, &[(2_001, 3_001), (7_001, 10_001)]);
-    assert_eq!(line.sent().len(), 1, "one came in");
+    assert_eq!(line.sent().len(), 1, "one arrived");
 }
 
 #[test]

@@ -27,7 +27,11 @@ fn ranges_changed_last_come_first() {
     let four = "ack 1 sack 7001:7101 sack 1001:1201 sack 5001:5101 sack 3001:3101";
     assert_eq!(piece(&mut line, 7_001), [four]);
     let newest = "ack 1 sack 9001:9101 sack 7001:7101 sack 1001:1201 sack 5001:5101";
-    assert_eq!(piece(&mut line, 9_001), [newest], "four fit: the one told most often is left out");
+    assert_eq!(
+        piece(&mut line, 9_001),
+        [newest],
+        "four fit, so the one reported most often is left out"
+    );
 }
 
 /// Data has no room for SACK, and its receiver does not take it for a duplicate ACK.
@@ -43,7 +47,7 @@ fn ready_data_does_not_replace_an_ack_of_out_of_order_data() {
         [full_segments(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat()
     );
     line.write(1_000);
-    assert_eq!(line.sent(), ["3001:4001 P"], "told once");
+    assert_eq!(line.sent(), ["3001:4001 P"], "reported once");
 }
 
 fn words(of: &[&str]) -> Vec<String> {
@@ -83,7 +87,11 @@ fn a_partial_duplicate_is_reported_as_far_as_it_overlaps() {
     assert_eq!(stretch(&mut line, 1_001, 1_000), [begins_with_it]);
     assert_eq!(stretch(&mut line, 501, 1_000), ["ack 1 sack 1001:1501 sack 501:2001"], "ends");
     assert_eq!(stretch(&mut line, 401, 2_000), ["ack 1 sack 501:2001 sack 401:2401"], "contains");
-    assert_eq!(stretch(&mut line, 2_401, 100), ["ack 1 sack 401:2501"], "touches, repeats nothing");
+    assert_eq!(
+        stretch(&mut line, 2_401, 100),
+        ["ack 1 sack 401:2501"],
+        "adjacent, without a duplicate"
+    );
 }
 
 #[test]
@@ -202,7 +210,11 @@ fn a_shut_window_is_probed_with_growing_pauses_and_opens() {
     let mut gaps = Vec::new();
     for _ in 0..5 {
         gaps.push(line.wait_for_send(60_000).expect("a probe"));
-        assert_eq!(line.sent(), ["ack 1"], "it has no bytes: its number asks for an answer");
+        assert_eq!(
+            line.sent(),
+            ["ack 1"],
+            "it has no payload, and its sequence number causes an answer"
+        );
         line.wait(20);
         line.ack_window(5_001, 0);
     }
@@ -228,7 +240,7 @@ fn a_sliver_of_window_is_used_only_after_a_while() {
     assert_eq!(line.sent(), full_segments(1, 5));
     line.wait(100);
     line.ack_window(5_001, 200);
-    assert_eq!(line.sent(), [""; 0], "nothing is in flight, and yet");
+    assert_eq!(line.sent(), [""; 0], "although nothing is in flight");
     let wait = line.wait_for_send(5_000).expect("a sliver after all");
     assert!((200..=1_000).contains(&wait), "{wait} ms: the timeout, at most a second");
     assert_eq!(line.sent(), ["5001:5201 P"]);
@@ -239,7 +251,7 @@ fn a_sliver_of_window_is_used_only_after_a_while() {
     line.ack_window(5_401, 200);
     line.wait(50);
     line.ack_window(5_401, 1_200);
-    assert_eq!(line.sent(), ["5401:6401"], "a whole segment waits for nothing");
+    assert_eq!(line.sent(), ["5401:6401"], "a full segment does not wait");
     line.wait(500);
     let _ = line.sent();
     line.ack_window(6_401, 200);

@@ -164,7 +164,7 @@ fn a_window_of_which_less_than_half_was_used_does_not_grow() {
     for (segments, grows) in [(4, 0), (5, 2_000)] {
         let mut line = Timeline::served(plain(), true, 100);
         let cwnd = |line: &Timeline| {
-            line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+            line.script.endpoint.info(line.id()).expect("the connection exists").subflows[0].cwnd
         };
         let before = cwnd(&line);
         assert_eq!(before, 9_800, "ten segments that leave room for a DSS");

@@ -142,7 +142,7 @@ fn a_removed_address_loses_its_subflows_and_unknown_ids_nothing() {
     let mut line = two();
     let remove = |ids: &[u8]| MptcpOption::RemoveAddr(RemoveAddr::new(ids).expect("ids"));
     line.option(0, remove(&[9, 200]));
-    assert_eq!(line.sent(), nothing(), "nobody is there");
+    assert_eq!(line.sent(), nothing(), "no subflow has this address");
     line.option(0, remove(&[9, 3]));
     assert_eq!(line.sent(), ["b: R 1 reset 0"]);
     line.data(0, b"alive");
@@ -247,7 +247,7 @@ fn mp_fail_beside_another_subflow_ends_the_one_it_came_on() {
     let sent = line.sent();
     let [gone, left] = [["a: R 101", "b: 1:101"], ["b: R 101", "a: 1:101"]][on];
     assert!(sent.iter().any(|w| w.starts_with(gone) && w.ends_with("reset 6")), "{sent:?}");
-    assert!(sent.iter().any(|w| w.starts_with(left)), "the data goes by the other: {sent:?}");
+    assert!(sent.iter().any(|w| w.starts_with(left)), "the data is sent on the other: {sent:?}");
     assert_eq!(line.fallback(), None);
 }
 
@@ -266,7 +266,7 @@ fn a_reset_with_mp_fail_says_from_where_the_data_goes_again() {
     let why = MptcpOption::TcpRst(MpTcpRst { transient: false, reason: 6 });
     let fail = MptcpOption::Fail(MpFail { dsn: failed });
     line.send(1, Seg::rst().flag(TcpFlags::ACK).mptcp(fail).mptcp(why));
-    assert_eq!(line.sent(), ["a: 1:301 P dack8 6 dsn 301+300"], "at once, and no more than that");
+    assert_eq!(line.sent(), ["a: 1:301 P dack8 6 dsn 301+300"], "immediately, and no other data");
 }
 
 #[test]

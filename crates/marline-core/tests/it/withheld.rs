@@ -70,16 +70,16 @@ fn a_syn_waits_for_the_applications_word_however_often_it_comes() {
         script.advance(Duration::from_secs(20));
         script.expect_nothing();
     }
-    assert_eq!(requests(&mut script), [from(40_000)], "told once");
+    assert_eq!(requests(&mut script), [from(40_000)], "reported once");
     assert_eq!((script.endpoint.requests(), script.endpoint.connections().len()), (1, 0));
-    let id = admit(&mut script, from(40_000)).expect("it still asks");
+    let id = admit(&mut script, from(40_000)).expect("the request is still pending");
     let irs = complete(&mut script, from(40_000));
     assert_eq!(script.take_incoming(), Some(id));
     let data = Seg::ack().flag(TcpFlags::PSH).at(ISS.add(1)).payload(b"hello");
     script.inject(from(40_000), data.acking(irs.add(1)));
     assert_eq!(script.read_all(id), b"hello");
     assert_eq!(script.endpoint.requests(), 0);
-    assert_eq!(admit(&mut script, from(40_000)), None, "nobody asks any more");
+    assert_eq!(admit(&mut script, from(40_000)), None, "no request is left");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_latest_syn_is_the_one_that_is_answered() {
     // The program gave up, and another one got its port.
     let later = SeqNum(77_000);
     script.inject(from(40_000), Seg::syn().at(later).mss(500));
-    admit(&mut script, from(40_000)).expect("it asks");
+    admit(&mut script, from(40_000)).expect("a request");
     let sent = script.next_sent().expect("a SYN/ACK");
     assert_eq!(sent.seg.header.ack, later.add(1));
     assert_eq!(sent.seg.options.window_scale, None, "the second one offered none");
@@ -100,10 +100,10 @@ fn the_wait_is_in_no_estimate_of_the_round_trip() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn());
     script.advance(Duration::from_secs(9));
-    let id = admit(&mut script, from(40_000)).expect("it asks");
+    let id = admit(&mut script, from(40_000)).expect("a request");
     script.advance(Duration::from_millis(30));
     complete(&mut script, from(40_000));
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.subflows[0].srtt, Some(Duration::from_millis(30)));
 }
 
@@ -116,7 +116,7 @@ fn a_refusal_acknowledges_the_syn_and_the_next_one_asks_again() {
     let header = &sent.seg.header;
     assert_eq!(header.flags, TcpFlags::RST.with(TcpFlags::ACK));
     assert_eq!((header.seq, header.ack), (SeqNum(0), ISS.add(1)));
-    assert!(!script.run(|endpoint, now| endpoint.refuse(now, &from(40_000))), "told already");
+    assert!(!script.run(|endpoint, now| endpoint.refuse(now, &from(40_000))), "already reported");
     script.expect_nothing();
     script.inject(from(40_000), syn());
     assert_eq!(requests(&mut script).len(), 2);
@@ -165,7 +165,7 @@ fn connections_and_requests_are_bounded_together() {
 fn an_unanswered_late_syn_ack_closes_the_admitted_connection() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn());
-    let id = admit(&mut script, from(40_000)).expect("it asks");
+    let id = admit(&mut script, from(40_000)).expect("a request");
     script.advance(Duration::from_secs(600));
     assert_eq!(closed(&mut script), Some((id, CloseReason::TimedOut)));
     assert_eq!(script.endpoint.connections(), []);
@@ -173,7 +173,7 @@ fn an_unanswered_late_syn_ack_closes_the_admitted_connection() {
     // A client that no longer knows the SYN sends a RST.
     script.take_sent();
     script.inject(from(40_001), syn());
-    let id = admit(&mut script, from(40_001)).expect("it asks");
+    let id = admit(&mut script, from(40_001)).expect("a request");
     let sent = script.next_sent().expect("a SYN/ACK");
     script.inject(from(40_001), Seg::rst().at(sent.seg.header.ack));
     assert!(matches!(closed(&mut script), Some((closed, _)) if closed == id));
@@ -185,7 +185,7 @@ fn unanswered_admitted_connections_give_way_to_new_ones() {
     let mut script = listening(Limits { syn_queue: 4, ..Limits::default() });
     for port in 1..=100 {
         script.inject(from(port), syn());
-        admit(&mut script, from(port)).expect("it asks");
+        admit(&mut script, from(port)).expect("a request");
     }
     assert_eq!(script.endpoint.connections().len(), 4);
     let told = script.take_events();
@@ -197,7 +197,7 @@ fn unanswered_admitted_connections_give_way_to_new_ones() {
 fn a_port_is_used_again_after_a_connection_that_we_ended_first() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn());
-    let id = admit(&mut script, from(40_000)).expect("it asks");
+    let id = admit(&mut script, from(40_000)).expect("a request");
     let irs = complete(&mut script, from(40_000));
     script.run(|endpoint, now| endpoint.shutdown(now, id));
     script.run(|endpoint, now| endpoint.release(now, id));
@@ -212,7 +212,7 @@ fn a_port_is_used_again_after_a_connection_that_we_ended_first() {
     script.inject(from(40_000), Seg::syn().at(ISS.add(5_000)).mss(MSS));
     script.expect_nothing();
     assert_eq!(requests(&mut script), [from(40_000)]);
-    admit(&mut script, from(40_000)).expect("it asks");
+    admit(&mut script, from(40_000)).expect("a request");
     let sent = script.next_sent().expect("a SYN/ACK");
     assert!(sent.seg.header.seq.offset_from(irs.add(2)) < 1 << 31, "beyond what was before");
 }
@@ -221,7 +221,7 @@ fn a_port_is_used_again_after_a_connection_that_we_ended_first() {
 fn a_client_that_offers_multipath_gets_plain_tcp() {
     let mut script = listening(Limits::default());
     script.inject(from(40_000), syn().mptcp(capable(MpCapableForm::Syn)));
-    admit(&mut script, from(40_000)).expect("it asks");
+    admit(&mut script, from(40_000)).expect("a request");
     let sent = script.next_sent().expect("a SYN/ACK");
     assert!(sent.seg.options.mptcp.capable().is_none());
 }

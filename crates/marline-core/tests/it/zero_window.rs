@@ -94,7 +94,7 @@ impl Stalled {
 
     fn buffered(&mut self) -> (u64, u64) {
         let held = |endpoint: &mut marline_core::Endpoint, id| {
-            endpoint.info(id).expect("the connection lives").buffered
+            endpoint.info(id).expect("the connection exists").buffered
         };
         let (writer, reader) = (self.writer, self.reader);
         (held(self.pair.endpoint(Side::A), writer), held(self.pair.endpoint(Side::B), reader))
@@ -123,7 +123,12 @@ fn stall_and_resume(mptcp: bool, checksums: bool, scheduler: &str) {
     // Ten minutes, with probes at most a minute apart at the end: some, but few.
     assert!((10..100).contains(&sent.len()), "{} segments", sent.len());
     assert!(payload < 100_000);
-    let subflows = stalled.pair.endpoint(Side::A).info(stalled.writer).expect("it lives").subflows;
+    let subflows = stalled
+        .pair
+        .endpoint(Side::A)
+        .info(stalled.writer)
+        .expect("the connection exists")
+        .subflows;
     assert_eq!(subflows.len(), 1, "a shut window is no reason to end a subflow");
     // The application resumes: everything arrives, the first data at once.
     stalled.read_all();
@@ -275,7 +280,7 @@ fn probes_of_a_shut_window_back_off() {
     }
     let mut at = Vec::new();
     for _ in 0..14 {
-        assert!(script.advance_to_send(Duration::from_secs(61)), "probes go on");
+        assert!(script.advance_to_send(Duration::from_secs(61)), "probes continue");
         at.push(script.now());
         let sent = peer.receive_all(&mut script);
         assert_eq!(sent.len(), 1, "one probe at a time: {sent:#?}");
@@ -286,13 +291,13 @@ fn probes_of_a_shut_window_back_off() {
     for pair in gaps.windows(2) {
         assert!(pair[1] >= pair[0] * 1.9 || pair[1] >= 50.0, "{gaps:.1?}");
     }
-    let acked = script.endpoint.info(id).expect("it lives").bytes_acked;
+    let acked = script.endpoint.info(id).expect("the connection exists").bytes_acked;
     // The window opens: data is sent at once.
     let open = Seg::ack().data_ack(peer.expected_dsn).window(1_000);
     peer.send(&mut script, open);
     script.advance(Duration::from_millis(1));
     assert!(script.take_sent().iter().any(|s| !s.seg.payload.is_empty()));
-    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, acked);
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, acked);
 }
 
 /// Where memory is short, the window ends anywhere. A reader that has read everything gets more soon, whatever is left
@@ -361,7 +366,8 @@ fn refused_payload_is_repeated_at_the_pace_of_probes() {
         let (sent, events) = stalled.run(Duration::from_secs(600));
         assert_eq!(events, []);
         let segments = sent.iter().filter(|payload| **payload > 0).count();
-        let held = stalled.pair.endpoint(Side::A).info(stalled.writer).expect("it lives");
+        let held =
+            stalled.pair.endpoint(Side::A).info(stalled.writer).expect("the connection exists");
         assert_eq!((held.subflows.len(), held.gone.len()), (1, 0), "no reason to end a subflow");
         assert!((10..400).contains(&segments), "{segments}");
         let before = stalled.read;
@@ -371,6 +377,9 @@ fn refused_payload_is_repeated_at_the_pace_of_probes() {
             stalled.run(Duration::from_millis(100));
             stalled.read_all();
         }
-        assert_eq!(stalled.read, stalled.written, "it goes on once there is room, mptcp {mptcp}");
+        assert_eq!(
+            stalled.read, stalled.written,
+            "the transfer continues once there is room, mptcp {mptcp}"
+        );
     }
 }

@@ -110,7 +110,7 @@ fn trouble_is_counted_by_episodes_and_fades() {
 #[test]
 fn a_packet_train_measures_the_rate_of_the_path() {
     let mut forecaster = Forecaster::default();
-    // 30 segments each second, sent at once, which a link of 8 Mbit/s spreads over 30 ms.
+    // 30 segments every second, sent at once, which a link of 8 Mbit/s spreads over 30 ms.
     for burst in 1..5 {
         let sent_at = Instant::from_secs(burst);
         for segment in 0..30 {

@@ -1,4 +1,4 @@
-//! Text form of the path health monitor's parameters: `prompt`, `multimob`, `prompt,clean=5s,loss=40%`.
+//! Text form of the path health monitor's parameters, such as `prompt`, `multimob`, `prompt,clean=5s,loss=40%`.
 
 use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;

@@ -1,7 +1,7 @@
 //! Text form of a [`Reason`]: one line of `name=value` pairs, first for the decision, then for each path after a `|`.
 //!
 //! All numbers, fractions included, parse back to the same value. Instants are written in nanoseconds since the start
-//! of the clock, and so are durations that decisions compare exactly. Absent values are omitted, and unknown names are
+//! of the clock, as are durations that decisions compare exactly. Absent values are omitted, and unknown names are
 //! ignored.
 
 use core::fmt::{self, Display, Formatter, Write as _};
@@ -472,7 +472,7 @@ impl<'a> Fields<'a> {
             local_id: AddressId(0),
             remote_id: AddressId(0),
             backup: self.read_field("backup", read_flag)?,
-            // Older records have no paths that cost anything.
+            // Older records have no path costs.
             metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
             limited: self.read_optional("limited", read_flag)?.unwrap_or(false),
             wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),

@@ -1,4 +1,4 @@
-//! Describes each [`Reason`] in a sentence: why this path, why a copy, why nothing.
+//! Describes each [`Reason`] in a sentence: why a path was chosen, why a copy was sent, or why nothing was.
 
 use super::{Question, Reason, Rule};
 use crate::{Decision, ReinjectionCause, SubflowId};
@@ -28,8 +28,8 @@ impl Reason {
             Rule::WouldBlock => {
                 let here = time_text(self.grounds.arrives_us);
                 format!(
-                    "new data waits: {path} would deliver it within {here}, and faster paths would have to \
-                     wait for it, as window or buffer would be full"
+                    "new data waits: {path} would deliver it within {here}, but faster paths would have to \
+                     wait for it, because the window or buffer would be full"
                 )
             }
             Rule::Late => format!("copy of {size} on {path}: {}", self.cost_reason_text(name)),
@@ -96,7 +96,7 @@ impl Reason {
         format!("no copy is worth its price yet; next check in {}", time_text(after))
     }
 
-    /// Number of bytes covered by the decision.
+    /// Number of bytes that the decision covers.
     fn bytes(&self) -> u64 {
         let also: u64 = self.more_ranges.iter().map(|range| range.len()).sum();
         let first = match self.decision {
@@ -114,7 +114,7 @@ impl Reason {
         self.grounds.other.map_or_else(|| "another path".to_owned(), name)
     }
 
-    /// Why new data is sent where it is.
+    /// Why new data is sent on the chosen path.
     fn describe_comparison(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
@@ -156,7 +156,7 @@ impl Reason {
                 )
             }
         };
-        format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))
+        format!("{owed}; a copy arrives in {takes} and {gain}; {}", self.budget(name))
     }
 
     /// Why a faster path is not used.

@@ -17,7 +17,7 @@ fn name(id: SubflowId) -> String {
     if id == WIFI { "wifi".to_owned() } else { "lte".to_owned() }
 }
 
-/// A reason for this decision between two paths, with these grounds.
+/// A reason for this decision between two paths, for these grounds.
 fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let paths = [view(0, 20), view(1, 40)];
     let (stream, spending) =
@@ -71,7 +71,7 @@ fn the_text_of_a_wait_names_its_cause() {
     );
     assert_eq!(
         waits(Grounds { rule: Rule::WouldBlock, ..judged }),
-        "new data waits: lte would deliver it within 80 ms, and faster paths would have to wait for it, as \
+        "new data waits: lte would deliver it within 80 ms, but faster paths would have to wait for it, because the \
          window or buffer would be full"
     );
     assert_eq!(waits(Grounds::without_times(Rule::NoRoom)), "new data waits: no path has room");
@@ -101,7 +101,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     };
     assert_eq!(
         words(copy, grounds),
-        "copy of 14 kB on lte: wifi's answer is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to \
+        "copy of 14 kB on lte: wifi's answer is due in 31 ms (p90 84 ms); a copy arrives in 45 ms and is expected to \
          save 12 ms, at a price of 3.2 ms; 36 % of the budget spent"
     );
     let late = Grounds { other_us: Some(0), other_late_us: Some(0), price_us: None, ..grounds };
@@ -109,16 +109,16 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     free.inputs.spending.unlimited = true;
     assert_eq!(
         free.text(&name),
-        "copy of the last 500 bytes on lte: wifi's answer is late, a copy arrives in 45 ms and is expected to \
+        "copy of the last 500 bytes on lte: wifi's answer is late; a copy arrives in 45 ms and is expected to \
          save 12 ms; the budget has no limit"
     );
     let due = Grounds { other_us: Some(0), ..grounds };
     assert!(words(copy, due).contains("wifi's answer is due (p90 in 84 ms)"));
     let not_late = Grounds { other_us: None, other_late_us: None, ..grounds };
-    assert!(words(copy, not_late).contains(": wifi is not late, a copy"));
+    assert!(words(copy, not_late).contains(": wifi is not late; a copy"));
     let mut unknown = reason(copy, not_late);
     unknown.inputs.paths[0].forecast = Forecast::default();
-    assert!(unknown.text(&name).contains(": wifi has no forecast yet, a copy"));
+    assert!(unknown.text(&name).contains(": wifi has no forecast yet; a copy"));
     assert_eq!(
         words(send(1, 0, 500), by(Rule::Explore, LTE)),
         "copy of 500 bytes on lte to measure it, as it has carried nothing for 1.0 s"

@@ -1,7 +1,7 @@
 use super::*;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// RFC 1071 literally: 16-bit words, one carry after another.
+/// Direct implementation of RFC 1071: 16-bit words, with the carry added after each one.
 fn slow(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

@@ -28,7 +28,7 @@ fn emitted(options: &TcpOptions, fast_open: &FastOpenOption) -> Vec<u8> {
     let mut bytes = [0xee; 60];
     let len = header.emit_with(options, fast_open, &mut bytes).expect("fits");
     let segment = TcpSegment::parse(&bytes[..len]).expect("a segment");
-    assert_eq!(segment.options, *options, "the other options are what they were");
+    assert_eq!(segment.options, *options, "the other options are unchanged");
     assert_eq!(segment.fast_open(), Some(*fast_open));
     bytes[20..len].to_vec()
 }

@@ -1,5 +1,5 @@
-//! DSS, the data sequence signal (RFC 8684 section 3.3): where bytes belong in the connection's data stream, and which
-//! data has arrived.
+//! DSS, the data sequence signal (RFC 8684 section 3.3): position of the payload in the connection's data stream, and
+//! which data has arrived.
 //!
 //! The flags determine its length, except for the checksum, whose presence follows only from the length. A checksum
 //! without a mapping, or any other length, makes the option malformed.

@@ -1,4 +1,4 @@
-//! MP_FAIL (RFC 8684 section 3.7): a DSS checksum failed, fall back or close the subflow.
+//! MP_FAIL (RFC 8684 section 3.7): a DSS checksum failed, so the peer falls back or closes the subflow.
 
 use crate::bytes::{Reader, Writer};
 use crate::mptcp::{KIND, subtype};

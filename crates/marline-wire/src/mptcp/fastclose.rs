@@ -1,4 +1,4 @@
-//! MP_FASTCLOSE (RFC 8684 section 3.5): ends the whole connection at once.
+//! MP_FASTCLOSE (RFC 8684 section 3.5): closes the whole connection immediately.
 
 use core::fmt;
 

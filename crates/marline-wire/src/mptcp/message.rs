@@ -1,9 +1,8 @@
 //! Messages between Marline peers in MP_EXPERIMENTAL (subtype 0xf of RFC 8684, private use).
 //!
 //! The low four bits of the subtype's byte select the message. docs/spec/experimental.md describes the layouts, the
-//! negotiation and the costs. An option that is none of these messages, or does not have its message's length, is not
-//! an error: subtype 0xf is for private use, and another implementation may use it differently. So parsing it returns
-//! `None`, and the option is kept as bytes.
+//! negotiation and the costs. Another implementation may use the subtype differently. So an unknown message or a
+//! wrong length is not an error: parsing returns `None`, and the option is kept as bytes.
 
 use core::fmt;
 
@@ -43,15 +42,15 @@ impl Extensions {
     pub const NONE: Extensions = Extensions(0);
     /// Joins whose SYN carries data or a DATA_ACK.
     pub const FAST_JOIN: Extensions = Extensions(0x0001);
-    /// The sender marks its last segment for now.
+    /// The sender marks a segment after which it has no more data for now.
     pub const IDLE: Extensions = Extensions(0x0002);
     /// The receiver may request the sender's retransmission timeout.
     pub const RTO: Extensions = Extensions(0x0004);
-    /// The server sends on the path on which it last heard from the client.
+    /// The server sends on the path from which the client last sent.
     pub const FOLLOW_CLIENT: Extensions = Extensions(0x0008);
     /// Lost segments are repaired by coding.
     pub const REPAIR: Extensions = Extensions(0x0010);
-    /// Fast JOINs are numbered. The HMAC covers the number, so that none can be replayed.
+    /// Fast JOINs are numbered. The HMAC covers the number, which prevents replays.
     pub const COUNTED_JOIN: Extensions = Extensions(0x0020);
     /// The client reports the cost of its paths.
     pub const PATH_COST: Extensions = Extensions(0x0040);
@@ -114,10 +113,10 @@ impl fmt::Display for Extensions {
     }
 }
 
-/// Direction of the data for which a Fast JOIN is opened.
+/// Direction in which a Fast JOIN carries data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FastJoinForm {
-    /// To the opener: the SYN states up to where the opener has the stream.
+    /// To the opener: the SYN acknowledges the opener's data so far.
     In,
     /// From the opener: the SYN carries data.
     Out,
@@ -147,7 +146,7 @@ pub enum ExperimentalMessage {
         address_id: u8,
         /// The receiver's token.
         token: u32,
-        /// Low 32 bits of the DATA_ACK (IN), or of the DSN of the SYN's data (OUT).
+        /// Low 32 bits of the DATA_ACK (IN), or of the first DSN in the SYN (OUT).
         point: u32,
         /// Leftmost 64 bits of the opener's HMAC.
         hmac: u64,
@@ -169,11 +168,11 @@ pub enum ExperimentalMessage {
     PathCost {
         /// Bytes on the subflow cost money.
         metered: bool,
-        /// The path will soon be gone.
+        /// The path is about to fail.
         fading: bool,
         /// Bytes on the subflow may count against an allowance.
         limited: bool,
-        /// Milliseconds from the last packet until the radio sleeps; 0 if there is no such radio.
+        /// Milliseconds from the last packet until the radio sleeps; 0 if there is no radio that sleeps.
         tail_ms: u16,
     },
 }
@@ -251,7 +250,7 @@ impl ExperimentalMessage {
         }
     }
 
-    /// The same message with this HMAC, if it has one.
+    /// This message with its HMAC replaced, if it has one.
     #[must_use]
     pub const fn with_hmac(self, of: u64) -> Self {
         match self {

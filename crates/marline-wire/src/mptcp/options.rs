@@ -90,8 +90,8 @@ pub struct MptcpOptions {
     /// The encoded options; bytes from `len` on are zero.
     bytes: [u8; MAX_OPTIONS],
     len: u8,
-    /// There was an MPTCP option that could not be parsed (wrong length, unknown subtype). The segment still counts as
-    /// one that carries MPTCP.
+    /// True if an MPTCP option could not be parsed (wrong length, unknown subtype). The segment still counts as one
+    /// that carries MPTCP.
     pub malformed: bool,
 }
 
@@ -143,7 +143,7 @@ impl MptcpOptions {
         self.len == 0
     }
 
-    /// Their length on the wire, without padding.
+    /// Length on the wire, without padding.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.len as usize

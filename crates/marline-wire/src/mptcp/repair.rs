@@ -1,9 +1,9 @@
 //! REPAIR, message 10 of MP_EXPERIMENTAL. It maps payload of a subflow as DSS does, but onto a sum
 //! of bytes that other segments carry (`docs/spec/experimental.md`).
 //!
-//! It replaces DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum of full segments fits into a
-//! full segment. For that, the position on the subflow has 16 bits (it is never further than that from the segment's
-//! own), and the DATA_ACK always has 32 bits.
+//! It replaces DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum of full segments fits into
+//! a full segment. For that, the position on the subflow has 16 bits (enough, as it is never further from the
+//! segment's own), and the DATA_ACK always has 32 bits.
 
 use crate::Checksum;
 use crate::bytes::{Reader, Writer};
@@ -15,9 +15,9 @@ pub struct MpRepair {
     pub ssn: u16,
     /// Length of the repair in bytes: of its payload, and of each cell it sums.
     pub length: u16,
-    /// Low 32 bits of the data sequence number of the first byte summed.
+    /// Low 32 bits of the first data sequence number that the sum covers.
     pub dsn: u32,
-    /// Number of bytes summed from there on.
+    /// Number of stream bytes that the sum covers.
     pub span: u16,
     /// Row of coefficients.
     pub row: u8,

@@ -180,7 +180,7 @@ fn of_ip(reveal_keys: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let word = |at: usize| {
         u32::from_le_bytes(out[before + at..before + at + 4].try_into().expect("four bytes"))
     };
-    assert_eq!(word(24) as usize, bytes.len(), "the length where it was seen");
+    assert_eq!(word(24) as usize, bytes.len(), "the original length");
     out[before + 28..before + 28 + word(20) as usize].to_vec()
 }
 
@@ -192,9 +192,9 @@ fn keys_in_whole_packets_are_hidden_unless_asked_for() {
     let hidden = of_ip(false, PROTOCOL_TCP, &segment);
     assert!(!shows(&hidden) && shows(&of_ip(true, PROTOCOL_TCP, &segment)));
     let ip = IpPacket::parse(&hidden).expect("a packet");
-    assert!(verify_tcp_checksum(Some(ends), ip.payload), "it is right as it was");
+    assert!(verify_tcp_checksum(Some(ends), ip.payload), "it is still correct");
     assert_eq!(ip.payload.len(), segment.len());
-    // A wrong checksum stays wrong.
+    // An incorrect checksum stays incorrect.
     let mut broken = segment.clone();
     *broken.last_mut().expect("payload") ^= 1;
     let packet = of_ip(false, PROTOCOL_TCP, &broken);

@@ -93,10 +93,10 @@ const KEY_B: u64 = 0xb1b2_b3b4_b5b6_b7b8;
 const HEX_A: &str = "a1a2a3a4a5a6a7a8";
 const HEX_B: &str = "b1b2b3b4b5b6b7b8";
 
-/// Checks that an option stands as those bytes, followed by NOPs, and is parsed from them.
+/// Checks that an option is encoded as these bytes, followed by NOPs, and is parsed from them.
 fn assert_bytes(option: MptcpOption, hex: &str) {
     let mut bytes = unhex(hex);
-    assert_eq!(usize::from(bytes[1]), bytes.len(), "the case itself: {hex}");
+    assert_eq!(usize::from(bytes[1]), bytes.len(), "invalid test case: {hex}");
     assert_eq!(option.encoded_len(), bytes.len());
     assert_eq!(MptcpOption::parse(&bytes), Some(option), "{hex}");
     bytes.resize(bytes.len().next_multiple_of(4), 1);
@@ -162,7 +162,7 @@ fn the_short_options_stand_as_rfc_8684_draws_them() {
     assert_bytes(MptcpOption::Experimental(empty), "1e03f0");
 }
 
-/// Every combination of DSS flags, with and without checksum.
+/// Tests every combination of DSS flags, with and without checksum.
 #[test]
 fn dss_in_all_its_lengths() {
     let acks = [None, Some(DataAck::Short(1)), Some(DataAck::Long(2))];

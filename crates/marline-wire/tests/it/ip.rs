@@ -8,7 +8,7 @@ use marline_wire::{
     PROTOCOL_UDP, UdpDatagram, emit_ip, emit_udp, fill_udp_checksum, verify_udp_checksum,
 };
 
-/// A packet whose header checksum (0xb861) is worked out in many a textbook.
+/// A packet whose header checksum (0xb861) is a common textbook example.
 const IPV4_UDP: [u8; 28] = [
     0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01,
     0xc0, 0xa8, 0x00, 0xc7, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -21,7 +21,7 @@ fn an_ipv4_header_from_the_textbook() {
     let packet = Ipv4Packet::parse(&bytes).expect("parses");
     let expected = Ipv4Header::new([192, 168, 0, 1].into(), [192, 168, 0, 199].into(), 17);
     assert_eq!(packet.header, expected);
-    assert_eq!(packet.payload.len(), 0x73 - 20, "padding is left out");
+    assert_eq!(packet.payload.len(), 0x73 - 20, "padding is excluded");
     let mut out = [0xaa; 20];
     assert_eq!(packet.header.emit(0x73 - 20, &mut out), Ok(20));
     assert_eq!(out, IPV4_UDP[..20]);
@@ -65,11 +65,11 @@ fn ipv4_options_and_fragments() {
     let seen = IpPacket::parse(&bytes).expect("parses");
     assert!(seen.fragment.is_some() && seen.ecn == 3);
 
-    // The same with one word of options: header length 6, checksum adapted by their sum.
+    // The packet with one word of options: header length 6, and the checksum adapted by their sum.
     let mut with_options = bytes.to_vec();
     with_options[0] = 0x46;
     let old = u16::from_be_bytes([bytes[10], bytes[11]]);
-    let new = old.checked_sub(0x0100).expect("no borrow here");
+    let new = old.checked_sub(0x0100).expect("the subtraction does not borrow");
     with_options[10..12].copy_from_slice(&new.to_be_bytes());
     let packet = Ipv4Packet::parse(&with_options).expect("parses");
     assert_eq!((packet.options, packet.payload), (&[0u8; 4][..], &[][..]));
@@ -129,7 +129,7 @@ fn ipv6_extension_headers_are_skipped() {
 
 #[test]
 fn a_later_ipv6_fragment_has_no_header_to_find() {
-    // Offset 1 (8 bytes), and what looks like a hop-by-hop header is data.
+    // Offset 1 (8 bytes). The bytes that look like a hop-by-hop header are data.
     let bytes = ipv6(44, &[0, 0, 0, 0x08, 1, 2, 3, 4, 9, 9, 9]);
     let p = Ipv6Packet::parse(&bytes).expect("parses");
     assert_eq!((p.protocol, p.fragment.is_some(), p.payload), (0, true, &[9u8, 9, 9][..]));
@@ -173,7 +173,7 @@ fn udp_there_and_back() {
     assert_eq!(short, Err(EmitError::BufferTooShort { needed: 8, available: 7 }));
 }
 
-/// A computed checksum of zero goes out as all ones: zero would say that there is none.
+/// A computed checksum of zero is sent as all ones, because zero means that there is no checksum.
 #[test]
 fn a_udp_checksum_of_zero_is_sent_as_ones() {
     let ends: (IpAddr, IpAddr) = ([0, 0, 0, 0].into(), [0, 0, 0, 0].into());

@@ -1,7 +1,6 @@
-//! Tests with packets that a Linux 6.18 kernel sent to another over two links, DSS checksums on:
-//! both keys, a join, an announced address and its echo, first data, DATA_FIN. The parser must read
-//! what the kernel meant, and the emitter reproduce the same bytes. (The TCP checksums were left to
-//! offloading.)
+//! Tests with packets that a Linux 6.18 kernel sent to another over two links, DSS checksums on: both keys, a join,
+//! an announced address and its echo, first data, DATA_FIN. The parser must decode them correctly, and the emitter
+//! must reproduce the bytes. (The TCP checksums were left to offloading.)
 
 use marline_wire::mptcp::{
     AddAddr, DataAck, Dss, MpCapable, MpCapableForm, MpJoin, MptcpOption, WireDsn, WireMapping,
@@ -57,7 +56,7 @@ fn unhex(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// Parses a packet, checks that we would have written the same header, and hands over the segment.
+/// Parses a packet, checks that our emitter writes the same header, and passes the segment to `check`.
 fn with_segment(hex: &str, check: impl FnOnce(TcpSegment<'_>)) {
     let bytes = unhex(hex);
     let ip = IpPacket::parse(&bytes).expect("an IP packet");
@@ -81,7 +80,7 @@ fn capable(form: MpCapableForm) -> MptcpOption {
     })
 }
 
-/// The segment's only MPTCP option besides DSS is this one.
+/// Checks that this is the segment's only MPTCP option except DSS.
 fn assert_option(hex: &str, option: MptcpOption) {
     with_segment(hex, |segment| {
         assert!(segment.options.mptcp.iter().eq([option]));

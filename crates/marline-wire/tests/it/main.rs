@@ -1,4 +1,4 @@
-//! Tests of the codec against bytes, properties and other decoders: one program, so that it is linked once.
+//! Tests of the codec against bytes, properties and other decoders: one program, so that linking happens once.
 
 mod common;
 mod ip;

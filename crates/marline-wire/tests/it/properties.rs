@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Bytes that begin as options do: so that random bytes get beyond the first length check.
+/// Bytes that begin like options, so that random bytes pass the first length check.
 fn option_like() -> impl Strategy<Value = Vec<u8>> {
     let option = prop_oneof![
         Just(vec![1]),
@@ -30,13 +30,13 @@ fn option_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Checks any parsed options: encoded and parsed again, they mean the same.
+/// Checks that parsed options are unchanged after encoding and parsing again.
 fn assert_stable(options: &TcpOptions) -> Result<(), TestCaseError> {
     let mut canonical = options.clone();
     canonical.mptcp.malformed = false;
     let mut out = [0; MAX_OPTIONS + 20];
     match marline_wire::TcpHeader::default().emit(&canonical, &mut out) {
-        // Parsed options may have been packed closer than ours are laid out.
+        // Received options may be packed more tightly than the emitter's layout.
         Err(EmitError::OptionsTooLong { len }) => prop_assert!(len > MAX_OPTIONS),
         Err(other) => prop_assert!(false, "{other}"),
         Ok(len) => prop_assert_eq!(TcpOptions::parse(&out[20..len]), canonical),
@@ -68,7 +68,7 @@ proptest! {
                     prop_assert_eq!(segment.header, header);
                     prop_assert_eq!(&segment.options, &options);
                     prop_assert_eq!(segment.payload, &payload[..]);
-                    // The short way for usual options and the general one agree.
+                    // The fast path for common options and the general parser agree.
                     prop_assert_eq!(TcpOptions::parse(&bytes[20..len]), segment.options);
                 }
             }
@@ -100,8 +100,8 @@ proptest! {
         prop_assert!(options.experimental().eq([message]));
     }
 
-    /// Whatever a private subtype carries: it is kept as it came, and what can be read of it means
-    /// the same when it is told again.
+    /// The bytes of a private subtype are kept unchanged. A message parsed from them is unchanged after encoding and
+    /// parsing again.
     #[test]
     fn an_option_of_others_is_kept(nibble in 0u8..16, bytes in vec(any::<u8>(), 0..=37)) {
         let option = MpExperimental::new(nibble, &bytes).expect("at most 37 bytes");
@@ -149,7 +149,7 @@ proptest! {
     fn option_like_bytes_parse_to_a_stable_meaning(bytes in option_like()) {
         let options = TcpOptions::parse(&bytes);
         assert_stable(&options)?;
-        // The same through a segment, where the short way may be taken.
+        // Parsing a whole segment gives the same result, possibly on the fast path.
         let mut segment = [0u8; 60];
         let len = 20 + bytes.len().next_multiple_of(4);
         segment[12] = (len as u8 / 4) << 4;

@@ -7,7 +7,7 @@ use super::Verdict::{
 };
 use super::*;
 
-/// Both directions are contiguous on the first subflow, which is alone, and nothing is proven to either side.
+/// Both directions are contiguous on the first subflow, which is the only one, and nothing is proven to either side.
 const FRESH: StreamFacts = StreamFacts {
     initial: true,
     others: Others::None,
@@ -144,7 +144,8 @@ fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }
 
-/// Timeouts a second apart after a fallback at position 1. If `heard`, the peer is heard half a second after each.
+/// Timeouts a second apart after a fallback at position 1. If `heard`, a segment from the peer arrives half a second
+/// after each.
 fn after_timeouts(fallback: &mut Fallback, count: u64, una: Ssn, heard: bool) {
     for second in 1..=count {
         let heard_at =
@@ -166,7 +167,7 @@ fn an_infinite_mapping_whose_repeats_are_answered_twice_without_progress_is_left
     assert!(!fallback.drops_options() && fallback.point_at(Ssn(1)).is_some());
     after_timeouts(&mut fallback, 3, Ssn(1), true);
     assert!(fallback.drops_options() && fallback.point_at(Ssn(1)).is_none());
-    assert!(fallback.is_announced(), "the peer is told by MP_FAIL all the same");
+    assert!(fallback.is_announced(), "the peer still gets MP_FAIL");
     let asks = |fallback: &mut Fallback| {
         fallback.on_timeout(Instant::from_secs(9), Ssn(1), Instant::from_secs(8))
     };

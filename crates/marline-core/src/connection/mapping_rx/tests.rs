@@ -122,7 +122,7 @@ fn a_repair_is_given_out_whole_and_never_as_data() {
     rx.announce(coded(1), Ssn(1)).unwrap();
     rx.announce(mapping(5, 2, 50), Ssn(1)).unwrap();
     assert!(translate(&mut rx, 1, &[1, 2, 3]).unwrap().is_empty());
-    assert!(rx.take_repairs().is_empty(), "not all of it is there");
+    assert!(rx.take_repairs().is_empty(), "it is incomplete");
     assert_eq!(translate(&mut rx, 4, &[4, 5, 6]).unwrap(), [(50, vec![5, 6])]);
     let range = DataRange::new(Dsn(100), Dsn(109));
     let repair = Repair { range, symbol: 4, row: 3 };

@@ -1,12 +1,12 @@
 //! Ranges of a subflow whose mappings were removed by a middlebox.
 //!
-//! A middlebox that merges segments has room for the options of only one: the other's bytes arrive without a place
-//! in the stream. They are distinguished from bytes on a path that removes all options:
+//! A middlebox that merges segments has room for the options of only one, so the bytes of the others arrive without a
+//! stream position. They are distinguished from bytes on a path that removes all options:
 //!
 //! ```text
-//!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has joined two
+//!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has merged two
 //!   [ torn ][ torn ]             the rest of the second continues without options
-//!   [ mapped ][ bare ]           whole segments came without: options do not pass
+//!   [ mapped ][ bare ]           whole segments arrived without: options do not pass
 //! ```
 //!
 //! Torn ranges are discarded when they are next in order. They are not DATA_ACKed, so that they are sent again
@@ -18,7 +18,7 @@ use marline_policy::Ssn;
 
 use crate::on_demand::OnDemand;
 
-/// Maximum length of a mapping: a longer range has lost more than one.
+/// Maximum length of a mapping. A longer range has lost more than one mapping.
 const MAX_MAPPING_LEN: u64 = u16::MAX as u64;
 
 /// Torn parts of one subflow's receiving side.

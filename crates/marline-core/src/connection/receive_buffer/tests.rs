@@ -34,9 +34,9 @@ fn a_promised_window_is_kept_and_grows_no_further_until_there_is_memory() {
     let budget = MemoryBudget::new(None);
     let strangers = budget.account(CHUNK);
     let mut b = ReceiveBuffer::new(1 << 20, false, 4, charged(&strangers));
-    assert_eq!(b.window(), CHUNK, "a stranger's is small");
+    assert_eq!(b.window(), CHUNK, "an unauthenticated peer's is small");
     let known = budget.account(u64::MAX);
-    assert!(b.charge_to(&known), "the peer should hear of it");
+    assert!(b.charge_to(&known), "the peer should get an update");
     assert_eq!(b.window(), INITIAL_WINDOW);
     budget.set_limit(Some(0));
     assert_eq!(b.insert(Dsn(0), &vec![1; 200_000]).new, 200_000);
@@ -45,7 +45,7 @@ fn a_promised_window_is_kept_and_grows_no_further_until_there_is_memory() {
     b.refresh_edge();
     assert_eq!(b.edge(), Dsn(INITIAL_WINDOW), "no further");
     b.read(&mut vec![0; 100_000]);
-    assert_eq!(b.insert(Dsn(200_000), &[1; 60_000]).new, 60_000, "what was promised");
+    assert_eq!(b.insert(Dsn(200_000), &[1; 60_000]).new, 60_000, "up to the advertised window");
     budget.set_limit(None);
     b.refresh_edge();
     assert!(b.edge() > Dsn(400_000));

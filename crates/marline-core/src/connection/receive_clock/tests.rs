@@ -47,7 +47,7 @@ fn silence_after_data_without_the_mark_is_a_stall() {
         assert!(clock.is_running());
     }
     assert_eq!(run(&mut clock, 10_000, |_| seed(900)), [(1_400, ClockAction::Stalled)]);
-    assert!(!clock.is_running(), "it judges once");
+    assert!(!clock.is_running(), "there is one verdict");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_mark_that_comes_again_stops_one_that_runs() {
 #[test]
 fn an_old_mark_stops_nothing() {
     let mut clock = ReceiveClock::default();
-    // Data ended at 2,000 when the mark was sent. Later data is here already, and has a hole of its own.
+    // Data ended at 2,000 when the mark was sent. Later data has already arrived, and has its own hole.
     clock.on_idle(Dsn(2_000));
     clock.on_data(at(0), Dsn(2_000), Dsn(5_000), &seed(0));
     assert!(clock.is_running());
@@ -137,7 +137,7 @@ fn three_unanswered_probes_prove_silence() {
 fn an_answer_resets_the_probes_but_not_the_stall() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
-    // Each probe is answered within 10 ms, but no data comes.
+    // Each probe is answered within 10 ms, but no data arrives.
     let heard = |now: Instant| now.as_millis().saturating_sub(40);
     let said = run(&mut clock, 60_000, |now| probing(Some(500), heard(now)));
     assert_eq!(said.last(), Some(&(500, ClockAction::Stalled)), "{said:?}");
@@ -151,7 +151,7 @@ fn a_peer_without_marks_is_probed_once_and_believed() {
     let heard = |now: Instant| if now > at(60) { 60 } else { 0 };
     let said = run(&mut clock, 60_000, |now| probing(None, heard(now)));
     assert_eq!(said, [(50, ClockAction::Probe)]);
-    assert!(!clock.is_running(), "no probes into an idle line");
+    assert!(!clock.is_running(), "no probes on an idle path");
     data(&mut clock, 9_000, 2_000, &probing(None, 9_000));
     let said = run(&mut clock, 60_000, |_| probing(None, 9_000));
     assert_eq!(said.last(), Some(&(9_200, ClockAction::Unanswered)), "{said:?}");
@@ -209,7 +209,7 @@ fn an_excused_silence_restarts_the_whole_wait() {
     assert_eq!(clock.next_timeout(), Some(at(1_000)));
 }
 
-/// The process was not scheduled when the timer was due: segments that arrived meanwhile are still to be read.
+/// The process was not scheduled when the timer was due: segments that arrived in the meantime have not been read.
 #[test]
 fn a_late_verdict_waits_for_segments_in_the_socket() {
     let mut clock = ReceiveClock::default();

@@ -29,13 +29,13 @@ impl Stream {
         (repair, sum)
     }
 
-    /// Takes computed bytes: only holes (one of them perhaps twice, by sums of two sizes), and only correct bytes.
+    /// Accepts computed bytes. They must be correct and only fill holes (possibly one twice, from sums of two sizes).
     fn take(&mut self, found: Vec<(Dsn, Vec<u8>)>) -> usize {
         let before = (self.have.clone(), self.lost());
         for (at, bytes) in found {
             let place = at.0 as usize..at.0 as usize + bytes.len();
             assert_eq!(self.bytes[place.clone()], bytes, "at {at:?}");
-            assert!(!before.0[place.clone()].contains(&true), "{at:?} was there");
+            assert!(!before.0[place.clone()].contains(&true), "{at:?} was not missing");
             self.have[place].fill(true);
         }
         before.1 - self.lost()
@@ -184,7 +184,7 @@ fn useless_repairs_are_not_kept() {
     let (repair, sum) = stream.repair(50..700, 100, 0);
     assert!(!decoder.add(repair, &sum, &stream), "reaches back too far");
     let (repair, sum) = stream.repair(100..500, 100, 0);
-    assert!(!decoder.add(repair, &sum, &stream), "everything is there");
+    assert!(!decoder.add(repair, &sum, &stream), "nothing is missing");
     let (repair, sum) = stream.repair(100..700, 100, 0);
     assert!(!decoder.add(repair, &sum[1..], &stream), "a sum of the wrong length");
     assert!(decoder.add(repair, &sum, &stream));

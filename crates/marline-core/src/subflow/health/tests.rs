@@ -18,7 +18,7 @@ fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
     assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, silence: MS(3) }));
     assert!(health.is_usable() && health.on_heard(MS(5)).is_none());
-    assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
+    assert!(health.facts.get_used().is_none(), "a usable one needs no memory");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_scheduler_verdict_waits_for_its_rescue() {
     assert!(health.start_rescue() && !health.awaits_rescue());
     health.on_suspected_dead(T(4));
     health.on_heard(MS(5));
-    assert!(!health.awaits_rescue(), "what is heard is not dead");
+    assert!(!health.awaits_rescue(), "a subflow that receives segments is not dead");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");
     assert!(change.has_changed && !change.reinjects_outstanding() && change.fault.is_none());
-    assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
+    assert!(health.facts.get_used().is_none(), "a usable one needs no memory");
 }
 
 #[test]

@@ -103,7 +103,11 @@ fn after_a_rebinding_lost_data_is_probed_at_once() {
             info(&pair).cwnd
         );
         if !new_host && silent_ms < 100 {
-            assert_eq!(info(&pair).cwnd, before.cwnd, "the same path: what was measured holds");
+            assert_eq!(
+                info(&pair).cwnd,
+                before.cwnd,
+                "the path did not change, so measurements remain valid"
+            );
         }
         pair.run_for(Duration::from_secs(20));
         assert_eq!(pair.server().received, 4_000_000);

@@ -62,7 +62,7 @@ fn a_filled_hole_releases_held_segments() {
     for (from, to) in [(300, 400), (100, 200), (500, 600), (200, 350)] {
         let ingress = give(&mut pair, from, to, TcpFlags(0));
         assert!(ingress.accepted && ingress.in_order.is_none());
-        assert!(pair.client.tcp.has_pending_ack(), "out of order is told at once");
+        assert!(pair.client.tcp.has_pending_ack(), "out-of-order data is acknowledged immediately");
     }
     pair.logging = true;
     pair.transmit();
@@ -73,7 +73,7 @@ fn a_filled_hole_releases_held_segments() {
         .flat_map(|b| [b.left, b.right])
         .map(|seq| pair.client.tcp.position_of(seq).unwrap().0 - 1)
         .collect();
-    assert_eq!(edges, [300, 350, 100, 400, 500, 600], "the part that came twice first");
+    assert_eq!(edges, [300, 350, 100, 400, 500, 600], "the duplicate part comes first");
     let ingress = give(&mut pair, 0, 120, TcpFlags(0));
     assert_eq!(ingress.in_order, Some((Ssn(1), 0..120)));
     assert_eq!(pair.client.received, 400);

@@ -124,7 +124,7 @@ fn a_dead_path_backs_off_and_ends() {
     assert!(pair.log.last().unwrap().1.has(TcpFlags::RST));
 }
 
-/// A radio that still receives but is no longer heard: the edge of a WiFi cell.
+/// At the edge of a WiFi cell, a radio can still receive, but its own packets no longer arrive.
 #[test]
 fn hearing_the_peer_cuts_the_backoff_short() {
     let mut pair = Pair::established(config());
@@ -151,12 +151,12 @@ fn hearing_the_peer_cuts_the_backoff_short() {
     // With doubling, the last of them would be at 3.2 s and the next at 6.4 s.
     let arrived = sent.iter().find(|at| **at >= 5_000).copied().unwrap();
     assert!(arrived < 5_700, "{sent:?}");
-    // Also not faster than the intervals of probe and timer: 80 and 220 ms.
+    // The retransmissions are not faster than the intervals of probe and timer: 80 and 220 ms.
     assert!(sent.len() < 40 && sent.windows(2).all(|w| w[1] - w[0] >= 80), "{sent:?}");
     assert!(!pair.client.saw(SubflowEvent::Dead));
 }
 
-/// Both directions are dead until the third retransmission was sent, which is lost, too. Then the peer sends a
+/// Both directions are dead until the third retransmission was sent, which is also lost. Then the peer sends a
 /// segment.
 #[test]
 fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward() {

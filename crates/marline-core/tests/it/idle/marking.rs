@@ -76,8 +76,8 @@ fn a_resent_segment_is_marked_while_it_is_the_last() {
     assert!(script.advance_to_send(ms(400)));
     let repeats = data_of(&script.take_sent());
     assert!(!repeats.is_empty() && repeats.iter().all(is_marked), "{repeats:#?}");
-    // More data is written: the previous end is not the last data any more.
-    write(&mut script, b"but not for ever");
+    // More data is written: the previous end is no longer the last data.
+    write(&mut script, b"but not forever");
     script.advance(ms(3_000));
     let old = |seg: &&Seg| seg.payload == b"the end for now";
     let later = data_of(&script.take_sent());

@@ -11,7 +11,7 @@ use crate::two_hosts::write;
 fn data_without_the_mark_starts_the_timer() {
     let (mut script, mut peer) = client(BOTH);
     send(&mut script, &mut peer, b"more to come", false);
-    assert_eq!(judged_after(&mut script), Some(1_500), "no timeout was told");
+    assert_eq!(judged_after(&mut script), Some(1_500), "no timeout was reported");
     let counters = script.endpoint.counters();
     assert_eq!((counters.receive_timer_expired, counters.receive_timer_probes), (1, 0));
 }

@@ -131,7 +131,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
         for n in 1..limit {
             let mut peer = Peer::new(path(n, 2, 41_000 + round), 0);
             peer.join(&mut script, &first, n);
-            let subflows = script.endpoint.info(id).expect("it lives").subflows;
+            let subflows = script.endpoint.info(id).expect("the connection exists").subflows;
             let last = subflows.iter().map(|s| s.id).max_by_key(|id| id.0).expect("subflows");
             peer.receive_all(&mut script);
             script.run(|e, now| e.path_action(now, id, PathAction::CloseSubflow(last)));
@@ -141,7 +141,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
             at.push(peer);
         }
         let waiting = |script: &Script| {
-            let subflows = script.endpoint.info(id).expect("it lives").subflows;
+            let subflows = script.endpoint.info(id).expect("the connection exists").subflows;
             subflows.iter().filter(|s| s.state == SubflowState::FinWait2).count()
         };
         assert_eq!(waiting(&script), usize::from(limit) - 1);
@@ -154,7 +154,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
         told += resets;
         script.advance(S(60));
     }
-    assert_eq!(told, at.len(), "each peer is told");
+    assert_eq!(told, at.len(), "each peer gets a reset");
     assert_eq!(script.take_events().iter().find(|e| matches!(e, Event::Closed { .. })), None);
 }
 

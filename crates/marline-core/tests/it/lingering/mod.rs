@@ -108,7 +108,7 @@ fn a_released_connection_whose_peer_answers_but_takes_nothing() {
         peer.receive_all(&mut script);
         peer.send(&mut script, shut(&peer));
     }
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert!(info.bytes_written > info.bytes_acked, "the window is shut: {info:#?}");
     script.run(|e, now| e.release(now, id));
     let took = ends_within(&mut script, 2_000, |script, _| {
@@ -218,5 +218,5 @@ fn an_aborted_attempt_to_connect_leaves_at_once() {
     let id = script.connect(marline_testkit::config(), ends.local, ends.remote);
     script.run(|e, now| e.abort(now, id));
     script.run(|e, now| e.release(now, id));
-    assert!(script.endpoint.connections().is_empty(), "an attempt that nobody wants any more");
+    assert!(script.endpoint.connections().is_empty(), "an attempt that is no longer needed");
 }

@@ -60,7 +60,7 @@ fn resets_of_the_only_path_and_of_its_joins_leave_time_for_another_path() {
     hosts.write(Side::A, b"into the box");
     hosts.run_ms(12_000);
     let refused = hosts.sent_to(Side::B, 0).filter(|s| s.header.flags == TcpFlags::SYN).count();
-    assert!(refused >= 4, "{refused} SYNs: the box was asked again and again");
+    assert!(refused >= 4, "{refused} SYNs: joins were retried repeatedly");
     assert_eq!(hosts.ends[0].closed, None);
     set_second(&mut hosts, true);
     hosts.run_ms(1_000);

@@ -89,7 +89,11 @@ fn strangers_without_a_subflow_are_bounded_in_number_and_the_oldest_goes_first()
         script.advance(S(1));
     }
     let gone = |n: usize| (ids[n], CloseReason::TimedOut);
-    assert_eq!(ended(&mut script), [gone(0), gone(1)], "three places, and one who is known");
+    assert_eq!(
+        ended(&mut script),
+        [gone(0), gone(1)],
+        "three unauthenticated peers, and one known peer"
+    );
     script.advance(S(60));
     assert_eq!(ended(&mut script), [gone(2), gone(3), gone(4)]);
 }

@@ -244,12 +244,12 @@ impl TwoHosts {
         self.ends[side as usize].id.expect("a connection")
     }
 
-    /// The application of one side writes this, as far as there is room.
+    /// Lets the application of one side write this, as far as there is room.
     pub fn write(&mut self, side: Side, data: &[u8]) {
         self.end(side).to_write.extend_from_slice(data);
     }
 
-    /// The application shuts down after that.
+    /// Lets the application shut down after its data.
     pub fn shutdown(&mut self, side: Side) {
         self.end(side).shut_when_written = true;
     }
@@ -375,7 +375,7 @@ impl TwoHosts {
         let data = [from_client, from_server];
         self.write(first, data[first as usize]);
         self.run_ms(30_000);
-        assert!(self.ends[1].id.is_some(), "the server never heard of it");
+        assert!(self.ends[1].id.is_some(), "the server never received a SYN");
         self.write(first.other(), data[first.other() as usize]);
         self.shutdown(first.other());
         self.run_ms(30_000);

@@ -103,7 +103,7 @@ fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)]
 }
 
-/// Any MPTCP option but DSS.
+/// Any MPTCP option except DSS.
 pub(crate) fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
     let add_addr = (any::<u8>(), address(), of(any::<u16>()), of(any::<u64>()))
         .prop_map(|(address_id, address, port, hmac)| AddAddr { address_id, address, port, hmac });
@@ -140,7 +140,7 @@ pub(crate) fn dss() -> impl Strategy<Value = Dss> {
     })
 }
 
-/// Options in any combination, also such as do not fit a header. Of each MPTCP subtype one at most.
+/// Options in any combination, including those that do not fit a header; at most one of each MPTCP subtype.
 pub(crate) fn options() -> impl Strategy<Value = TcpOptions> {
     let timestamps = any::<[u32; 2]>().prop_map(|[value, echo]| Timestamps { value, echo });
     let rare = |p| proptest::option::weighted(p, any::<u16>());

@@ -123,7 +123,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
         "other services of the same port or connection",
         &[
             "marline-io/src/driver/egress.rs:serve_lanes",
-            "marline-proxy/src/client/target_request.rs:request_on_used",
+            "marline-proxy/src/client/target_request.rs:request_on_used_connection",
             "marline-proxy/src/client/http_listener.rs:http",
             "marline-proxy/src/client/http_listener.rs:http_request",
             "marline-proxy/src/client/tunnel.rs:expect_message",

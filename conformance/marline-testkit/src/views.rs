@@ -255,7 +255,7 @@ impl MappingIndex for Stream {
         Some(Mapping { range: DataRange::new(start, mapping.range.end), ..*mapping })
     }
 
-    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         let open = |m: &&Mapping| m.range.start < before && !m.carried_by.contains(subflow);
         let mapping = self.mappings.iter().rev().find(open)?;
         let end = mapping.range.end.min(before);

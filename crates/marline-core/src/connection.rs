@@ -85,7 +85,7 @@ use self::closing::{Closing, FinTimeouts};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::ending::Ending;
-use self::fallback::{InfiniteMapping, Others, Point, StreamFacts, Trigger, Verdict};
+use self::fallback::{InfiniteMapping, OtherSubflows, Point, StreamFacts, Trigger, Verdict};
 use self::fallback_facts::FallbackFacts;
 use self::fast_open::FastOpening;
 use self::fast_open_handshake::FastOpenHandshake;
@@ -127,7 +127,7 @@ use crate::tables::silent_paths::Prober;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
     FourTuple, MemoryAccount, MemoryKind, MonitorKind, NetworkError, ReadError, SocketOption,
-    StreamDirection, SubflowPlace, SubflowState, Timer, Traffic, Transmit, TransmitBuf, WriteError,
+    StreamDirection, SubflowLocation, SubflowState, Timer, Traffic, Transmit, TransmitBuf, WriteError,
 };
 
 pub(crate) use self::fast_open::FastOpenVerdict;
@@ -141,7 +141,7 @@ const MAX_ACTIONS: usize = 64;
 /// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
 /// Consecutive timeouts on the only subflow after which other ports are tried on its path.
-const STUCK_AFTER: u32 = 2;
+const STUCK_TIMEOUTS: u32 = 2;
 /// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
 /// connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
@@ -378,7 +378,7 @@ impl Connection {
         if let Some(reason) = self.closing.reason() {
             return Err(ReadError::Closed(reason));
         }
-        self.receiver.found_nothing();
+        self.receiver.note_nothing_to_read();
         Err(ReadError::Blocked)
     }
 
@@ -391,7 +391,7 @@ impl Connection {
     }
 
     /// Requests the DATA_ACK that the client is waiting for, because it may have been lost.
-    fn ask_for_data_ack(&mut self, now: Instant) {
+    fn request_data_ack(&mut self, now: Instant) {
         let (busy, rto) = (self.paths.has_pending_acks(), self.paths.largest_rto(&self.config));
         if self.session.is_data_ack_request_due(now, rto, busy) {
             self.paths.probe_all_subflows();
@@ -426,7 +426,7 @@ impl Connection {
                 self.sender.resize(bytes);
                 self.paths.iter_mut().for_each(|s| s.tcp_mut().set_send_buffer(bytes));
             }
-            SocketOption::KnownPeer => self.closing.vouch_for_peer(),
+            SocketOption::KnownPeer => self.closing.note_peer_authenticated(),
             SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
             SocketOption::AnswerWithin(within) => self.silence().expect_answer(now, within),
         }
@@ -1126,7 +1126,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.note_heard(cx.now);
+        self.note_segment_received(cx.now);
         let before = self.receiver.next();
         self.on_dss(cx, id, segment, ingress);
         let Some((ssn, _)) = ingress.in_order else { return };
@@ -1206,7 +1206,7 @@ impl Connection {
                 if self.fallback_facts().repeats_first_data(id, segment) {
                     self.consider_fallback(cx, id, Trigger::FirstByteAgain);
                 }
-                let asks = self.fallback_facts().asks_without_options(id, segment);
+                let asks = self.fallback_facts().is_probe_without_options(id, segment);
                 if let Some(subflow) = self.paths.get_mut(id).filter(|_| asks) {
                     subflow.tcp_mut().answer_plain_probe();
                 }
@@ -1217,7 +1217,7 @@ impl Connection {
     }
 
     /// Records that the peer sent a valid segment.
-    fn note_heard(&mut self, now: Instant) {
+    fn note_segment_received(&mut self, now: Instant) {
         self.closing.on_peer_heard(now);
         if let Some(probes) = self.config.receive_probes {
             self.liveness.begin_probes(now, probes);
@@ -1232,7 +1232,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.note_heard(cx.now);
+        self.note_segment_received(cx.now);
         let was_at_end = self.receiver.fin_reached();
         let before = self.receiver.next();
         if self.session.is_plain() {
@@ -1379,7 +1379,7 @@ impl Connection {
                 self.on_subflow_rto(cx, id, count);
             }
             SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
-            SubflowEvent::HeardUnanswered(unheard) => self.on_heard_unanswered(cx, id, unheard),
+            SubflowEvent::HeardUnanswered(unheard) => self.on_unanswered_segment(cx, id, unheard),
             SubflowEvent::MtuFound(_) => {}
         }
     }
@@ -1565,13 +1565,13 @@ impl Connection {
             self.consider_plain_data(cx, id);
         }
         if cx.out.traces_traffic(self.id) {
-            self.traffic_trace().trace_places(cx, id, ssn, bytes);
+            self.traffic_trace().trace_positions(cx, id, ssn, bytes);
         }
         let result = self.reception().translate(cx, id, ssn, bytes);
         if self.paths.get(id).is_none() {
             return;
         }
-        self.receiver.hold_kept(id);
+        self.receiver.count_kept_bytes(id);
         match result {
             Ok(()) => self.watch_plain_stream(cx, id),
             Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(cx, id, dsn),
@@ -1969,7 +1969,7 @@ impl Connection {
             paths: &self.paths.paths(),
             subflows: self.scheduling.views(),
             max_subflows: cx.config.limits.subflows,
-            data_waits: self.sender.has_data(),
+            has_unacked_data: self.sender.has_data(),
             followed: self.session.agreed_on(Extensions::FOLLOW_CLIENT),
         };
         ask(self.path_manager.as_mut(), &context)
@@ -1995,7 +1995,7 @@ impl Connection {
                 // A path pinned to one remote address uses that, regardless of the peer's announcements.
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
                 let remote = pinned.or_else(|| addresses.find_remote(remote));
-                let way = local.and_then(|local| Some((local, local.way_to(remote?)?)));
+                let way = local.and_then(|local| Some((local, local.destination_for(remote?)?)));
                 if let Some((local, remote)) = way {
                     self.open_join(cx, JoinAddresses { local, remote }, backup, fast);
                 }
@@ -2040,7 +2040,7 @@ impl Connection {
 
     /// True if the connection counts as half-open: it is a server's, and the handshake of its first subflow is
     /// neither complete nor given up.
-    pub(crate) fn occupies_half_open_place(&self) -> bool {
+    pub(crate) fn counts_as_half_open(&self) -> bool {
         let unanswered = self.session.is_server() && !self.closing.is_announced();
         unanswered && self.paths.initial().is_some()
     }
@@ -2057,9 +2057,9 @@ impl Connection {
     }
 
     /// True for a server's connection without subflows whose peer the application has not authenticated.
-    pub(crate) fn is_unvouched_without_path(&self) -> bool {
+    pub(crate) fn is_unauthenticated_without_path(&self) -> bool {
         self.session.is_server()
-            && self.closing.is_unvouched_peer_waiting(self.config.linger)
+            && self.closing.is_unauthenticated_peer_waiting(self.config.linger)
             && self.paths.is_empty()
     }
 
@@ -2079,7 +2079,7 @@ impl Connection {
     }
 
     /// Established subflows of the connection.
-    pub(crate) fn subflow_places(&self) -> Vec<SubflowPlace> {
+    pub(crate) fn subflow_locations(&self) -> Vec<SubflowLocation> {
         self.paths.places()
     }
 
@@ -2117,7 +2117,7 @@ impl Connection {
     }
 
     /// Ends a waiting connection because the limit on waiting connections is exceeded.
-    pub(crate) fn yield_place(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn end_lingering(&mut self, cx: &mut Context<'_>) {
         self.ending().abort_with_reason(cx, CloseReason::TimedOut);
     }
 
@@ -2176,7 +2176,7 @@ impl Connection {
         if let Some(congestion) = congestion {
             subflow.tcp_mut().reset_path_measurements(now, &*congestion);
         }
-        subflow.tcp_mut().repeat_at_once(now);
+        subflow.tcp_mut().retry_after_move(now);
     }
 
     /// Records that the process did not run for a while: segments in flight yield no valid measurements.
@@ -2389,7 +2389,7 @@ impl Connection {
     fn next_pending(&mut self, now: Instant, id: SubflowId) -> Option<Egress> {
         self.paths.get(id).filter(|subflow| subflow.tcp().has_pending_besides_ack())?;
         let room = self.segments().repeat_room(id);
-        self.paths.get_mut(id)?.tcp_mut().next_egress_but_ack(now, room)
+        self.paths.get_mut(id)?.tcp_mut().next_egress_without_ack(now, room)
     }
 
     /// Drops a subflow after its RST was sent, unless the RST only answered a bogus ACK.
@@ -2423,7 +2423,7 @@ impl Connection {
             let room = self.segments().repeat_room(id);
             let tcp = self.paths.get_mut(id)?.tcp_mut();
             tcp.repeat_last_as_probe();
-            if let Some(egress) = tcp.next_egress_but_ack(cx.now, room) {
+            if let Some(egress) = tcp.next_egress_without_ack(cx.now, room) {
                 let transmit = self.send_segment(cx, id, &egress, buf);
                 self.drain_subflow_events(cx, id);
                 return transmit;
@@ -2450,8 +2450,8 @@ impl Connection {
         }
         let room = self.segments().repeat_room(id);
         let tcp = self.paths.get_mut(id)?.tcp_mut();
-        tcp.frto_has_no_data();
-        let egress = tcp.next_egress_but_ack(cx.now, room)?;
+        tcp.on_no_frto_data();
+        let egress = tcp.next_egress_without_ack(cx.now, room)?;
         self.send_segment(cx, id, &egress, buf)
     }
 
@@ -2464,7 +2464,7 @@ impl Connection {
             return None;
         }
         let usable = self.paths.active_set();
-        if self.closing.repeats_fin_in_vain()
+        if self.closing.is_fin_futile()
             && usable.iter().all(|id| self.sender.lacks_data_ack(id))
         {
             // The peer's segments arrive, but options do not pass.
@@ -2473,7 +2473,7 @@ impl Connection {
             }
             return self.emit_pending(cx, buf);
         }
-        let id = self.closing.next_for_fin(usable, self.paths.best_subflow())?;
+        let id = self.closing.next_fin_subflow(usable, self.paths.best_subflow())?;
         // A pending third ACK carries the keys, without which the peer cannot read the DATA_FIN, so it goes first.
         let pending = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_pending_ack());
         if self.session.is_unconfirmed() && pending {
@@ -2566,7 +2566,7 @@ impl Connection {
             self.on_subflow_timeout(cx, id);
         }
         if self.closing.subflow_drop_at().is_some_and(|at| at <= now) {
-            self.leave_now(cx);
+            self.end_closing(cx);
         }
         if self.closing.is_closed() {
             return;
@@ -2611,7 +2611,7 @@ impl Connection {
         }
         self.messages().repeat_hello(cx);
         if due(self.session.next_data_ack_request_at()) {
-            self.ask_for_data_ack(now);
+            self.request_data_ack(now);
         }
         self.check_wait(cx);
         self.advance_closing(cx);
@@ -2634,7 +2634,7 @@ impl Connection {
             self.drain_subflow_events(cx, id);
         }
         self.on_probe_patience_end(cx, id);
-        self.on_half_closed_for_long(cx, id);
+        self.on_half_closed_timeout(cx, id);
         self.drop_long_cut_off_subflow(cx, id);
         self.repeat_third_ack(cx, id);
         self.repeat_mp_fail(cx, id);
@@ -2649,7 +2649,7 @@ impl Connection {
     }
 
     /// Ends the wait for a peer that took too long to close.
-    fn leave_now(&mut self, cx: &mut Context<'_>) {
+    fn end_closing(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_closed() {
             let (una, written) = (self.sender.una(), self.sender.written_end());
             if !self.closing.extend_closing(cx.now, una, written) {
@@ -2663,9 +2663,9 @@ impl Connection {
     }
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
-        if self.closing.is_question_due(cx.now) {
+        if self.closing.is_probe_due(cx.now) {
             match self.paths.active_count() {
-                0 => self.closing.stop_questions(),
+                0 => self.closing.stop_probes(),
                 _ => self.paths.probe_all_subflows(),
             }
         }
@@ -2720,7 +2720,7 @@ impl Connection {
             self.closing.begin_wait(cx.now);
             if self.paths.active_count() > 1 {
                 self.silence().probe_until_heard(cx.now);
-            } else if count == STUCK_AFTER {
+            } else if count == STUCK_TIMEOUTS {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
         }
@@ -2802,7 +2802,7 @@ impl Connection {
         let asked = self.paths.probe_path_members(path);
         if asked {
             cx.out.counters.path_probes += 1;
-        } else if let Some(local) = self.path_probing().unopened_at(path.local) {
+        } else if let Some(local) = self.path_probing().unopened_address_at(path.local) {
             cx.out.counters.path_probes += 1;
             self.path_event(cx, PathEvent::LocalUp(local));
         }
@@ -2814,7 +2814,7 @@ impl Connection {
             return;
         }
         let pending = self.paths.retry_path_members(cx.now, path);
-        if let Some(local) = self.path_probing().unopened_at(path.local).filter(|_| !pending) {
+        if let Some(local) = self.path_probing().unopened_address_at(path.local).filter(|_| !pending) {
             self.path_event(cx, PathEvent::LocalUp(local));
         }
     }
@@ -2840,7 +2840,7 @@ impl Connection {
 
     /// Handles a segment from the peer on a silent subflow. It may answer a probe, or prove only that one direction
     /// works. To find out, the oldest data is repeated. If silent paths are not probed, it counts as an answer.
-    fn on_heard_unanswered(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
+    fn on_unanswered_segment(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
         let probes = self.path_probing().probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if probes && !subflow.tcp().refuses_payload() {
@@ -2910,7 +2910,7 @@ impl Connection {
     }
 
     /// Probes the peer on the first subflow between these addresses.
-    pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
+    pub(crate) fn probe_pair(&mut self, pair: &AddressPair) {
         self.paths.probe_address_pair(pair);
     }
 }
@@ -2927,7 +2927,7 @@ impl Connection {
     }
 
     fn on_silence_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.liveness.clock_timeout().is_some_and(|at| at <= cx.now) {
+        if self.liveness.receive_timer_deadline().is_some_and(|at| at <= cx.now) {
             let expired = self.silence().check_receive_timer(cx);
             for (id, cause) in
                 expired.into_iter().flat_map(|(ids, c)| ids.iter().map(move |id| (id, c)))
@@ -2952,7 +2952,7 @@ impl Connection {
     /// Judges an event on a subflow that suggests a fallback.
     fn consider_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, trigger: Trigger) {
         let facts = self.fallback_facts().gather(id);
-        self.carry_out(cx, id, fallback::judge(trigger, &facts));
+        self.apply_fallback_verdict(cx, id, fallback::judge(trigger, &facts));
         if facts.proven_to_peer && self.session.is_plain() {
             // The peer does not detect the fallback by itself.
             self.send_mp_fail_from(cx, id, cx.now);
@@ -2971,12 +2971,12 @@ impl Connection {
     fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
         let id = self.paths.initial_id().unwrap_or(SubflowId(0));
         let verdict = self.fallback_facts().judge(id, Trigger::Handshake(reason));
-        self.carry_out(cx, id, verdict);
+        self.apply_fallback_verdict(cx, id, verdict);
     }
 
-    fn carry_out(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
+    fn apply_fallback_verdict(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
         match verdict {
-            Verdict::Unchanged | Verdict::AskPeer => {}
+            Verdict::Unchanged | Verdict::SendMpFail => {}
             Verdict::FromFirstByte { reason, announces } => {
                 self.fall_back(cx, id, reason, announces);
             }
@@ -3112,8 +3112,8 @@ impl Connection {
         let received_tail = dsn == self.receiver.next();
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = fallback::judge(Trigger::BadChecksum, &facts);
-        self.carry_out(cx, id, verdict);
-        if verdict == Verdict::AskPeer {
+        self.apply_fallback_verdict(cx, id, verdict);
+        if verdict == Verdict::SendMpFail {
             self.send_mp_fail_from(cx, id, cx.now);
         }
     }
@@ -3125,7 +3125,7 @@ impl Connection {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.set_closing_option(ClosingOption::Fail(fail));
         }
-        self.receiver.release_kept();
+        self.receiver.uncount_kept_bytes();
     }
 
     /// Repeats MP_FAIL until the peer shows that it arrived.
@@ -3172,7 +3172,7 @@ impl Connection {
         let failed = self.receiver.failed_at(id);
         let trigger = if failed.is_some() { Trigger::MpFailAnswered } else { Trigger::MpFail };
         let facts = self.fallback_facts().gather(id);
-        if facts.others == Others::Usable {
+        if facts.others == OtherSubflows::Usable {
             self.assignment().on_failed_reset(cx.now, id, fail);
         } else if !self.paths.is_active(id) {
             return;
@@ -3183,7 +3183,7 @@ impl Connection {
                 return;
             }
         }
-        self.carry_out(cx, id, fallback::judge(trigger, &facts));
+        self.apply_fallback_verdict(cx, id, fallback::judge(trigger, &facts));
         if !self.session.is_plain() {
             return;
         }
@@ -3220,7 +3220,7 @@ impl Connection {
             verdict => verdict,
         };
         if !self.session.is_plain() {
-            self.carry_out(cx, id, verdict);
+            self.apply_fallback_verdict(cx, id, verdict);
         } else if !received_tail {
             self.ending().abort_with_reason(cx, CloseReason::PeerMisbehaved);
         }
@@ -3452,7 +3452,7 @@ impl Connection {
     }
 
     /// Drops a half-closed subflow that the peer neither closes nor uses, because its slot is needed.
-    fn on_half_closed_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn on_half_closed_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let until = self.paths.get(id).and_then(SubflowContext::half_closed_until);
         if until.is_some_and(|until| until <= cx.now) {
             self.on_subflow_dead(cx, id);

@@ -344,7 +344,7 @@ impl Endpoint {
             if connection.next_timeout().is_some_and(|at| at <= now) {
                 connection.handle_timeout(&mut cx);
             }
-            self.mark_touched(slot);
+            self.enqueue_ready(slot);
         }
         self.check_path_health(now);
         self.serve_silent_paths(now);
@@ -421,8 +421,8 @@ impl Endpoint {
     /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: decisions of schedulers and
     /// their reasons. Independent of other monitor events. Costs time and memory for each decision; free when
     /// disabled.
-    pub const fn report_decisions(&mut self, tell: bool) {
-        self.out.report_decisions(tell);
+    pub const fn report_decisions(&mut self, enabled: bool) {
+        self.out.report_decisions(enabled);
     }
 
     /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
@@ -453,12 +453,12 @@ impl Endpoint {
     /// Updates bookkeeping after a call to a connection, which may now have data to send, have a new deadline, or be
     /// gone.
     fn update_after_call(&mut self, now: Instant, slot: u32) {
-        self.mark_touched(slot);
+        self.enqueue_ready(slot);
         self.count(now, slot);
         self.check_path_health(now);
     }
 
-    fn mark_touched(&mut self, slot: u32) {
+    fn enqueue_ready(&mut self, slot: u32) {
         if self.slots.enqueue(slot) {
             self.ready.push_back(slot);
         }
@@ -498,7 +498,7 @@ impl Endpoint {
             }
             self.out.counters.lingering_overflow += 1;
             // This ends the wait and calls `count` again, which subtracts the connection.
-            self.with_connection(now, oldest, |c, cx| c.yield_place(cx));
+            self.with_connection(now, oldest, |c, cx| c.end_lingering(cx));
         }
     }
 

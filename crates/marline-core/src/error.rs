@@ -87,7 +87,7 @@ pub enum FallbackReason {
     InfiniteMapping,
 }
 
-macro_rules! display_words {
+macro_rules! display_text {
     ($($type:ty { $($variant:pat => $words:expr),+ $(,)? })+) => {$(
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +98,7 @@ macro_rules! display_words {
     )+};
 }
 
-display_words! {
+display_text! {
     ConnectError {
         ConnectError::TooManyConnections => "too many connections",
         ConnectError::AddressInUse => "no free port for this pair of addresses",

@@ -48,7 +48,7 @@ pub use path_health::{AddressPairInfo, PathHealthMonitor};
 pub use pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
 pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
-    ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,
+    ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowLocation, SubflowState, TcpDetail,
 };
 pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
 pub use transmit::{

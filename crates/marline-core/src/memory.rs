@@ -199,15 +199,15 @@ impl MemoryBudget {
         self.0.wake_waiting();
     }
 
-    /// Creates an account. `most_each` is the maximum size of one buffer in bytes, regardless of free memory;
+    /// Creates an account. `max_per_buffer` is the maximum size of one buffer in bytes, regardless of free memory;
     /// `u64::MAX` sets no limit other than the account's.
     #[must_use]
-    pub fn account(&self, most_each: u64) -> MemoryAccount {
+    pub fn account(&self, max_per_buffer: u64) -> MemoryAccount {
         MemoryAccount(Arc::new(Account {
             process: Arc::clone(&self.0),
             used: AtomicU64::new(0),
             waits: AtomicU64::new(0),
-            max_per_account: most_each,
+            max_per_buffer: max_per_buffer,
             waiting: Mutex::default(),
         }))
     }
@@ -234,7 +234,7 @@ struct Account {
     process: Arc<Process>,
     used: AtomicU64,
     waits: AtomicU64,
-    max_per_account: u64,
+    max_per_buffer: u64,
     /// New streams that are waiting for room, in order.
     waiting: Mutex<WaitQueue>,
 }
@@ -269,9 +269,9 @@ impl MemoryAccount {
     /// minimum of an empty buffer.
     #[must_use]
     pub fn allowance(&self) -> u64 {
-        let Some(free) = self.free() else { return self.0.max_per_account };
+        let Some(free) = self.free() else { return self.0.max_per_buffer };
         let room = (free / FREE_MEMORY_DIVISOR).saturating_sub(self.used());
-        (room / ACCOUNT_ROOM_DIVISOR).min(self.0.max_per_account)
+        (room / ACCOUNT_ROOM_DIVISOR).min(self.0.max_per_buffer)
     }
 
     /// True if there is room for the minimum buffer of another stream.

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_comes_back_is_as_old_as_it_was() {
+    fn a_readmitted_entry_keeps_its_age() {
         let mut peers = PendingPeers::new(SMALL);
         let (old, _) = peers.admit(source("192.0.2.1"), "old");
         let _ = peers.admit(source("192.0.2.1"), "new");

@@ -196,7 +196,7 @@ pub struct SubflowInfo {
 
 /// Location of a subflow, for drivers that carry other data alongside it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct SubflowPlace {
+pub struct SubflowLocation {
     /// Our id on carriers that use ids; 0 elsewhere.
     pub local_flow: u64,
     /// The peer's id; 0 elsewhere.

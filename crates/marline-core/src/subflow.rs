@@ -427,7 +427,7 @@ impl Subflow {
     /// True if a middlebox acknowledged data that the peer does not have and will not get on this subflow, as the
     /// answer to the last transmission shows.
     pub(crate) fn has_false_acks(&self) -> bool {
-        self.false_acks.are_certain(self.rto(), self.tx.last_sent_at)
+        self.false_acks.is_proof(self.rto(), self.tx.last_sent_at)
     }
 
     /// True if the retransmission timer has fired and SND.UNA has not advanced since.

@@ -198,7 +198,7 @@ impl Lane {
 
     /// Probes the rate of other paths while a flow is bulk.
     fn explore_rates(&mut self, flow: FlowId, now: Instant) {
-        let Some(every) = self.policy.explores_rate_every() else { return };
+        let Some(every) = self.policy.rate_exploration_interval() else { return };
         let on = self.flows.find_known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
         let others = self.paths.iter_mut().filter(|path| Some(path.id()) != on);
         others.for_each(|path| path.explore_rate(every, now));

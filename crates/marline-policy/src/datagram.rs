@@ -213,13 +213,13 @@ pub trait DatagramPolicy: Debug + Send {
     }
 
     /// How often an unused path is probed for its round-trip time while others are in use. `None` disables probing.
-    fn explores_every(&self) -> Option<Duration> {
+    fn exploration_interval(&self) -> Option<Duration> {
         None
     }
 
     /// How often the rate of a path with little traffic is probed with a train of padded frames while a bulk flow
     /// uses another path. `None` disables probing.
-    fn explores_rate_every(&self) -> Option<Duration> {
+    fn rate_exploration_interval(&self) -> Option<Duration> {
         None
     }
 }

@@ -33,16 +33,16 @@
 //! (Keshav's packet pairs, SIGCOMM 1991).
 //!
 //! *Limits.* Queues of other senders count as part of the path. Paths with few samples use the initial
-//! quantiles ([`START`]). The quantiles describe only answers that arrive; the risk covers those that do not.
+//! quantiles ([`INITIAL_MULTIPLES`]). The quantiles describe only answers that arrive; the risk covers those that do not.
 
 use marline_time::{Duration, Instant, Rate};
 
 /// Probabilities of the forecast quantiles.
-const SHARES: [f32; 3] = [0.5, 0.9, 0.99];
+const QUANTILE_SHARES: [f32; 3] = [0.5, 0.9, 0.99];
 /// Initial multiples of the spread, one per quantile.
-const START: [f32; 3] = [0.0, 2.0, 5.0];
+const INITIAL_MULTIPLES: [f32; 3] = [0.0, 2.0, 5.0];
 /// Learning steps, in spreads.
-const STEPS: [f32; 3] = [0.025, 0.06, 0.3];
+const LEARNING_STEPS: [f32; 3] = [0.025, 0.06, 0.3];
 /// Largest multiple. The retransmission timer covers anything later.
 const MAX_MULTIPLE: f32 = 60.0;
 /// Relative uncertainty of the delay from the sender's own bytes, per spread.
@@ -150,7 +150,7 @@ impl Default for Forecaster {
             usual_us: 0.0,
             usual_seconds: 0.0,
             spread_us: 0.0,
-            multiples: START,
+            multiples: INITIAL_MULTIPLES,
             drift: 0.0,
             troubles: 0.0,
             last_trouble_ms: 0,
@@ -264,7 +264,7 @@ impl Forecaster {
             return;
         }
         let kept = 1.0 / (1.0 + age.as_secs_f32() / QUANTILE_MEMORY_S);
-        for (multiple, start) in self.multiples.iter_mut().zip(START) {
+        for (multiple, start) in self.multiples.iter_mut().zip(INITIAL_MULTIPLES) {
             *multiple = start + (*multiple - start) * kept;
         }
     }
@@ -303,7 +303,7 @@ impl Forecaster {
     ) -> bool {
         let own_us = micros(own_delay);
         let mut p90_us = 0.0;
-        for index in 0..SHARES.len() {
+        for index in 0..QUANTILE_SHARES.len() {
             let answer_was_us = match expected.answers_us[index] {
                 0 => self.center_us + self.multiples[index] * spread,
                 us => us as f32,
@@ -312,8 +312,8 @@ impl Forecaster {
             if index == 1 {
                 p90_us = forecast_us;
             }
-            let late = if answer_us > forecast_us { SHARES[index] } else { SHARES[index] - 1.0 };
-            let multiple = self.multiples[index] + late * STEPS[index];
+            let late = if answer_us > forecast_us { QUANTILE_SHARES[index] } else { QUANTILE_SHARES[index] - 1.0 };
+            let multiple = self.multiples[index] + late * LEARNING_STEPS[index];
             self.multiples[index] = multiple.clamp(-2.0, MAX_MULTIPLE);
         }
         self.multiples[0] = self.multiples[0].clamp(-1.0, 1.0);
@@ -442,7 +442,7 @@ impl Forecast {
         let answers_us = answers.map(|time| micros(time) as u32);
         Forecast {
             answers_us,
-            multiples: START,
+            multiples: INITIAL_MULTIPLES,
             troubles,
             since_trouble_ms: 0,
             queued_us: 0,
@@ -474,13 +474,13 @@ impl Forecast {
     /// Time until the answer to the last of `bytes` that leave now, behind the bytes already sent.
     #[must_use]
     pub fn answer_after(&self, bytes: u64, quantile: Quantile) -> Option<Duration> {
-        self.answer_behind(self.queued() + self.transit_time(bytes), quantile)
+        self.time_to_answer_after(self.queued() + self.transit_time(bytes), quantile)
     }
 
     /// Time until the answer to a segment sent behind `own_delay` of the sender's own bytes. The uncertainty grows
     /// with that delay.
     #[must_use]
-    pub fn answer_behind(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
+    pub fn time_to_answer_after(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
         let unsure = own_delay.mul_f32(own_delay_uncertainty(self.multiples[quantile as usize]));
         Some(self.answer(quantile)? + own_delay + unsure)
     }

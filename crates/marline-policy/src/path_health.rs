@@ -115,7 +115,7 @@ pub struct RecoveryRule {
     /// Time between two probes, and the time allowed for an answer.
     pub probe: Duration,
     /// Maximum time between two unanswered probes (the interval doubles after each one).
-    pub longest_probe: Duration,
+    pub max_probe_interval: Duration,
 }
 
 impl PathHealthConfig {
@@ -146,7 +146,7 @@ impl PathHealthConfig {
             period: Duration::from_secs(2),
             // Linux answers at most one empty segment per half second.
             probe: Duration::from_millis(600),
-            longest_probe: Duration::from_millis(1_200),
+            max_probe_interval: Duration::from_millis(1_200),
         };
         PathHealthConfig {
             period: Duration::from_millis(250),

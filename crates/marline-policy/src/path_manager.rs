@@ -65,7 +65,7 @@ impl LocalAddress {
     /// Destination of packets from here to `remote`: the address itself, or its NAT64 translation. `None` if `remote`
     /// cannot be reached because it belongs to the other address family.
     #[must_use]
-    pub fn way_to(&self, remote: SocketAddr) -> Option<SocketAddr> {
+    pub fn destination_for(&self, remote: SocketAddr) -> Option<SocketAddr> {
         let translated = match self.nat64 {
             Some(prefix) if self.address.is_ipv6() => prefix.translate(remote),
             _ => remote,
@@ -73,7 +73,7 @@ impl LocalAddress {
         (translated.is_ipv4() == self.address.is_ipv4()).then_some(translated)
     }
 
-    /// The remote address that packets sent from here to `to` reach: the inverse of [`way_to`](Self::way_to).
+    /// The remote address that packets sent from here to `to` reach: the inverse of [`destination_for`](Self::destination_for).
     #[must_use]
     pub fn remote_for(&self, to: SocketAddr) -> SocketAddr {
         self.nat64.map_or(to, |prefix| prefix.translate_back(to))
@@ -126,7 +126,7 @@ pub struct PathContext<'a> {
     /// Maximum number of simultaneous subflows.
     pub max_subflows: usize,
     /// Some sent data is not DATA_ACKed.
-    pub data_waits: bool,
+    pub has_unacked_data: bool,
     /// The peer has agreed to send on the subflow that this side chooses. Otherwise only MP_PRIO influences its
     /// choice.
     pub followed: bool,

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_is_never_longer_than_its_range_however_much_is_asked_for() {
+    fn a_prefix_is_never_longer_than_its_range() {
         let range = DataRange::new(Dsn(5), Dsn(9));
         assert_eq!(range.prefix(3), DataRange::new(Dsn(5), Dsn(8)));
         assert_eq!(range.suffix(3), DataRange::new(Dsn(6), Dsn(9)));

@@ -219,7 +219,7 @@ pub enum MappingQuery {
     At(Dsn),
     /// [`MappingIndex::next_not_on`].
     NextNotOn(SubflowId, Dsn),
-    /// [`MappingIndex::last_not_carried_by`].
+    /// [`MappingIndex::last_not_on`].
     LastNotOn(SubflowId, Dsn),
 }
 
@@ -316,7 +316,7 @@ impl MappingIndex for Inputs {
         self.answer(MappingQuery::NextNotOn(subflow, from))
     }
 
-    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         self.answer(MappingQuery::LastNotOn(subflow, before))
     }
 
@@ -356,8 +356,8 @@ impl MappingIndex for RecordingIndex<'_> {
         self.record_query(MappingQuery::NextNotOn(subflow, from), answer)
     }
 
-    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
-        let answer = self.index.last_not_carried_by(subflow, before);
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+        let answer = self.index.last_not_on(subflow, before);
         self.record_query(MappingQuery::LastNotOn(subflow, before), answer)
     }
 

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_waited_for_a_repetition_is_forgotten_after_a_shorter_sample() {
+    fn a_shorter_sample_replaces_a_doubtful_handshake() {
         let after = |next_ms: u64| {
             let mut rtt = RttEstimator::new(RttConfig::default());
             rtt.on_doubtful_handshake(MS(1_000), Instant::from_secs(1));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_handshake_is_no_minimum_and_no_reason_for_a_longer_timeout_than_three_seconds() {
+    fn a_doubtful_handshake_sets_no_minimum_and_limits_the_timeout_to_three_seconds() {
         let mut rtt = RttEstimator::new(RttConfig::default());
         rtt.on_doubtful_handshake(MS(1_971), Instant::from_secs(5));
         assert_eq!((rtt.srtt(), rtt.rto(), rtt.min()), (Some(MS(1_000)), MS(3_000), None));

@@ -30,7 +30,7 @@ pub trait MappingIndex {
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
     /// The last data before `before` that `subflow` did not carry, or a suffix of it. All of it was carried by the same
     /// other subflows.
-    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping>;
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping>;
     /// The newest data given to any subflow.
     fn newest(&self) -> Option<Mapping>;
 }

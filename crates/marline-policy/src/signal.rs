@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_falls_fades_once_and_is_steady_after_it_was_good_for_a_while() {
+    fn a_falling_signal_fades_once_and_is_steady_after_a_good_period() {
         let mut levels: Vec<f32> = (0..30).map(|second| -60.0 - second as f32).collect();
         let fades = changes(&levels);
         assert_eq!(fades, [(21, true)], "the average is a second behind");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn text_forms() {
+    fn thresholds_parse_from_text() {
         let read = |text: &str| text.parse::<SignalThresholds>();
         assert_eq!(read("on"), Ok(SignalThresholds::default()));
         let told = read("fading=-85,steady=-79.5").unwrap();

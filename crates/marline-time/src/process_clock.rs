@@ -24,7 +24,7 @@ pub const PAUSE: Duration = Duration::from_millis(200);
 /// Time during which the process ran, derived from readings of the system's clock.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct ProcessClock {
-    left_out: Duration,
+    excluded: Duration,
     /// The last reading of the system's clock.
     last_reading: Instant,
     pauses: u64,
@@ -34,7 +34,7 @@ impl ProcessClock {
     /// A clock without pauses so far.
     #[must_use]
     pub const fn new() -> Self {
-        ProcessClock { left_out: Duration::ZERO, last_reading: Instant::ZERO, pauses: 0 }
+        ProcessClock { excluded: Duration::ZERO, last_reading: Instant::ZERO, pauses: 0 }
     }
 
     /// Reads the clock. `due` returns when the process was to be woken, as a time of this clock.
@@ -51,7 +51,7 @@ impl ProcessClock {
         if late <= PAUSE {
             return now;
         }
-        self.left_out += late;
+        self.excluded += late;
         self.pauses += 1;
         from
     }
@@ -64,19 +64,19 @@ impl ProcessClock {
     /// The time of the process at this system time, if there are no further pauses.
     #[must_use]
     pub fn now(&self, system: Instant) -> Instant {
-        system - self.left_out
+        system - self.excluded
     }
 
     /// The system time at this time of the process, if there are no further pauses.
     #[must_use]
     pub fn system_time(&self, at: Instant) -> Instant {
-        at + self.left_out
+        at + self.excluded
     }
 
     /// Total time during which the process did not run, as far as detected.
     #[must_use]
     pub const fn excluded_time(&self) -> Duration {
-        self.left_out
+        self.excluded
     }
 
     /// Number of pauses so far.

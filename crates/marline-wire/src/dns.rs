@@ -9,7 +9,7 @@ pub const DNS_A: u16 = 1;
 /// Type of records with an IPv6 address.
 pub const DNS_AAAA: u16 = 28;
 /// Maximum number of labels in a name: 255 bytes, at least two per label.
-const LABELS: usize = 128;
+const MAX_LABELS: usize = 128;
 /// Maximum number of questions skipped. Messages have one.
 const MAX_QUESTIONS: u16 = 8;
 
@@ -40,8 +40,8 @@ impl DnsRecord<'_> {
 
 /// Offset after the name that starts at `at`; `None` if the name does not end within the message.
 #[must_use]
-pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
-    for _ in 0..LABELS {
+pub fn skip_dns_name(message: &[u8], mut at: usize) -> Option<usize> {
+    for _ in 0..MAX_LABELS {
         match *message.get(at)? {
             0 => return Some(at + 1),
             pointer if pointer >= 0xc0 => return Some(at + 2),
@@ -53,17 +53,17 @@ pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
 
 /// Offset of the first record after the questions; `None` if these do not end within the message.
 #[must_use]
-pub fn dns_after_questions(message: &[u8]) -> Option<usize> {
+pub fn skip_dns_questions(message: &[u8]) -> Option<usize> {
     let mut at = DNS_HEADER_LEN;
     for _ in 0..number(message, 4)?.min(MAX_QUESTIONS) {
-        at = dns_after_name(message, at)? + 4;
+        at = skip_dns_name(message, at)? + 4;
     }
     (at <= message.len()).then_some(at)
 }
 
 /// The records of the answer section. An item is `None` if a record cannot be parsed, and is then the last.
 pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>> {
-    let mut at = dns_after_questions(message);
+    let mut at = skip_dns_questions(message);
     let count = number(message, 6).unwrap_or_default();
     let mut left = if at.is_some() { count } else { 1 };
     core::iter::from_fn(move || {
@@ -79,7 +79,7 @@ pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>
 
 /// The record that starts at `at`, and its end.
 fn record(message: &[u8], at: usize) -> Option<(DnsRecord<'_>, usize)> {
-    let at = dns_after_name(message, at)?;
+    let at = skip_dns_name(message, at)?;
     let kind = number(message, at)?;
     let ttl_s = u32::from_be_bytes(message.get(at + 4..at + 8)?.try_into().ok()?);
     let behind = at + 10 + usize::from(number(message, at + 8)?);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn records_are_found_behind_the_questions() {
-        assert_eq!(dns_after_questions(ANSWER), Some(12 + 6 + 4));
+        assert_eq!(skip_dns_questions(ANSWER), Some(12 + 6 + 4));
         let mut answers = dns_answers(ANSWER);
         assert_eq!(
             answers.next(),
@@ -127,6 +127,6 @@ mod tests {
         }
         let mut endless = *b"\x00\x01\x81\x80\x00\x01\x00\x00\x00\x00\x00\x00\x3f\x01\x01\x01";
         endless[12] = 1;
-        assert_eq!(dns_after_questions(&endless), None);
+        assert_eq!(skip_dns_questions(&endless), None);
     }
 }

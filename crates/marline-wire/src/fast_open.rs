@@ -12,9 +12,9 @@ use crate::tcp_options::kind;
 use crate::{MAX_OPTIONS, TcpOptions};
 
 /// Shortest and longest cookie, bytes.
-const COOKIE: core::ops::RangeInclusive<usize> = 4..=16;
+const COOKIE_LENGTHS: core::ops::RangeInclusive<usize> = 4..=16;
 /// Number that identifies the experimental option.
-const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
+const EXPERIMENT_ID: [u8; 2] = [0xf9, 0x89];
 
 /// The Fast Open option.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl FastOpenOption {
     /// An option with a cookie. `None` unless its length is even and from 4 to 16 bytes.
     #[must_use]
     pub fn cookie(bytes: &[u8]) -> Option<Self> {
-        if !COOKIE.contains(&bytes.len()) || !bytes.len().is_multiple_of(2) {
+        if !COOKIE_LENGTHS.contains(&bytes.len()) || !bytes.len().is_multiple_of(2) {
             return None;
         }
         let mut cookie = [0; 16];
@@ -78,7 +78,7 @@ impl FastOpenOption {
     }
 
     const fn bare_len(&self) -> usize {
-        2 + self.len as usize + if self.experimental { EXPERIMENT.len() } else { 0 }
+        2 + self.len as usize + if self.experimental { EXPERIMENT_ID.len() } else { 0 }
     }
 
     /// Finds the first Fast Open option among the option bytes of a header. An option with an invalid length is
@@ -104,7 +104,7 @@ impl FastOpenOption {
     fn from_option(kind: u8, body: &[u8]) -> Option<Self> {
         let (bytes, experimental) = match kind {
             kind::FAST_OPEN => (body, false),
-            kind::EXPERIMENTAL => (body.strip_prefix(&EXPERIMENT)?, true),
+            kind::EXPERIMENTAL => (body.strip_prefix(&EXPERIMENT_ID)?, true),
             _ => return None,
         };
         let option = if bytes.is_empty() { Self::REQUEST } else { Self::cookie(bytes)? };
@@ -115,7 +115,7 @@ impl FastOpenOption {
         let end = w.len() + self.encoded_len();
         if self.experimental {
             w.array([kind::EXPERIMENTAL, self.bare_len() as u8]);
-            w.array(EXPERIMENT);
+            w.array(EXPERIMENT_ID);
         } else {
             w.array([kind::FAST_OPEN, self.bare_len() as u8]);
         }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_lead_there_and_names_lead_back() {
+    fn socket_addresses_translate_in_both_directions() {
         let prefix = Prefix64::WELL_KNOWN;
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let (server, there) = (at("192.0.2.33:443"), at("[64:ff9b::192.0.2.33]:443"));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     /// Multiplication by definition: shift and reduce.
-    fn by_definition(mut a: u8, mut b: u8) -> u8 {
+    fn multiply_by_definition(mut a: u8, mut b: u8) -> u8 {
         let mut product = 0;
         while b != 0 {
             if b & 1 != 0 {
@@ -100,7 +100,7 @@ mod tests {
     fn products_are_those_of_the_definition() {
         for a in 0..=255 {
             for b in 0..=255 {
-                assert_eq!(multiply(a, b), by_definition(a, b), "{a} times {b}");
+                assert_eq!(multiply(a, b), multiply_by_definition(a, b), "{a} times {b}");
             }
         }
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiple_added_twice_is_gone() {
+    fn adding_a_multiple_twice_cancels_it() {
         let from: Vec<u8> = (0..=255).collect();
         for factor in [0, 1, 2, 97, 255] {
             let mut to = vec![42; 256];

@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic_and_options_are_parts_of_them(bytes: Vec<u8>) {
+        fn options_of_arbitrary_bytes_are_slices_of_them(bytes: Vec<u8>) {
             let mut sum = 0;
             for option in router_options(&bytes) {
                 prop_assert!(!option.is_empty() && option.len() % UNIT == 0);

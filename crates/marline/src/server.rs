@@ -159,7 +159,7 @@ impl Server {
         let mut transport = transport.clone();
         multimob::allow_following(transport.as_core_mut());
         for shard in &self.inner.shards {
-            shard.with_endpoint(|endpoint, _| endpoint.change_accepted(transport.as_core()));
+            shard.with_endpoint(|endpoint, _| endpoint.update_accept_config(transport.as_core()));
         }
     }
 

@@ -194,11 +194,11 @@ impl DatagramPolicy for Auto {
         }
     }
 
-    fn explores_every(&self) -> Option<Duration> {
+    fn exploration_interval(&self) -> Option<Duration> {
         Some(EXPLORE_INTERVAL)
     }
 
-    fn explores_rate_every(&self) -> Option<Duration> {
+    fn rate_exploration_interval(&self) -> Option<Duration> {
         Some(RATE_EXPLORE_INTERVAL)
     }
 }

@@ -26,7 +26,7 @@ impl DatagramPolicy for MinRtt {
         Route::only(best.map_or(context.paths[0].id, |path| path.id))
     }
 
-    fn explores_every(&self) -> Option<Duration> {
+    fn exploration_interval(&self) -> Option<Duration> {
         Some(Duration::from_secs(1))
     }
 }

@@ -192,7 +192,7 @@ impl BreakBeforeMake {
     /// Returns true if a backup subflow is needed now. If it may be needed later, sets the timer.
     fn is_due(&mut self, cx: &PathContext<'_>, primary: &Tally, address_lost: bool) -> bool {
         let hopeless = primary.established > 0 && primary.out == primary.established;
-        let gone = primary.established == 0 && (cx.data_waits || address_lost);
+        let gone = primary.established == 0 && (cx.has_unacked_data || address_lost);
         let Some(since) = self.trouble_since else { return false };
         let at = since + self.config.patience;
         if hopeless || gone || at <= cx.now {

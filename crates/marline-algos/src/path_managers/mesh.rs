@@ -358,7 +358,7 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
             .remote
             .iter()
             .filter(|r| allowed(r.id))
-            .filter_map(|r| Some((r.id, local.way_to(r.address)?)))
+            .filter_map(|r| Some((r.id, local.destination_for(r.address)?)))
             .collect();
     };
     match cx.remote.iter().find(|r| r.address == pin) {

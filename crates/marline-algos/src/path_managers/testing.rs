@@ -38,7 +38,7 @@ pub(super) struct Harness<M> {
     pub(super) views: Vec<SubflowView>,
     pub(super) deny_join_id0: bool,
     pub(super) max_subflows: usize,
-    pub(super) data_waits: bool,
+    pub(super) has_unacked_data: bool,
     pub(super) followed: bool,
 }
 
@@ -56,7 +56,7 @@ impl<M: PathManager + Default> Harness<M> {
             views: Vec::new(),
             deny_join_id0: false,
             max_subflows: 8,
-            data_waits: false,
+            has_unacked_data: false,
             followed: true,
         };
         harness.add_path(0, AddressId(0), addr(from), AddressId(0), server);
@@ -86,7 +86,7 @@ impl<M: PathManager + Default> Harness<M> {
             paths: &self.paths,
             subflows: &self.views,
             max_subflows: self.max_subflows,
-            data_waits: self.data_waits,
+            has_unacked_data: self.has_unacked_data,
             followed: self.followed,
         };
         ask(&mut self.manager, &cx)
@@ -108,7 +108,7 @@ impl<M: PathManager + Default> Harness<M> {
         };
         let from = self.local.iter().find(|l| l.id == local).expect("a known local address");
         let known = self.remote.iter().find(|r| r.id == remote).map(|r| r.address);
-        let to = from.remote.or(known).and_then(|remote| from.way_to(remote));
+        let to = from.remote.or(known).and_then(|remote| from.destination_for(remote));
         let (address, to) = (from.address, to.expect("a known remote address"));
         self.add_path(id, local, address, remote, to);
         self.views.last_mut().expect("just added").backup = backup;

@@ -133,7 +133,7 @@ impl Addresses {
         let up = self.local().iter().filter(|local| local.up && local.subflow);
         up.filter_map(move |local| {
             let remote = local.remote.or(usual)?;
-            Some((*local, local.way_to(remote)?))
+            Some((*local, local.destination_for(remote)?))
         })
     }
 

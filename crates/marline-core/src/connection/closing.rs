@@ -26,7 +26,7 @@ const MIN_FINS_WITHOUT_DATA_ACK: u32 = 4;
 
 /// Time of the next DATA_FIN.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-enum Due {
+enum NextFin {
     #[default]
     Never,
     At(Instant),
@@ -49,7 +49,7 @@ pub(super) struct FinTimeouts {
 struct DataFin {
     sent: bool,
     acked: bool,
-    due: Due,
+    due: NextFin,
     /// Consecutive repeats, with backoff.
     count: u32,
     /// A tail probe was sent for the DATA_FIN.
@@ -59,7 +59,7 @@ struct DataFin {
     /// Subflows on which it was sent last.
     sent_on: SubflowSet,
     /// Unanswered transmissions.
-    asked: PendingProbes,
+    pending_probes: PendingProbes,
 }
 
 /// State of closing, once it began.
@@ -77,12 +77,12 @@ impl UnusedState for ClosingState {
         fin: DataFin {
             sent: false,
             acked: false,
-            due: Due::Never,
+            due: NextFin::Never,
             count: 0,
             probed: false,
             on: SubflowSet::EMPTY,
             sent_on: SubflowSet::EMPTY,
-            asked: PendingProbes::NONE_SENT,
+            pending_probes: PendingProbes::NONE_SENT,
         },
         since: None,
         una: Dsn(0),
@@ -200,7 +200,7 @@ impl Closing {
     /// Schedules the first DATA_FIN for now, because all data has been assigned to subflows.
     pub(super) fn send_fin(&mut self, now: Instant) {
         self.leaving.fin.sent = true;
-        self.leaving.fin.due = Due::At(now);
+        self.leaving.fin.due = NextFin::At(now);
     }
 
     /// Handles a DATA_ACK. `beyond` is true if it covers more than the data.
@@ -229,25 +229,25 @@ impl Closing {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
             self.leaving.fin.on = SubflowSet::single(id);
-            self.leaving.fin.due = Due::At(now);
+            self.leaving.fin.due = NextFin::At(now);
         }
     }
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.asked.last_sent_at().filter(|_| self.fin_outstanding())?;
+        let sent_at = self.leaving.fin.pending_probes.last_sent_at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.sent_on))
     }
 
     /// Schedules the next DATA_FIN for now.
     pub(super) fn expedite_data_fin(&mut self, now: Instant) {
-        self.leaving.fin.due = Due::At(now);
+        self.leaving.fin.due = NextFin::At(now);
     }
 
     /// Cancels further DATA_FINs.
     pub(super) fn stop_fin(&mut self) {
         if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
-            fin.due = Due::Never;
+            fin.due = NextFin::Never;
         }
     }
 
@@ -258,13 +258,13 @@ impl Closing {
     ) -> Option<Instant> {
         let fin = &self.leaving.fin;
         match fin.due {
-            Due::Never => None,
-            Due::At(at) => Some(at),
-            Due::Timeouts(backoff) => {
+            NextFin::Never => None,
+            NextFin::At(at) => Some(at),
+            NextFin::Timeouts(backoff) => {
                 let FinTimeouts { rto, probe } = timeouts();
                 let wait = rto * backoff;
                 let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
-                Some(fin.asked.last_sent_at()? + wait)
+                Some(fin.pending_probes.last_sent_at()? + wait)
             }
         }
     }
@@ -272,7 +272,7 @@ impl Closing {
     /// Next subflow for a DATA_FIN that is due: first the best one, for repeats each one. It is unknown which subflow
     /// lost it, and no subflow retransmits a signal without sequence space. Linux sends even the first one on all
     /// subflows.
-    pub(super) fn next_for_fin(
+    pub(super) fn next_fin_subflow(
         &mut self,
         usable: SubflowSet,
         best: Option<SubflowId>,
@@ -299,14 +299,14 @@ impl Closing {
     /// consecutive unanswered transmissions.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.asked.record_probe_at(now, heard_at);
+        let silent = fin.pending_probes.record_probe_at(now, heard_at);
         // After the first DATA_FIN, the tail probe is next, which does not count as backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
         } else {
             fin.count += 1;
         }
-        fin.due = Due::Timeouts(1 << (fin.count - 1).min(6));
+        fin.due = NextFin::Timeouts(1 << (fin.count - 1).min(6));
         silent
     }
 
@@ -347,12 +347,12 @@ impl Closing {
     }
 
     /// Records that the application authenticated the peer.
-    pub(super) const fn vouch_for_peer(&mut self) {
+    pub(super) const fn note_peer_authenticated(&mut self) {
         self.peer_known = true;
     }
 
     /// True while waiting for a peer that the application has not authenticated.
-    pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
+    pub(super) fn is_unauthenticated_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.unknown_peer.is_some() && !self.peer_known;
         self.closed.is_none() && strange && self.wait.started_at().is_some()
     }
@@ -363,7 +363,7 @@ impl Closing {
         let strange = server && !self.peer_known && self.wait.is_by_reset();
         let timeout = stranger.filter(|_| strange).map_or(timeout, |short| short.min(timeout));
         let lingers_until = self.wait.started_at().map(|since| since + timeout);
-        lingers_until.into_iter().chain(self.wait.answer_by()).min()
+        lingers_until.into_iter().chain(self.wait.answer_deadline()).min()
     }
 
     /// Sets the time within which a segment from the peer must arrive.
@@ -377,9 +377,9 @@ impl Closing {
     }
 
     /// Stops probes because there is no subflow.
-    pub(super) fn stop_questions(&mut self) {
+    pub(super) fn stop_probes(&mut self) {
         if let Some(wait) = self.wait.if_used() {
-            wait.stop_questions();
+            wait.stop_probes();
         }
     }
 
@@ -389,8 +389,8 @@ impl Closing {
     }
 
     /// Returns true if a probe is due, and then schedules the next one.
-    pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
-        self.wait.if_used().is_some_and(|wait| wait.is_question_due(now))
+    pub(super) fn is_probe_due(&mut self, now: Instant) -> bool {
+        self.wait.if_used().is_some_and(|wait| wait.is_probe_due(now))
     }
 
     /// Time at which subflows that do not close are dropped.
@@ -410,7 +410,7 @@ impl Closing {
     }
 
     /// True if the DATA_FIN was sent so often that answers without a DATA_ACK show that a middlebox removes options.
-    pub(super) fn repeats_fin_in_vain(&self) -> bool {
+    pub(super) fn is_fin_futile(&self) -> bool {
         self.leaving.fin.count >= MIN_FINS_WITHOUT_DATA_ACK
     }
 
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_data_fin_follows_the_timeout_while_it_is_under_way() {
+    fn the_next_data_fin_follows_the_current_timeout() {
         let mut closing = Closing::default();
         assert_eq!(closing.next_data_fin_at(timeouts(1_000, None)), None);
         closing.send_fin(ms(10));

@@ -64,7 +64,7 @@ impl Trigger {
 
 /// State of the other subflows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Others {
+pub(super) enum OtherSubflows {
     None,
     /// Joins with incomplete handshakes, which the peer has not established either.
     Opening,
@@ -82,7 +82,7 @@ pub(super) enum Others {
 pub(super) struct StreamFacts {
     /// The trigger occurred on the first subflow, and no join that brought payload has ended.
     pub(super) initial: bool,
-    pub(super) others: Others,
+    pub(super) others: OtherSubflows,
     /// Our data maps one to one onto the subflow since the first byte.
     pub(super) sent_whole: bool,
     /// Our data that is not DATA_ACKed maps one to one onto the subflow, up to the last byte sent.
@@ -122,7 +122,7 @@ pub(super) enum Verdict {
     /// Plain TCP from the first byte that is not DATA_ACKed.
     FromHere(FallbackReason),
     /// MP_FAIL is sent to the peer. Received data is kept until the answer.
-    AskPeer,
+    SendMpFail,
     /// The subflow is reset because options do not pass; the connection continues on others.
     ResetSubflow,
     /// The subflow is reset with MP_FAIL.
@@ -134,8 +134,8 @@ pub(super) enum Verdict {
 /// Implements the table of `docs/spec/fallback.md`.
 pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
     let reason = trigger.reason();
-    let alone = at.others == Others::None;
-    let none_carries = at.others != Others::Usable;
+    let alone = at.others == OtherSubflows::None;
+    let none_carries = at.others != OtherSubflows::Usable;
     let from_first_byte = |announces| Verdict::FromFirstByte { reason, announces };
     match trigger {
         Trigger::Handshake(_) => from_first_byte(false),
@@ -145,7 +145,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::BareAck if at.proven => Verdict::Unchanged,
         // Joins that neither side has established carry no data, and options certainly do not pass here.
         Trigger::BareAck
-            if at.is_whole() && matches!(at.others, Others::None | Others::Opening) =>
+            if at.is_whole() && matches!(at.others, OtherSubflows::None | OtherSubflows::Opening) =>
         {
             from_first_byte(true)
         }
@@ -156,7 +156,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         // An infinite mapping is also an option, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
         Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Unchanged,
-        Trigger::BadChecksum if none_carries && at.received_tail => Verdict::AskPeer,
+        Trigger::BadChecksum if none_carries && at.received_tail => Verdict::SendMpFail,
         Trigger::MpFail | Trigger::MpFailAnswered if !none_carries => Verdict::ResetSubflow,
         Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => Verdict::FromHere(reason),
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
@@ -196,7 +196,7 @@ const MIN_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.
 #[derive(Debug)]
-struct Infinite {
+struct PendingInfiniteMapping {
     /// First position whose data has no mapping of its own.
     first: Ssn,
     /// Point in the mapping.
@@ -207,7 +207,7 @@ struct Infinite {
     answers: u8,
 }
 
-impl Infinite {
+impl PendingInfiniteMapping {
     /// True if options do not pass, neither the infinite mapping nor the mappings before it.
     const fn is_futile(&self) -> bool {
         self.answers >= MIN_ANSWERS
@@ -217,7 +217,7 @@ impl Infinite {
 /// Announcement of a fallback to the peer: the infinite mapping.
 #[derive(Debug, Default)]
 pub(super) struct Fallback {
-    infinite: Option<Box<Infinite>>,
+    infinite: Option<Box<PendingInfiniteMapping>>,
     /// The peer has sent a DATA_ACK since: it still speaks Multipath TCP.
     contradicted: bool,
 }
@@ -225,7 +225,7 @@ pub(super) struct Fallback {
 impl Fallback {
     /// Announces the fallback to a peer that may have understood mappings.
     pub(super) fn announce(&mut self, InfiniteMapping { first, point }: InfiniteMapping) {
-        self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
+        self.infinite = Some(Box::new(PendingInfiniteMapping { first, point, repeated_at: None, answers: 0 }));
     }
 
     /// Handles a timeout of data from `una` on in plain TCP. The peer's last segment arrived at `heard_at`. Data up
@@ -247,7 +247,7 @@ impl Fallback {
 
     /// True if options of data up to the infinite mapping do not pass.
     pub(super) fn drops_options(&self) -> bool {
-        self.infinite.as_deref().is_some_and(Infinite::is_futile)
+        self.infinite.as_deref().is_some_and(PendingInfiniteMapping::is_futile)
     }
 
     /// True if the fallback must be announced to the peer.

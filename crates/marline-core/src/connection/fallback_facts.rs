@@ -13,7 +13,7 @@
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use super::fallback::{self, Others, Point, StreamFacts, Trigger, Verdict};
+use super::fallback::{self, OtherSubflows, Point, StreamFacts, Trigger, Verdict};
 use super::handshake::mp_capable;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
@@ -62,17 +62,17 @@ impl FallbackFacts<'_> {
     }
 
     /// State of the other subflows.
-    fn other_subflows(&self, id: SubflowId) -> Others {
-        let mut others = Others::None;
+    fn other_subflows(&self, id: SubflowId) -> OtherSubflows {
+        let mut others = OtherSubflows::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
             let kind = if subflow.is_active() {
-                Others::Usable
+                OtherSubflows::Usable
             } else if subflow.was_joined() {
-                Others::Closing
+                OtherSubflows::Closing
             } else if subflow.may_be_established_at_peer() {
-                Others::Answered
+                OtherSubflows::Answered
             } else {
-                Others::Opening
+                OtherSubflows::Opening
             };
             others = others.max(kind);
         }
@@ -170,7 +170,7 @@ impl FallbackFacts<'_> {
     /// answered (`option_blackhole`), and none of our data was ever DATA_ACKed. The answer has no options either,
     /// because our options may be the ones that are dropped. The probe alone does not cause a fallback: the client
     /// decides after our answer.
-    pub(super) fn asks_without_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+    pub(super) fn is_probe_without_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return false };
         let others = TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST);
         let flags = segment.header.flags;

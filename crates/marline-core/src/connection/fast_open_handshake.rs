@@ -106,7 +106,7 @@ impl FastOpenHandshake<'_> {
             asked: self.fast_open.option(),
             repeated,
             multipath,
-            took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
+            syn_data_acked: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
         };
         cx.fast_opens.on_answer(cx.now, path.addresses(), &answer);
     }

@@ -9,7 +9,7 @@
 use marline_policy::{Dsn, SubflowId};
 use marline_time::{Duration, Instant};
 
-use super::receive_clock::{ClockAction, Conditions, ReceiveClock};
+use super::receive_clock::{ClockAction, Conditions, ReceiveTimerState};
 use super::receive_probes::ProbeTimer;
 use crate::on_demand::UnusedState;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
@@ -45,7 +45,7 @@ pub(super) struct Content {
 /// Liveness state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
-    clock: ReceiveClock,
+    clock: ReceiveTimerState,
     /// End of the newest data that the peer mapped, received or not.
     announced: Dsn,
     /// Position from which on the peer marks its last data. Data sent before the agreement has no mark.
@@ -58,7 +58,7 @@ pub(super) struct Liveness {
 
 impl UnusedState for Liveness {
     const UNUSED: &'static Self = &Liveness {
-        clock: ReceiveClock::STOPPED,
+        clock: ReceiveTimerState::STOPPED,
         announced: Dsn(0),
         marked_from: None,
         last_data_subflow: None,
@@ -144,7 +144,7 @@ impl Liveness {
         if moved {
             self.clock.on_data(now, next, self.announced, &conditions);
         } else {
-            self.clock.on_rest(now, next, self.announced, &conditions);
+            self.clock.on_out_of_order(now, next, self.announced, &conditions);
         }
         self.clock.is_running()
     }
@@ -159,7 +159,7 @@ impl Liveness {
     }
 
     /// Time at which the receive timer fires.
-    pub(super) fn clock_timeout(&self) -> Option<Instant> {
+    pub(super) fn receive_timer_deadline(&self) -> Option<Instant> {
         self.clock.next_timeout()
     }
 
@@ -169,7 +169,7 @@ impl Liveness {
     }
 
     /// Handles the receive timer. `shut` is true if our own window is shut, which explains the silence.
-    pub(super) fn on_clock(
+    pub(super) fn on_receive_timer(
         &mut self,
         now: Instant,
         conditions: Option<Conditions>,

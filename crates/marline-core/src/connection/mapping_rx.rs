@@ -207,7 +207,7 @@ impl MappingRx {
     }
 
     /// Stream position of this subflow position on plain TCP; `None` without an infinite mapping.
-    pub(crate) fn plain_place(&self, at: Ssn) -> Option<Dsn> {
+    pub(crate) fn plain_position(&self, at: Ssn) -> Option<Dsn> {
         let (ssn, dsn) = *self.infinite.as_deref()?;
         Some(Dsn((dsn.0 + at.0).saturating_sub(ssn.0)))
     }

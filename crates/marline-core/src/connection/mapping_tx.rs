@@ -216,7 +216,7 @@ impl MappingIndex for MappingTx {
         self.run(DataRange::new(start, self.end()))
     }
 
-    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         // The entry that contains the byte before `before`, if there is one.
         let end = self.entries.partition_point(|e| e.end < before).saturating_add(1);
         let end = end.min(self.entries.len());

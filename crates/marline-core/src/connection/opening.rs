@@ -278,7 +278,7 @@ impl Opening<'_> {
         let kept = self.attempts.if_used()?.take_kept(now)?;
         let subflow = self.paths.get_mut(kept.on)?;
         let path = subflow.path();
-        cx.plain_answers.blame(cx.now, path.local.ip(), path.remote.ip());
+        cx.plain_answers.record_failure(cx.now, path.local.ip(), path.remote.ip());
         subflow.tcp_mut().note_answer_kept(cx.now.since(kept.arrived_at));
         Some(kept)
     }

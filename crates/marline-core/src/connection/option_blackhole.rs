@@ -55,20 +55,20 @@ pub(super) struct OptionBlackhole {
     /// arrives.
     timeouts: u32,
     /// Time of the last probe without options.
-    asked_at: Option<Instant>,
+    probed_at: Option<Instant>,
     /// Number of answered probes.
     answers: u32,
     /// Repeated requests for a DATA_ACK.
-    questions: Repeats,
+    request_repeats: Repeats,
 }
 
 impl UnusedState for OptionBlackhole {
     const UNUSED: &'static Self = &OptionBlackhole {
         syn_acks_repeated: 0,
         timeouts: 0,
-        asked_at: None,
+        probed_at: None,
         answers: 0,
-        questions: Repeats::NONE,
+        request_repeats: Repeats::NONE,
     };
 }
 
@@ -81,17 +81,17 @@ impl OptionBlackhole {
 
     /// Starts the wait for a DATA_ACK, which is expected within `rto`.
     pub(super) fn wait_for_data_ack(&mut self, now: Instant, rto: Duration) {
-        self.questions = Repeats::begin(now, rto);
+        self.request_repeats = Repeats::begin(now, rto);
     }
 
     /// Time of the next request for a DATA_ACK.
     pub(super) fn next_request_at(&self) -> Option<Instant> {
-        self.questions.next_timeout()
+        self.request_repeats.next_timeout()
     }
 
     /// True if a request is due. With data in flight (`busy`) none is needed.
-    pub(super) fn is_question_due(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
-        self.questions.is_due(now, rto, !busy)
+    pub(super) fn is_request_due(&mut self, now: Instant, rto: Duration, busy: bool) -> bool {
+        self.request_repeats.is_due(now, rto, !busy)
     }
 
     /// Handles a timeout of the first data. `heard_at` is the time of the last segment received on its subflow.
@@ -106,12 +106,12 @@ impl OptionBlackhole {
     ) -> TimeoutOutcome {
         let patience = patience.max(1);
         self.timeouts = self.timeouts.saturating_add(1);
-        self.answers += u32::from(self.asked_at.is_some_and(|at| heard_at > at));
+        self.answers += u32::from(self.probed_at.is_some_and(|at| heard_at > at));
         let unheard = patience.saturating_mul(2).saturating_add(2);
         if self.answers >= MIN_ANSWERS || (self.timeouts >= unheard && !passes) {
             TimeoutOutcome::GiveUp
         } else if self.timeouts.saturating_add(1) >= patience {
-            self.asked_at = Some(now);
+            self.probed_at = Some(now);
             TimeoutOutcome::Ask
         } else {
             TimeoutOutcome::Repeat
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_heard_before_the_question_prove_nothing() {
+    fn answers_before_the_probe_prove_nothing() {
         assert_eq!(outcomes(4, &[1, 2])[..5], [Repeat, Repeat, Ask, Ask, Ask]);
     }
 

@@ -58,7 +58,7 @@ impl PathProbing<'_> {
             |s: &SubflowContext| !s.was_joined() || s.is_active() && s.health().is_unreachable();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
-            None => self.unopened_at(path.local).is_some(),
+            None => self.unopened_address_at(path.local).is_some(),
             Some(first) => waits(first) || there.any(waits),
         };
         let unanswered = self.sender.una() < self.sender.written_end();
@@ -74,7 +74,7 @@ impl PathProbing<'_> {
     }
 
     /// Id of the local address with this IP address, if a client may open a subflow from it.
-    pub(super) fn unopened_at(&self, local: IpAddr) -> Option<AddressId> {
+    pub(super) fn unopened_address_at(&self, local: IpAddr) -> Option<AddressId> {
         let locals = self.paths.addresses().local();
         let up = locals.iter().find(|l| l.address.ip() == local && l.up && l.subflow);
         up.filter(|_| self.session.is_client()).map(|local| local.id)

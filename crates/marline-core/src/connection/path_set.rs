@@ -15,7 +15,7 @@ use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
 use crate::traffic::LostSegments;
 use crate::{
-    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace, SubflowState,
+    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowLocation, SubflowState,
 };
 
 /// Round trip assumed if none was measured.
@@ -476,7 +476,7 @@ impl PathSet {
     }
 
     /// The established subflows.
-    pub(super) fn places(&self) -> Vec<SubflowPlace> {
+    pub(super) fn places(&self) -> Vec<SubflowLocation> {
         let established = |subflow: &&SubflowContext| subflow.was_joined() || subflow.is_initial();
         let subflows = self.iter().filter(established);
         subflows.filter_map(SubflowContext::place).collect()

@@ -45,7 +45,7 @@ pub(crate) struct ReceiveBuffer {
     /// Bytes read in the previous round trip.
     read_per_rtt: u32,
     /// DSN of the peer's DATA_FIN.
-    fin: FinPlace,
+    fin: FinPosition,
     /// All data before the DATA_FIN has been received.
     fin_reached: bool,
     /// Payload was refused because memory is short, and the window is withdrawn.
@@ -101,7 +101,7 @@ impl ReceiveBuffer {
             measured_from: Dsn(0),
             is_measured: false,
             read_per_rtt: 0,
-            fin: FinPlace::default(),
+            fin: FinPosition::default(),
             fin_reached: false,
             is_withdrawn: false,
             kept: OnDemand::new(),
@@ -273,7 +273,7 @@ impl ReceiveBuffer {
     /// Drops a DATA_FIN that was announced and not reached.
     pub(crate) fn forget_fin(&mut self) {
         if !self.fin_reached {
-            self.fin = FinPlace::default();
+            self.fin = FinPosition::default();
         }
     }
 
@@ -418,7 +418,7 @@ impl ReceiveBuffer {
         if self.fin.get().is_some_and(|fin| fin != at) || at.0 < self.highest() {
             return self.fin.get() == Some(at);
         }
-        self.fin = FinPlace::new(at);
+        self.fin = FinPosition::new(at);
         self.fin_reached |= at == self.next;
         true
     }
@@ -504,11 +504,11 @@ impl crate::fec::KnownBytes for ReceiveBuffer {
 
 /// DSN of the stream's end, if known. Stored plus one, so that `None` needs no space.
 #[derive(Copy, Clone, Debug, Default)]
-struct FinPlace(Option<NonZeroU64>);
+struct FinPosition(Option<NonZeroU64>);
 
-impl FinPlace {
+impl FinPosition {
     const fn new(place: Dsn) -> Self {
-        FinPlace(NonZeroU64::new(place.0.saturating_add(1)))
+        FinPosition(NonZeroU64::new(place.0.saturating_add(1)))
     }
 
     fn get(self) -> Option<Dsn> {

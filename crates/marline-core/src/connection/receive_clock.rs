@@ -123,16 +123,16 @@ impl Gaps {
 
 /// Receive timer state.
 #[derive(Debug, Default)]
-pub(super) struct ReceiveClock {
+pub(super) struct ReceiveTimerState {
     /// End of the newest data that ended the peer's queue when it was sent.
     idle_point: Dsn,
     running: Option<RunningClock>,
     gaps: Gaps,
 }
 
-impl ReceiveClock {
+impl ReceiveTimerState {
     /// A timer that was never started.
-    pub(super) const STOPPED: ReceiveClock = ReceiveClock {
+    pub(super) const STOPPED: ReceiveTimerState = ReceiveTimerState {
         idle_point: Dsn(0),
         running: None,
         gaps: Gaps { since: Instant::ZERO, longest: Duration::ZERO, before: Duration::ZERO },
@@ -180,7 +180,7 @@ impl ReceiveClock {
     }
 
     /// Handles data behind a hole, or a repeated mark.
-    pub(super) fn on_rest(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
+    pub(super) fn on_out_of_order(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
         if self.is_idle(next, highest) {
             self.stop();
         } else if self.running.is_none() && highest > next {

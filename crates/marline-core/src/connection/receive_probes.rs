@@ -34,7 +34,7 @@ pub(super) struct ProbeTimer {
     check_at: Option<Instant>,
     /// Number of probes since the last data.
     count: u32,
-    asked: PendingProbes,
+    pending_probes: PendingProbes,
 }
 
 impl ProbeTimer {
@@ -43,7 +43,7 @@ impl ProbeTimer {
         since: Instant::ZERO,
         check_at: None,
         count: 0,
-        asked: PendingProbes::NONE_SENT,
+        pending_probes: PendingProbes::NONE_SENT,
     };
 
     /// Starts the timer, because data may arrive.
@@ -78,7 +78,7 @@ impl ProbeTimer {
 
     /// True if a probe is due; otherwise the next check is scheduled.
     pub(super) fn is_due(&mut self, now: Instant, probes: ReceiveProbes) -> bool {
-        let due_at = match self.asked.last_sent_at() {
+        let due_at = match self.pending_probes.last_sent_at() {
             None => self.since + probes.first,
             Some(at) => at + pause(probes, self.count),
         };
@@ -92,7 +92,7 @@ impl ProbeTimer {
     /// probes.
     pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.asked.record_probe_at(now, heard_at)
+        self.pending_probes.record_probe_at(now, heard_at)
     }
 
     /// Schedules the next check after a probe.

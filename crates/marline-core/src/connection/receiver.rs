@@ -47,7 +47,7 @@ struct IncomingState {
     /// First position of the peer that has not been delivered.
     delivered: Ssn,
     /// `delivered` corresponds to the first missing position of the stream.
-    in_step: bool,
+    is_at_stream_head: bool,
     /// Bytes received with the keys.
     keyed: u16,
     /// Bytes used from behind a hole, at most one window. They will be processed again in order.
@@ -108,8 +108,8 @@ impl Receiver {
         if plain {
             mappings.set_infinite(Ssn(1), Dsn(0));
         }
-        let (delivered, in_step) = (Ssn(1), self.buffer.next() == Dsn(0));
-        let incoming = IncomingState { mappings, delivered, in_step, keyed: 0, early: 0 };
+        let (delivered, is_at_stream_head) = (Ssn(1), self.buffer.next() == Dsn(0));
+        let incoming = IncomingState { mappings, delivered, is_at_stream_head, keyed: 0, early: 0 };
         self.subflows[slot] = Some(incoming);
     }
 
@@ -279,7 +279,7 @@ impl Receiver {
     }
 
     /// Records that the application found nothing to read.
-    pub(super) const fn found_nothing(&mut self) {
+    pub(super) const fn note_nothing_to_read(&mut self) {
         self.is_reader_notified = false;
     }
 
@@ -307,7 +307,7 @@ impl Receiver {
 
     /// True if, on plain TCP, the next bytes on the subflow would be the next bytes of the stream.
     pub(super) fn is_in_step(&self, id: SubflowId) -> bool {
-        self.subflow(id).is_some_and(|subflow| subflow.in_step)
+        self.subflow(id).is_some_and(|subflow| subflow.is_at_stream_head)
     }
 
     /// True if a position from `start` to `end` has no mapping, and is not part of a segment in which another mapping
@@ -319,7 +319,7 @@ impl Receiver {
     /// On plain TCP, true if bytes were discarded that the peer considers delivered.
     pub(super) fn has_lost_bytes(&self, id: SubflowId) -> bool {
         let Some(subflow) = self.subflow(id) else { return false };
-        subflow.mappings.plain_place(subflow.delivered).is_some_and(|place| place > self.next())
+        subflow.mappings.plain_position(subflow.delivered).is_some_and(|place| place > self.next())
     }
 
     /// True if an infinite mapping with this point leaves no hole. Earlier bytes that have not arrived have their own
@@ -405,21 +405,21 @@ impl Receiver {
         };
         let result = subflow.mappings.translate(ssn, bytes, &mut insert);
         let whole = placed > 0 && !subflow.mappings.has_torn_end(subflow.delivered);
-        subflow.in_step = whole && end == buffer.next();
+        subflow.is_at_stream_head = whole && end == buffer.next();
         let early = duplicate.min(subflow.early.into());
         subflow.early -= early as u32;
         DeliveryOutcome { result, duplicate: duplicate - early, has_new_bytes: news }
     }
 
     /// Counts data kept after a failed checksum against the window.
-    pub(super) fn hold_kept(&mut self, id: SubflowId) {
+    pub(super) fn count_kept_bytes(&mut self, id: SubflowId) {
         if let Some(kept) = self.subflow(id).and_then(|subflow| subflow.mappings.kept_bytes()) {
             self.buffer.set_held(kept);
         }
     }
 
     /// Stops counting kept data against the window, because none is left.
-    pub(super) fn release_kept(&mut self) {
+    pub(super) fn uncount_kept_bytes(&mut self) {
         self.buffer.set_held(0);
     }
 
@@ -428,7 +428,7 @@ impl Receiver {
         let duplicate = self.buffer.insert(at, payload).duplicate;
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1).plus(payload.len() as u64);
-            subflow.in_step = false;
+            subflow.is_at_stream_head = false;
         }
         duplicate
     }
@@ -446,7 +446,7 @@ impl Receiver {
     pub(super) fn forget_syn_data(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.delivered = Ssn(1);
-            subflow.in_step = false;
+            subflow.is_at_stream_head = false;
         }
     }
 

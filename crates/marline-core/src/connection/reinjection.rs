@@ -28,16 +28,16 @@ pub(crate) struct QueuedRange {
 /// Ranges by their first byte. This is a map because a failed subflow may leave tens of thousands, and each operation
 /// must take logarithmic time.
 #[derive(Debug, Default)]
-struct Items(BTreeMap<Dsn, QueuedRange>);
+struct QueuedRanges(BTreeMap<Dsn, QueuedRange>);
 
-impl UnusedState for Items {
-    const UNUSED: &'static Self = &Items(BTreeMap::new());
+impl UnusedState for QueuedRanges {
+    const UNUSED: &'static Self = &QueuedRanges(BTreeMap::new());
 }
 
 /// Queue of reinjections.
 #[derive(Debug, Default)]
 pub(crate) struct ReinjectionQueue {
-    items: OnDemand<Items>,
+    items: OnDemand<QueuedRanges>,
 }
 
 impl ReinjectionQueue {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_continue_each_other_are_one_if_they_are_here_for_the_same_reason() {
+    fn contiguous_ranges_with_equal_causes_are_merged() {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
         queue.push(item(100, 200));

@@ -30,7 +30,7 @@ pub(super) struct RtoExchange {
     /// The peer's timeout, and when it was received.
     peer_rto: Option<(Duration, Instant)>,
     /// Time of the last request, and number of unanswered ones.
-    asked: Option<(Instant, u32)>,
+    last_request: Option<(Instant, u32)>,
     /// A request has not been answered.
     open: bool,
     /// Time of the last answer to the peer.
@@ -39,7 +39,7 @@ pub(super) struct RtoExchange {
 
 impl UnusedState for RtoExchange {
     const UNUSED: &'static Self =
-        &RtoExchange { peer_rto: None, asked: None, open: false, answered_at: None };
+        &RtoExchange { peer_rto: None, last_request: None, open: false, answered_at: None };
 }
 
 impl RtoExchange {
@@ -51,7 +51,7 @@ impl RtoExchange {
     /// True if a request is due: the known value is older than `refresh`.
     pub(super) fn is_due(&self, now: Instant, refresh: Duration) -> bool {
         let old = self.peer_rto.is_none_or(|(_, at)| now.since(at) >= refresh);
-        let rested = self.asked.is_none_or(|(at, in_vain)| {
+        let rested = self.last_request.is_none_or(|(at, in_vain)| {
             now.since(at) >= REQUEST_INTERVAL * (1 << in_vain.min(MAX_BACKOFF))
         });
         old && rested
@@ -59,17 +59,17 @@ impl RtoExchange {
 
     /// Records a request.
     pub(super) fn note_rto_request(&mut self, now: Instant) {
-        let in_vain = self.asked.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
-        self.asked = Some((now, in_vain));
+        let in_vain = self.last_request.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
+        self.last_request = Some((now, in_vain));
         self.open = true;
     }
 
     /// Handles an answer. `false` if there was no request.
-    pub(super) fn on_reported(&mut self, now: Instant, rto: Duration) -> bool {
+    pub(super) fn on_peer_rto(&mut self, now: Instant, rto: Duration) -> bool {
         let wanted = core::mem::take(&mut self.open);
         if wanted {
             self.peer_rto = Some((rto, now));
-            self.asked = self.asked.map(|(at, _)| (at, 0));
+            self.last_request = self.last_request.map(|(at, _)| (at, 0));
         }
         wanted
     }
@@ -97,34 +97,34 @@ mod tests {
     /// Times in ms of requests if there is a reason every 100 ms, with each answered or none.
     fn questions(answered: bool) -> Vec<u64> {
         let mut exchange = RtoExchange::default();
-        let mut asked = Vec::new();
+        let mut last_request = Vec::new();
         for ms in (0..60_000).step_by(100) {
             if exchange.is_due(at(ms), REFRESH) {
                 exchange.note_rto_request(at(ms));
-                asked.push(ms);
-                assert!(!answered || exchange.on_reported(at(ms), Duration::from_millis(300)));
+                last_request.push(ms);
+                assert!(!answered || exchange.on_peer_rto(at(ms), Duration::from_millis(300)));
             }
         }
-        asked
+        last_request
     }
 
     #[test]
-    fn an_answer_is_good_for_its_time() {
+    fn an_answer_is_valid_for_the_refresh_time() {
         assert_eq!(questions(true), [0, 10_000, 20_000, 30_000, 40_000, 50_000]);
     }
 
     #[test]
-    fn silence_makes_questions_rarer() {
+    fn requests_back_off_without_answers() {
         assert_eq!(questions(false), [0, 1_000, 3_000, 7_000, 15_000, 31_000]);
     }
 
     #[test]
     fn an_unsolicited_rto_answer_is_ignored() {
         let mut exchange = RtoExchange::default();
-        assert!(!exchange.on_reported(at(0), Duration::from_secs(4_000)));
+        assert!(!exchange.on_peer_rto(at(0), Duration::from_secs(4_000)));
         exchange.note_rto_request(at(0));
-        assert!(exchange.on_reported(at(10), Duration::from_millis(300)));
-        assert!(!exchange.on_reported(at(11), Duration::ZERO), "only one answer per request");
+        assert!(exchange.on_peer_rto(at(10), Duration::from_millis(300)));
+        assert!(!exchange.on_peer_rto(at(11), Duration::ZERO), "only one answer per request");
         assert_eq!(exchange.peer_rto, Some((Duration::from_millis(300), at(10))));
     }
 

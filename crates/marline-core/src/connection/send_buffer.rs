@@ -38,7 +38,7 @@ const BASE_SPACE: u64 = 128 * 1024;
 const MIN_KEPT_BYTES: u64 = 1024 * 1024;
 /// If memory is short, the application still gets part of a chunk while subflows retain up to this much acknowledged
 /// data.
-const KEPT_BESIDE_MINIMUM: u64 = 4 * CHUNK;
+const MAX_KEPT_WHEN_SHORT: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -129,7 +129,7 @@ impl SendBuffer {
     fn account_room(&self) -> u64 {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
-        let gets_another = self.una == self.end && held <= KEPT_BESIDE_MINIMUM;
+        let gets_another = self.una == self.end && held <= MAX_KEPT_WHEN_SHORT;
         let held_end = self.chunks.end_of_held_memory(self.end.0);
         let end =
             if gets_another { held_end.max(Chunks::end_of_piece(self.end.0)) } else { held_end };
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_one_piece_after_the_other_is_written() {
+    fn when_memory_is_short_one_piece_is_written_at_a_time() {
         let budget = MemoryBudget::new(Some(0));
         let account = budget.account(u64::MAX);
         let mut buffer = SendBuffer::new(1 << 20, false, charged(&account));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_a_peer_that_withholds_acks_gets_a_few_chunks_beyond() {
+    fn when_memory_is_short_withheld_acks_pin_only_a_few_chunks() {
         let budget = MemoryBudget::new(Some(0));
         let account = budget.account(u64::MAX);
         let mut buffer = SendBuffer::new(1 << 20, false, charged(&account));
@@ -314,7 +314,7 @@ mod tests {
             buffer.pin(DataRange::new(start, buffer.end()));
             buffer.ack(buffer.end());
         }
-        assert_eq!(buffer.memory(), KEPT_BESIDE_MINIMUM + PIECE);
+        assert_eq!(buffer.memory(), MAX_KEPT_WHEN_SHORT + PIECE);
         assert!(!buffer.take_writable(Instant::ZERO));
         // The application waits for the process's memory: no subflow has to be reset for it.
         assert!(buffer.is_held_back() && !buffer.retains_too_much());

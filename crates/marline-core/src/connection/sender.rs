@@ -40,7 +40,7 @@ const MIN_MAPPING_LIMIT: u64 = 1_024;
 
 /// Sent state of one subflow.
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingState {
     /// End of the data that was sent with the keys. Their arrival proves nothing about mappings.
     keyed: Ssn,
     /// Mapped data was acknowledged together with a DATA_ACK, so options pass in both directions.
@@ -91,11 +91,11 @@ struct Persist {
     at: Option<Instant>,
     count: u32,
     /// Probes not answered since the window was shut.
-    asked: PendingProbes,
+    pending_probes: PendingProbes,
 }
 
 impl UnusedState for Persist {
-    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: PendingProbes::NONE_SENT };
+    const UNUSED: &'static Self = &Persist { at: None, count: 0, pending_probes: PendingProbes::NONE_SENT };
 }
 
 /// Constraints of the connection during a scheduling decision.
@@ -116,7 +116,7 @@ pub(super) struct Sender {
     reinjections: ReinjectionQueue,
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
-    subflows: Box<[Option<Outgoing>]>,
+    subflows: Box<[Option<OutgoingState>]>,
     /// Sender of repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
     /// Total bytes of the stream that were sent again on another subflow.
@@ -157,7 +157,7 @@ impl Sender {
             self.subflows = there.chain([const { None }]).collect();
         }
         let (keyed, run, repairs) = (Ssn(1), Point::FIRST, OnDemand::new());
-        self.subflows[slot] = Some(Outgoing { keyed, proven: false, bare: false, run, repairs });
+        self.subflows[slot] = Some(OutgoingState { keyed, proven: false, bare: false, run, repairs });
     }
 
     /// Stops data on this subflow, which no longer counts as a carrier.
@@ -179,11 +179,11 @@ impl Sender {
         }
     }
 
-    fn subflow(&self, id: SubflowId) -> Option<&Outgoing> {
+    fn subflow(&self, id: SubflowId) -> Option<&OutgoingState> {
         self.subflows.get(usize::from(id.0))?.as_ref()
     }
 
-    fn subflow_mut(&mut self, id: SubflowId) -> Option<&mut Outgoing> {
+    fn subflow_mut(&mut self, id: SubflowId) -> Option<&mut OutgoingState> {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
     }
 
@@ -501,7 +501,7 @@ impl Sender {
         self.reinjections.ack(to);
         self.rto.count = 0;
         if let Some(persist) = self.persist.if_used() {
-            (persist.count, persist.asked) = (0, PendingProbes::default());
+            (persist.count, persist.pending_probes) = (0, PendingProbes::default());
         }
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
@@ -717,7 +717,7 @@ impl Sender {
 
     /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
-        self.persist.asked.last_sent_at()
+        self.persist.pending_probes.last_sent_at()
     }
 
     /// Postpones the next window probe.
@@ -728,7 +728,7 @@ impl Sender {
     /// Records a window probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive
     /// unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.asked.record_probe_at(now, heard_at);
+        let silent = self.persist.pending_probes.record_probe_at(now, heard_at);
         if silent == 1 {
             // The probe was lost or the peer is gone. Unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -807,8 +807,8 @@ impl Sender {
             subflow.repairs.retire();
         }
         self.nagle.shrink();
-        let Persist { at, count, asked } = *self.persist;
-        if at.is_none() && count == 0 && asked.last_sent_at().is_none() {
+        let Persist { at, count, pending_probes } = *self.persist;
+        if at.is_none() && count == 0 && pending_probes.last_sent_at().is_none() {
             self.persist.retire();
         }
         self.mappings.shrink();

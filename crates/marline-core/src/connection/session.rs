@@ -492,7 +492,7 @@ impl Session {
         self.blackhole.next_request_at()
     }
 
-    /// True if a request for a DATA_ACK is due ([`OptionBlackhole::is_question_due`]).
+    /// True if a request for a DATA_ACK is due ([`OptionBlackhole::is_request_due`]).
     pub(super) fn is_data_ack_request_due(
         &mut self,
         now: Instant,
@@ -500,7 +500,7 @@ impl Session {
         busy: bool,
     ) -> bool {
         let blackhole = self.blackhole.if_used();
-        blackhole.is_some_and(|blackhole| blackhole.is_question_due(now, rto, busy))
+        blackhole.is_some_and(|blackhole| blackhole.is_request_due(now, rto, busy))
     }
 
     /// First HELLO of a client that requests extensions, after confirmation.
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn two_gigabytes_within_the_life_of_a_segment_take_dsns_of_64_bits() {
+    fn two_gigabytes_within_a_segment_lifetime_need_64_bit_dsns() {
         assert!(uses_long_dsn(&[(1, GIB / 2), (50, GIB), (100, 2 * GIB)]));
         assert!(!uses_long_dsn(&[(1, 0), (100, GIB / 2), (200, GIB), (300, 3 * GIB / 2)]));
     }

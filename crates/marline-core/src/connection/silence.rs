@@ -118,7 +118,7 @@ impl SilenceFacts<'_> {
     /// Time of the next check for silence.
     pub(super) fn silence_timeout(&self) -> Option<Instant> {
         let keepalive = self.lone_keepalive().map(|(_, due, _)| due.at);
-        self.liveness.clock_timeout().into_iter().chain(keepalive).min()
+        self.liveness.receive_timer_deadline().into_iter().chain(keepalive).min()
     }
 
     #[cold]
@@ -223,7 +223,7 @@ impl Silence<'_> {
         let conditions = self.facts().silence_conditions();
         let shut = self.receiver.window() < MIN_USABLE_WINDOW;
         let since = self.liveness.silent_since().unwrap_or(cx.now);
-        let cause = match self.liveness.on_clock(cx.now, conditions, shut) {
+        let cause = match self.liveness.on_receive_timer(cx.now, conditions, shut) {
             ClockAction::Nothing => return None,
             ClockAction::Probe => {
                 cx.out.counters.receive_timer_probes += 1;

@@ -14,7 +14,7 @@ use crate::FourTuple;
 use crate::on_demand::{OnDemand, UnusedState};
 use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
-use crate::{SubflowPlace, SubflowState};
+use crate::{SubflowLocation, SubflowState};
 
 /// How long a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60 s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
@@ -356,10 +356,10 @@ impl SubflowContext {
     }
 
     /// Location of the subflow, if it is established.
-    pub(super) fn place(&self) -> Option<SubflowPlace> {
+    pub(super) fn place(&self) -> Option<SubflowLocation> {
         let info = self.tcp.place(self.is_backup())?;
         let (local_flow, peer_flow) = (self.local_flow, self.peer_flow);
-        Some(SubflowPlace { local_flow, peer_flow, cost: self.cost(), ..info })
+        Some(SubflowLocation { local_flow, peer_flow, cost: self.cost(), ..info })
     }
 
     /// Both addresses.

@@ -43,7 +43,7 @@ const MAX_PROBE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Probes on all subflows, until a segment is received.
 #[derive(Copy, Clone, Debug)]
-struct Questions {
+struct ProbeSchedule {
     next_at: Instant,
     pause: Duration,
 }
@@ -56,14 +56,14 @@ pub(super) struct Wait {
     /// No subflow was left, so a new one must make progress in the stream.
     has_no_subflow: bool,
     /// A RST ended the last subflow.
-    by_reset: bool,
+    ended_by_reset: bool,
     /// Time at which the wait ended, possibly only briefly.
     ended_at: Option<Instant>,
     /// When subflows started to end only by resets.
-    resets_since: Option<Instant>,
-    questions: Option<Questions>,
+    first_reset_at: Option<Instant>,
+    probe_schedule: Option<ProbeSchedule>,
     /// Deadline for a segment from the peer.
-    answer_by: Option<Instant>,
+    answer_deadline: Option<Instant>,
 }
 
 impl UnusedState for Wait {
@@ -75,11 +75,11 @@ impl Wait {
     const NONE: Wait = Wait {
         since: None,
         has_no_subflow: false,
-        by_reset: false,
+        ended_by_reset: false,
         ended_at: None,
-        resets_since: None,
-        questions: None,
-        answer_by: None,
+        first_reset_at: None,
+        probe_schedule: None,
+        answer_deadline: None,
     };
 
     /// Start of the current wait; `None` if there is none.
@@ -89,39 +89,39 @@ impl Wait {
 
     /// True if a RST ended the last subflow.
     pub(super) const fn is_by_reset(&self) -> bool {
-        self.by_reset
+        self.ended_by_reset
     }
 
     /// Deadline for a segment from the peer.
-    pub(super) const fn answer_by(&self) -> Option<Instant> {
-        self.answer_by
+    pub(super) const fn answer_deadline(&self) -> Option<Instant> {
+        self.answer_deadline
     }
 
     /// Sets the time within which a segment from the peer must arrive, unless a deadline is already set.
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
-        self.answer_by.get_or_insert(now + within);
+        self.answer_deadline.get_or_insert(now + within);
     }
 
     /// Starts probes. Returns true if the first is due now, and false if probes were already running.
     pub(super) fn start_probes(&mut self, now: Instant) -> bool {
-        let begin = self.questions.is_none();
-        self.questions.get_or_insert(Questions { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
+        let begin = self.probe_schedule.is_none();
+        self.probe_schedule.get_or_insert(ProbeSchedule { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
         begin
     }
 
     /// Stops probes because there is no subflow.
-    pub(super) const fn stop_questions(&mut self) {
-        self.questions = None;
+    pub(super) const fn stop_probes(&mut self) {
+        self.probe_schedule = None;
     }
 
     /// Time of the next probe.
     pub(super) fn next_probe_at(&self) -> Option<Instant> {
-        self.questions.map(|questions| questions.next_at)
+        self.probe_schedule.map(|probe_schedule| probe_schedule.next_at)
     }
 
     /// Returns true if a probe is due, and then schedules the next one.
-    pub(super) fn is_question_due(&mut self, now: Instant) -> bool {
-        let Some(due) = self.questions.as_mut().filter(|questions| questions.next_at <= now) else {
+    pub(super) fn is_probe_due(&mut self, now: Instant) -> bool {
+        let Some(due) = self.probe_schedule.as_mut().filter(|probe_schedule| probe_schedule.next_at <= now) else {
             return false;
         };
         due.pause = (due.pause * 2).min(MAX_PROBE_PAUSE);
@@ -132,8 +132,8 @@ impl Wait {
     /// Starts a wait for a silent peer.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.ended_at.take().is_some_and(|over| now.since(over) >= MIN_RECEPTION) {
-            let Wait { questions, answer_by, .. } = *self;
-            *self = Wait { questions, answer_by, ..Wait::default() };
+            let Wait { probe_schedule, answer_deadline, .. } = *self;
+            *self = Wait { probe_schedule, answer_deadline, ..Wait::default() };
         }
         self.since.get_or_insert(now);
     }
@@ -142,12 +142,12 @@ impl Wait {
     pub(super) fn start_wait_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.begin(now);
         self.has_no_subflow = true;
-        self.by_reset = why == CloseReason::PeerReset;
+        self.ended_by_reset = why == CloseReason::PeerReset;
     }
 
     /// Handles a segment from the peer.
     pub(super) fn on_heard(&mut self, now: Instant) {
-        (self.questions, self.answer_by) = (None, None);
+        (self.probe_schedule, self.answer_deadline) = (None, None);
         if !self.has_no_subflow {
             self.since = None;
         } else if self.since.is_some() {
@@ -160,11 +160,11 @@ impl Wait {
     pub(super) fn on_lost(&mut self, now: Instant, why: CloseReason, last: bool) -> bool {
         match why {
             CloseReason::Refused | CloseReason::PeerReset if last => {
-                let since = *self.resets_since.get_or_insert(now);
+                let since = *self.first_reset_at.get_or_insert(now);
                 now.since(since) >= MAX_RESET_ONLY_TIME
             }
             CloseReason::TimedOut => {
-                self.resets_since = None;
+                self.first_reset_at = None;
                 false
             }
             _ => false,
@@ -205,26 +205,26 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_and_questions_last_until_the_peer_is_heard() {
+    fn the_deadline_and_probes_last_until_a_segment_arrives() {
         let mut wait = Wait::default();
         wait.expect_answer(S(10), Duration::from_secs(100));
         wait.expect_answer(S(50), Duration::from_secs(100));
-        assert_eq!(wait.answer_by(), Some(S(110)), "the first deadline applies");
+        assert_eq!(wait.answer_deadline(), Some(S(110)), "the first deadline applies");
         assert!(wait.start_probes(S(10)) && !wait.start_probes(S(11)));
-        let asked: Vec<u64> = (10..80).filter(|second| wait.is_question_due(S(*second))).collect();
+        let asked: Vec<u64> = (10..80).filter(|second| wait.is_probe_due(S(*second))).collect();
         assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
         wait.start_wait_without_subflows(S(80), CloseReason::TimedOut);
-        assert_eq!(wait.answer_by(), Some(S(110)), "the end of all subflows is not an answer");
+        assert_eq!(wait.answer_deadline(), Some(S(110)), "the end of all subflows is not an answer");
         wait.on_heard(S(90));
-        assert_eq!((wait.answer_by(), wait.next_probe_at()), (None, None));
+        assert_eq!((wait.answer_deadline(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline.
         wait.expect_answer(S(91), Duration::from_secs(100));
         wait.start_wait_without_subflows(S(105), CloseReason::TimedOut);
-        assert_eq!((wait.started_at(), wait.answer_by()), (Some(S(105)), Some(S(191))));
+        assert_eq!((wait.started_at(), wait.answer_deadline()), (Some(S(105)), Some(S(191))));
     }
 
     #[test]
-    fn resets_count_until_something_else_becomes_of_a_join() {
+    fn resets_count_until_a_join_ends_in_another_way() {
         let mut wait = Wait::default();
         assert!(!wait.on_lost(S(0), CloseReason::PeerReset, true));
         assert!(!wait.on_lost(S(29), CloseReason::Refused, true));

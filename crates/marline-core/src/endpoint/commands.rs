@@ -16,7 +16,7 @@ use crate::subflow::{SubflowConfig, SynRetries};
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
-    NetworkError, SocketOption, SubflowPlace,
+    NetworkError, SocketOption, SubflowLocation,
 };
 
 impl Endpoint {
@@ -69,7 +69,7 @@ impl Endpoint {
 
     /// Like [`accept_with`](Self::accept_with), but an endpoint that refuses connections continues to do so, and the
     /// [local addresses](Self::set_local_address) are kept.
-    pub fn change_accepted(&mut self, config: &ConnectionConfig) {
+    pub fn update_accept_config(&mut self, config: &ConnectionConfig) {
         if let Some(now) = &self.accept {
             let local_addresses = now.local_addresses.clone();
             self.accept = Some(Arc::new(ConnectionConfig { local_addresses, ..config.clone() }));
@@ -257,8 +257,8 @@ impl Endpoint {
     /// The established subflows of a connection, in the order in which they were opened; none if there is no such
     /// connection.
     #[must_use]
-    pub fn subflow_places(&self, id: ConnectionId) -> Vec<SubflowPlace> {
-        self.connection(id).map(Connection::subflow_places).unwrap_or_default()
+    pub fn subflow_locations(&self, id: ConnectionId) -> Vec<SubflowLocation> {
+        self.connection(id).map(Connection::subflow_locations).unwrap_or_default()
     }
 
     /// Address pairs of all established subflows that are degraded or unreachable, one entry for each such subflow.

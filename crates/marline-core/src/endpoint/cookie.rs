@@ -206,7 +206,7 @@ impl Endpoint {
         meta: &PacketMeta,
         segment: &TcpSegment<'_>,
     ) -> bool {
-        let ends = self.may_show_cookie(now, segment);
+        let ends = self.may_contain_cookie(now, segment);
         let Some(config) = self.accept.clone().filter(|_| ends) else { return false };
         let Some((cookie_and_key, syn)) = self.read_cookie(now, meta, segment) else {
             return false;
@@ -253,7 +253,7 @@ impl Endpoint {
     ) -> bool {
         let asks = segment.payload.is_empty() && !segment.options.has_mptcp();
         asks && self.accept.is_some()
-            && self.may_show_cookie(now, segment)
+            && self.may_contain_cookie(now, segment)
             && self.cookie_and_key(now, meta, segment.header.seq, segment.header.ack).is_some()
     }
 
@@ -266,10 +266,10 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
     ) -> bool {
         self.awaits_cookie(now, meta, segment)
-            || self.may_show_cookie(now, segment) && self.read_cookie(now, meta, segment).is_some()
+            || self.may_contain_cookie(now, segment) && self.read_cookie(now, meta, segment).is_some()
     }
 
-    fn may_show_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {
+    fn may_contain_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {
         let good = Duration::from_secs(SLOT_S * u64::from(VALID_SLOTS + 1));
         let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
         let flags = segment.header.flags;

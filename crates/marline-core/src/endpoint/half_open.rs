@@ -7,7 +7,7 @@ use crate::{ConnectionId, PendingId, PendingLimits, PendingPeers, Source};
 
 /// No limits here: the endpoint limits the number itself, because a connection opened by a SYN cookie must not evict
 /// another.
-const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
+const NO_LIMITS: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
 
 /// Half-open connections by source.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct HalfOpen {
 
 impl Default for HalfOpen {
     fn default() -> Self {
-        HalfOpen { peers: PendingPeers::new(UNBOUNDED), by_slot: BTreeMap::new() }
+        HalfOpen { peers: PendingPeers::new(NO_LIMITS), by_slot: BTreeMap::new() }
     }
 }
 

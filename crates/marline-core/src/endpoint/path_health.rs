@@ -53,7 +53,7 @@ impl PathHealthReporter {
 /// Results of a visit.
 struct Findings {
     degraded: Option<BTreeMap<PathAddresses, AddressPairFault>>,
-    questions: Vec<(ConnectionId, AddressPair)>,
+    due_probes: Vec<(ConnectionId, AddressPair)>,
 }
 
 impl Endpoint {
@@ -100,8 +100,8 @@ impl Endpoint {
                 self.run_without_visit(now, id, |c, cx| c.adopt_path_health(cx));
             }
         }
-        for (id, pair) in findings.questions {
-            self.run_without_visit(now, id, |c, _| c.ask_address_pair(&pair));
+        for (id, pair) in findings.due_probes {
+            self.run_without_visit(now, id, |c, _| c.probe_pair(&pair));
         }
     }
 
@@ -131,9 +131,9 @@ impl Endpoint {
             (PathAddresses { local: pair.local, remote: pair.remote }, fault)
         };
         let degraded = changed.then(|| table.degraded().map(by_addresses).collect());
-        let questions = self.choose_probes(&mut table);
+        let due_probes = self.choose_probes(&mut table);
         drop(table);
-        Findings { degraded, questions }
+        Findings { degraded, due_probes }
     }
 
     /// Reports when members last received a segment and, at the end of a period, their statistics. Returns true if
@@ -162,18 +162,18 @@ impl Endpoint {
 
     /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each.
     fn choose_probes(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
-        let mut questions = Vec::new();
+        let mut due_probes = Vec::new();
         if !table.is_watching() {
-            return questions;
+            return due_probes;
         }
         for connection in self.slots.iter_mut() {
             let id = connection.id();
             connection.members(|path, _| {
-                let pair = table.address_pair(&path).filter(|pair| table.take_question(pair));
-                questions.extend(pair.map(|pair| (id, pair)));
+                let pair = table.address_pair(&path).filter(|pair| table.take_due_probe(pair));
+                due_probes.extend(pair.map(|pair| (id, pair)));
             });
         }
-        questions
+        due_probes
     }
 
     /// Runs a command on a connection without another visit.
@@ -187,7 +187,7 @@ impl Endpoint {
         let (slots, mut cx) = self.split_context(now);
         if let Some(connection) = slots.get_mut(slot).filter(|connection| connection.id() == id) {
             command(connection, &mut cx);
-            self.mark_touched(slot);
+            self.enqueue_ready(slot);
         }
     }
 }

@@ -134,7 +134,7 @@ impl Slots {
     pub(super) fn note_waiting(&mut self, slot: u32) -> Option<(ConnectionId, Option<bool>)> {
         let entry = self.slots.get_mut(slot as usize)?;
         let connection = entry.connection.as_deref()?;
-        let waits = connection.is_unvouched_without_path();
+        let waits = connection.is_unauthenticated_without_path();
         let before = core::mem::replace(&mut entry.waiting, waits);
         Some((connection.id(), (waits != before).then_some(waits)))
     }
@@ -148,7 +148,7 @@ impl Slots {
     /// Updates whether the connection counts as half-open; returns any change.
     pub(super) fn note_half_open(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;
-        let holds = entry.connection.as_deref().is_some_and(Connection::occupies_half_open_place);
+        let holds = entry.connection.as_deref().is_some_and(Connection::counts_as_half_open);
         let before = core::mem::replace(&mut entry.half_open, holds);
         (holds != before).then_some(holds)
     }

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rise_counts_and_only_with_something_behind_it() {
+    fn only_a_rise_based_on_enough_segments_counts() {
         let mut average = Average::default();
         average.add(1, 2, 0.5);
         assert!(average.has_risen_to(0.25, 0.0, 0.5) && !average.has_risen_to(0.25, 8.0, 0.5));

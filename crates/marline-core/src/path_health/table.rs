@@ -91,7 +91,7 @@ struct Degraded {
     since: Instant,
     /// Time of the first answer in the current clean period.
     clean_since: Option<Instant>,
-    asked_at: Option<Instant>,
+    probed_at: Option<Instant>,
     /// Consecutive unanswered probes.
     misses: u32,
     /// Time to check for the answer, or to send the next probe.
@@ -101,7 +101,7 @@ struct Degraded {
 impl Degraded {
     /// State before the first probe.
     const fn new(fault: AddressPairFault, since: Instant, next: Instant) -> Self {
-        Degraded { fault, since, clean_since: None, asked_at: None, misses: 0, next }
+        Degraded { fault, since, clean_since: None, probed_at: None, misses: 0, next }
     }
 }
 
@@ -119,7 +119,7 @@ struct Entry {
     /// Last time at which the pair had members.
     used_at: Instant,
     /// A probe is due, which any endpoint with a member may send.
-    question: bool,
+    probe_due: bool,
     times_degraded: u64,
 }
 
@@ -133,7 +133,7 @@ impl Entry {
             state: State::Usable,
             heard_at: Instant::ZERO,
             used_at: now,
-            question: false,
+            probe_due: false,
             times_degraded: 0,
         }
     }
@@ -337,7 +337,7 @@ impl HealthTable {
             State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
                 // The process did not run, so received segments have not been processed yet.
                 *next = now + *wait;
-                entry.question = true;
+                entry.probe_due = true;
             }
             State::Watched { waits, wait, next, .. } => {
                 *waits += 1;
@@ -346,17 +346,17 @@ impl HealthTable {
                     return;
                 }
                 *next = now + *wait;
-                entry.question = true;
+                entry.probe_due = true;
             }
             State::Degraded(degraded) => {
                 let Some(clean) = self.config.recovery else { return };
                 if now.since(degraded.next) > MAX_WAKEUP_LATENESS
-                    && degraded.asked_at.is_some_and(|at| heard <= at)
+                    && degraded.probed_at.is_some_and(|at| heard <= at)
                 {
                     degraded.next = now + clean.probe;
                     return;
                 }
-                if let Some(asked) = degraded.asked_at.take() {
+                if let Some(asked) = degraded.probed_at.take() {
                     if heard > asked {
                         degraded.misses = 0;
                         degraded.clean_since.get_or_insert(now);
@@ -364,7 +364,7 @@ impl HealthTable {
                         degraded.misses = degraded.misses.saturating_add(1);
                         degraded.clean_since = None;
                         let pause = clean.probe * (1 << degraded.misses.min(16));
-                        degraded.next = asked + pause.min(clean.longest_probe);
+                        degraded.next = asked + pause.min(clean.max_probe_interval);
                         if degraded.next > now {
                             return;
                         }
@@ -375,9 +375,9 @@ impl HealthTable {
                     self.generation += 1;
                     return;
                 }
-                degraded.asked_at = Some(now);
+                degraded.probed_at = Some(now);
                 degraded.next = now + clean.probe;
-                entry.question = true;
+                entry.probe_due = true;
             }
         }
     }
@@ -418,8 +418,8 @@ impl HealthTable {
     }
 
     /// True if the address pair must be probed now. The caller must send the probe.
-    pub(crate) fn take_question(&mut self, pair: &AddressPair) -> bool {
-        self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
+    pub(crate) fn take_due_probe(&mut self, pair: &AddressPair) -> bool {
+        self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.probe_due))
     }
 
     pub(super) fn table(&self) -> Vec<AddressPairInfo> {

@@ -73,7 +73,7 @@ impl Fixture {
         self.now = at;
         self.table.record_heard(self.now, self.wifi, Instant::ZERO);
         self.table.advance(at);
-        (slept, self.table.take_question(&self.wifi))
+        (slept, self.table.take_due_probe(&self.wifi))
     }
 
     /// A member receives a segment a little later.
@@ -179,7 +179,7 @@ fn a_timer_that_fires_late_proves_nothing() {
         fixture.now = fixture.table.next_timeout().expect("a wait") + ms(40);
         fixture.table.record_heard(fixture.now, fixture.wifi, Instant::ZERO);
         fixture.table.advance(fixture.now);
-        assert!(fixture.table.take_question(&fixture.wifi), "probed again");
+        assert!(fixture.table.take_due_probe(&fixture.wifi), "probed again");
     }
     assert_eq!(fixture.fault(), None);
     for _ in 0..3 {
@@ -321,6 +321,6 @@ fn path_health_defaults_match_the_documentation() {
     assert_eq!((seed.watch, seed.recovery), (None, None));
     let ours = PathHealthConfig::default();
     assert_eq!(ours.watch, Some(PairProbing { wait: ms(50), count: 3 }));
-    let clean = RecoveryRule { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
+    let clean = RecoveryRule { period: ms(2_000), probe: ms(600), max_probe_interval: ms(1_200) };
     assert_eq!(ours.recovery, Some(clean));
 }

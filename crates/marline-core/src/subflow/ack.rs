@@ -14,7 +14,7 @@ use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
 use super::loss::Frto;
-use super::rate::Newest;
+use super::rate::NewestSegment;
 
 /// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
@@ -83,7 +83,7 @@ struct Tally {
     newest_expected: (Expected, u64),
     /// Lowest segment that arrived after higher ones, although it was sent once.
     overtaken: Option<Ssn>,
-    newest: Newest,
+    newest: NewestSegment,
     fin: bool,
 }
 
@@ -400,7 +400,7 @@ impl Subflow {
     /// timeout. Their own ACKs were lost, as after an outage. On a path that only became slow, the ACKs arrive one by
     /// one.
     fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -410,7 +410,7 @@ impl Subflow {
     /// peer's process did not run, and everything waited until that ended. If the next answer takes as long, the path
     /// is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.is_doubtful
             && self.tx.undo.as_deref().is_some_and(before)
@@ -514,19 +514,19 @@ impl Subflow {
         }
         let mss = u64::from(self.tx.mss);
         if moved {
-            let unnamed = core::mem::take(&mut self.tx.unnamed);
+            let unidentified_bytes = core::mem::take(&mut self.tx.unidentified_bytes);
             if self.tx.phase == Phase::Recovery {
-                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
+                self.tx.unidentified_bytes = unidentified_bytes.saturating_sub(delivered.saturating_sub(mss));
             }
-            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
+            return delivered.saturating_sub(unidentified_bytes).max(delivered.min(mss));
         }
         let most = match self.tx.phase {
             Phase::Open => self.tx.board.bytes_in_flight(),
             Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
         };
         let counts = duplicate && !self.tx.board.is_empty();
-        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
-        self.tx.unnamed += counted;
+        let counted = if counts { mss.min(most.saturating_sub(self.tx.unidentified_bytes)) } else { 0 };
+        self.tx.unidentified_bytes += counted;
         counted
     }
 
@@ -535,7 +535,7 @@ impl Subflow {
         if self.tx.phase != Phase::Recovery {
             return;
         }
-        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
+        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unidentified_bytes);
         self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
     }
 

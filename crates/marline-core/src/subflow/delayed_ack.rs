@@ -29,7 +29,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Full segments that are acknowledged together on a reliable carrier.
 const LAZY_SEGMENTS: u64 = 8;
 /// Consecutive quick answers that indicate a dialog.
-const DIALOGUE: u8 = 3;
+const DIALOG_ANSWERS: u8 = 3;
 
 /// Properties of received data that matter for acknowledgments.
 #[derive(Copy, Clone, Debug)]
@@ -109,14 +109,14 @@ impl DelayedAck {
     /// Handles received payload (or a FIN).
     pub(super) fn on_arrival(&mut self, now: Instant, arrival: Arrival, srtt: Option<Duration>) {
         let paused = self.last_arrival.is_some_and(|last| now.since(last) > RESTART_AFTER);
-        if paused && self.answered < DIALOGUE {
+        if paused && self.answered < DIALOG_ANSWERS {
             self.quick = QUICK_ACKS;
         }
         self.last_arrival = Some(now);
         self.unanswered = true;
         self.full = self.full.max(arrival.len.min(usize::from(self.mss)) as u16);
         self.pending += arrival.len as u64;
-        let dialogue = self.answered >= DIALOGUE;
+        let dialogue = self.answered >= DIALOG_ANSWERS;
         let message_end = arrival.push;
         if arrival.is_reliable
             && !arrival.urgent
@@ -162,7 +162,7 @@ impl DelayedAck {
     pub(super) fn on_data_sent(&mut self, now: Instant, srtt: Option<Duration>) {
         let Some(last) = self.last_arrival else { return };
         if core::mem::take(&mut self.unanswered) && now.since(last) <= self.short_delay(srtt) {
-            self.answered = (self.answered + 1).min(2 * DIALOGUE);
+            self.answered = (self.answered + 1).min(2 * DIALOG_ANSWERS);
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_reliable_carrier_acks_wait_for_company() {
+    fn on_a_reliable_carrier_acks_wait_for_data() {
         let mut ack = past_quick();
         let now = Instant::from_millis(100);
         let lazy = |len, push| Arrival { is_reliable: true, ..arrival(len, push) };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_and_pauses_are_acknowledged_at_once() {
+    fn urgent_data_and_data_after_pauses_is_acknowledged_immediately() {
         let mut ack = past_quick();
         ack.on_arrival(
             Instant::from_millis(20),

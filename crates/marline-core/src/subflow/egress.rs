@@ -23,11 +23,11 @@ use crate::{Ecn, SubflowState};
 impl Subflow {
     /// Next pending segment; it counts as sent now. `room` bounds retransmissions.
     pub(crate) fn next_egress(&mut self, now: Instant, room: PayloadRoom) -> Option<Egress> {
-        self.next_egress_but_ack(now, room).or_else(|| self.next_ack())
+        self.next_egress_without_ack(now, room).or_else(|| self.next_ack())
     }
 
     /// Like [`next_egress`](Self::next_egress) without a pure ACK, for when data is about to carry it.
-    pub(crate) fn next_egress_but_ack(
+    pub(crate) fn next_egress_without_ack(
         &mut self,
         now: Instant,
         room: PayloadRoom,
@@ -76,7 +76,7 @@ impl Subflow {
         self.pending.plain.take().map(Egress::Plain)
     }
 
-    /// True if [`next_egress_but_ack`](Self::next_egress_but_ack) may return a segment. The check is cheap,
+    /// True if [`next_egress_without_ack`](Self::next_egress_without_ack) may return a segment. The check is cheap,
     /// because it is made at every turn.
     pub(crate) fn has_pending_besides_ack(&self) -> bool {
         self.pending.rst.is_some()
@@ -119,7 +119,7 @@ impl Subflow {
                 return None;
             }
             // After a timeout without SACK, the segments represented by duplicate ACKs have left the network.
-            let gone = if self.tx.phase == Phase::Loss { self.tx.unnamed } else { 0 };
+            let gone = if self.tx.phase == Phase::Loss { self.tx.unidentified_bytes } else { 0 };
             if self.tx.board.bytes_in_flight().saturating_sub(gone) >= self.send_window() {
                 return None;
             }

@@ -49,7 +49,7 @@ impl FalseAcks {
     }
 
     /// True if these ACKs have arrived for a retransmission timeout, and in answer to the last transmission.
-    pub(super) fn are_certain(&self, rto: Duration, last_sent_at: Instant) -> bool {
+    pub(super) fn is_proof(&self, rto: Duration, last_sent_at: Instant) -> bool {
         self.repeated
             .is_some_and(|old| old.last_at.since(old.first_at) >= rto && old.last_at > last_sent_at)
     }
@@ -71,7 +71,7 @@ mod tests {
         for &(at_ms, ack) in acks {
             evidence.on_old_ack(Instant::from_millis(at_ms), Ssn(ack));
         }
-        evidence.are_certain(RTO, Instant::from_millis(sent_ms))
+        evidence.is_proof(RTO, Instant::from_millis(sent_ms))
     }
 
     #[test]

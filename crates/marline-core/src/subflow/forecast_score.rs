@@ -103,9 +103,9 @@ impl Scorer {
         };
         score.answers += 1;
         for (index, (quantile, percent)) in QUANTILES.into_iter().enumerate() {
-            let latest = latest.answer_behind(queued, quantile).unwrap_or_default();
+            let latest = latest.time_to_answer_after(queued, quantile).unwrap_or_default();
             score.within_latest[index] += u64::from(rtt <= latest);
-            let forecast = forecast.answer_behind(queued, quantile).unwrap_or_default();
+            let forecast = forecast.time_to_answer_after(queued, quantile).unwrap_or_default();
             score.within[index] += u64::from(rtt <= forecast);
             score.pinball_ns[index] += pinball_ns(rtt, forecast, percent);
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_judged_by_the_forecast_of_its_sending_and_by_its_queue() {
+    fn an_answer_is_scored_with_the_forecast_and_queue_at_sending() {
         let (mut scorer, rtt) = (Scorer::default(), rtt());
         let slow = Forecast::with_quantiles([MS(140), MS(150), MS(180)], 0.0, None);
         scorer.on_sent(at(0), None, &forecast(), &rtt);

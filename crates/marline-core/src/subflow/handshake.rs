@@ -214,7 +214,7 @@ impl Subflow {
     /// Handles a missing answer to our SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         self.tx.rto.deadline = None;
-        if self.attempt_is_over() {
+        if self.is_attempt_over() {
             self.finish(SubflowEvent::ConnectTimeout);
             return;
         }
@@ -225,7 +225,7 @@ impl Subflow {
     }
 
     /// True if the time of all repeats with backoff has passed, regardless of the number of SYNs sent.
-    fn attempt_is_over(&self) -> bool {
+    fn is_attempt_over(&self) -> bool {
         let linear = self.linear_retries();
         let waits = (0..=self.tx.rto.count).map(|count| self.syn_wait(count, linear));
         let spent = waits.fold(Duration::ZERO, Duration::saturating_add);

@@ -48,7 +48,7 @@ impl LossHistory {
 
 /// Evidence about the last reduction.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Undo {
+pub(super) struct UndoState {
     /// SND.UNA when the window was reduced.
     pub(super) marker: Ssn,
     /// Bytes retransmitted since the reduction and not yet reported by a DSACK.
@@ -57,9 +57,9 @@ pub(super) struct Undo {
     pub(super) first_retransmission: Option<u32>,
 }
 
-impl Undo {
+impl UndoState {
     pub(super) const fn new(marker: Ssn) -> Self {
-        Undo { marker, unproven: 0, first_retransmission: None }
+        UndoState { marker, unproven: 0, first_retransmission: None }
     }
 
     /// Records a retransmission of `bytes`, with this timestamp.
@@ -182,7 +182,7 @@ impl Subflow {
                 &self.group,
             );
             self.ecn.on_reduction(self.tx.nxt);
-            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
+            self.tx.undo = Some(Box::new(UndoState::new(self.tx.una)));
         }
         let mss = u64::from(self.tx.mss);
         *self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);
@@ -249,7 +249,7 @@ impl Subflow {
     }
 
     /// True if F-RTO requests new data instead of retransmissions. If there is no data or no room for it, call
-    /// [`frto_has_no_data`](Self::frto_has_no_data).
+    /// [`on_no_frto_data`](Self::on_no_frto_data).
     pub(crate) const fn awaits_frto_data(&self) -> bool {
         matches!(self.tx.frto, Frto::WaitForNewData(_)) && !self.is_dead
     }
@@ -261,7 +261,7 @@ impl Subflow {
     }
 
     /// Handles missing new data for F-RTO: retransmissions continue unless some new data was sent.
-    pub(crate) fn frto_has_no_data(&mut self) {
+    pub(crate) fn on_no_frto_data(&mut self) {
         if let Frto::WaitForNewData(left) = self.tx.frto {
             self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::GaveUp };
         }
@@ -376,7 +376,7 @@ impl Subflow {
             if !was_recovery {
                 self.recovery.on_recovery(true, &self.tx.context(now));
             }
-            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
+            self.tx.undo = Some(Box::new(UndoState::new(self.tx.una)));
             self.ecn.on_reduction(self.tx.nxt);
             self.tx.losses.on_episode();
         }

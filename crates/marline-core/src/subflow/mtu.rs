@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_only_lowers_and_never_beyond_the_peers_limit() {
+    fn network_reports_only_reduce_the_size_within_limits() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         assert!(mtu.reduce(1_300, 500) && !mtu.reduce(1_400, 500));
         mtu.consider(Instant::from_secs(1));

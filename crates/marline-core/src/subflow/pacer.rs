@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_burst_is_forgiven_two_bursts() {
+    fn a_late_wakeup_grants_at_most_two_bursts() {
         let mut pacer = Pacer::new(true, 0);
         // A segment of 1,400 bytes in 7 ms.
         pacer.set_rate(Rate::from_bits_per_s(1_600_000), MSS);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_window_and_an_unknown_rate_are_free() {
+    fn the_first_window_and_an_unknown_rate_are_not_paced() {
         let mut pacer = Pacer::new(true, 10 * MSS);
         pacer.on_sent(Instant::from_secs(1), 100 * MSS);
         assert_eq!(pacer.next_send_at(Instant::from_secs(1)), None);

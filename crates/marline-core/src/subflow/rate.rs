@@ -26,7 +26,7 @@ pub(super) struct RateSampler {
 }
 
 /// Send time and stamp of the newest segment that an ACK delivers.
-pub(super) type Newest = Option<(Instant, RateStamp)>;
+pub(super) type NewestSegment = Option<(Instant, RateStamp)>;
 
 /// Largest of the last samples, kept for two time spans.
 #[derive(Copy, Clone, Debug, Default)]
@@ -92,7 +92,7 @@ impl RateSampler {
         bytes: u64,
         sent_at: Instant,
         stamp: RateStamp,
-        newest: &mut Newest,
+        newest: &mut NewestSegment,
     ) {
         self.delivered += bytes;
         if newest.is_none_or(|(newest, _)| sent_at >= newest) {
@@ -109,7 +109,7 @@ impl RateSampler {
     pub(super) fn sample(
         &mut self,
         now: Instant,
-        newest: Newest,
+        newest: NewestSegment,
         min_rtt: Option<Duration>,
     ) -> Option<RateSample> {
         let (sent_at, stamp) = newest?;
@@ -132,7 +132,7 @@ impl RateSampler {
     }
 
     /// Skips the sample of a processed ACK, because the process did not run while some of its data was in flight.
-    pub(super) fn skip_sample(&mut self, now: Instant, newest: Newest) {
+    pub(super) fn skip_sample(&mut self, now: Instant, newest: NewestSegment) {
         let Some((sent_at, _)) = newest else { return };
         self.delivered_at = now;
         self.first_sent_at = sent_at;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_late_counts_and_a_pause_does_not_hide_it() {
+    fn the_largest_recent_sample_counts_despite_a_pause() {
         let rtt = Duration::from_millis(50);
         let mbit = |n| Rate::from_mbit(n);
         let mut peak = Peak::default();

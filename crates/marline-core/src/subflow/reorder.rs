@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_and_nothing_is_half_recorded() {
+    fn bounds_hold_and_no_segment_is_partly_recorded() {
         let mut queue = ReorderQueue::new(3);
         for start in [100, 300, 500] {
             assert!(insert(&mut queue, start, start + 10).is_some());

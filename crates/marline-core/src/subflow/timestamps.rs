@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_segment_that_acks_wait_for_moves_the_echo() {
+    fn only_the_next_expected_segment_updates_the_echo() {
         let mut state = TimestampState::new(true, 0);
         let now = Instant::from_secs(1);
         state.start(now, Some(Timestamps { value: 5, echo: 0 }));

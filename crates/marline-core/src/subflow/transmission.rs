@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant};
 use super::SubflowConfig;
 use super::early_repeat::EarlyRepeats;
 use super::forecast_score::Scorer;
-use super::loss::{Frto, LossHistory, RtoTimer, Undo};
+use super::loss::{Frto, LossHistory, RtoTimer, UndoState};
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
@@ -103,7 +103,7 @@ pub(super) struct Transmission {
     pub(super) rate: RateSampler,
     pub(super) sack_enabled: bool,
     /// Without SACK: bytes represented by duplicate ACKs and not yet covered by an ACK.
-    pub(super) unnamed: u64,
+    pub(super) unidentified_bytes: u64,
     /// Payload bytes of a full segment.
     pub(super) mss: u32,
     /// The peer's window scale shift.
@@ -112,7 +112,7 @@ pub(super) struct Transmission {
     pub(super) window: u64,
     /// Largest window of the peer so far.
     pub(super) max_window: u64,
-    pub(super) undo: Option<Box<Undo>>,
+    pub(super) undo: Option<Box<UndoState>>,
     pub(super) frto: Frto,
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
@@ -148,7 +148,7 @@ impl Transmission {
             prr: OnDemand::new(),
             rate: RateSampler::default(),
             sack_enabled: true,
-            unnamed: 0,
+            unidentified_bytes: 0,
             mss,
             window_shift: 0,
             window: 0,

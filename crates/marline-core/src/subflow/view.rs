@@ -4,7 +4,7 @@ use marline_policy::{AddressId, PathCost, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
-use crate::{Metrics, SubflowInfo, SubflowPlace, SubflowState, TcpDetail};
+use crate::{Metrics, SubflowInfo, SubflowLocation, SubflowState, TcpDetail};
 
 impl Subflow {
     /// Snapshot for policies.
@@ -55,10 +55,10 @@ impl Subflow {
     }
 
     /// Location without the flow ids; `None` unless it is established.
-    pub(crate) fn place(&self, backup: bool) -> Option<SubflowPlace> {
+    pub(crate) fn place(&self, backup: bool) -> Option<SubflowLocation> {
         let srtt = self.tx.rtt.srtt();
         let (path, cost) = (self.path(), PathCost::NONE);
-        let place = SubflowPlace { local_flow: 0, peer_flow: 0, path, backup, cost, srtt };
+        let place = SubflowLocation { local_flow: 0, peer_flow: 0, path, backup, cost, srtt };
         (self.state.get() == SubflowState::Established).then_some(place)
     }
 

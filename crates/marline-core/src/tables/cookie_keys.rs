@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_ends_and_its_key() {
+    fn a_cookie_is_valid_only_for_its_addresses_and_key() {
         let (first, second) = ([1; 16], [2; 16]);
         let here = path([10, 0, 0, 2], [10, 0, 0, 1]);
         let cookie = CookieKeys::cookie_of(&first, &here);

@@ -9,7 +9,7 @@ const REFUSAL_AVOID_TIME: Duration = Duration::from_secs(600);
 /// How long Fast JOIN is avoided after an unanswered SYN, which may be a single loss.
 const AVOID_AFTER_LOSS: Duration = Duration::from_secs(60);
 /// Limit on remembered pairs of addresses.
-const MAX_SPARED: usize = 64;
+const MAX_AVOIDED_PAIRS: usize = 64;
 
 /// Pairs of addresses on which Fast JOIN is avoided for now.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl FastJoinMemory {
 
     fn avoid_until(&mut self, local: IpAddr, remote: SocketAddr, until: Instant) {
         self.pairs.retain(|(l, r, _)| (*l, *r) != (local, remote));
-        if self.pairs.len() >= MAX_SPARED {
+        if self.pairs.len() >= MAX_AVOIDED_PAIRS {
             self.pairs.remove(0);
         }
         self.pairs.push((local, remote, until));

@@ -50,7 +50,7 @@ struct Entry {
     form: RequestForm,
     /// Consecutive lost SYNs.
     lost: u8,
-    spared_until: Instant,
+    avoided_until: Instant,
 }
 
 /// Use of Fast Open in a SYN between two addresses.
@@ -85,7 +85,7 @@ pub(crate) struct Answer {
     /// True if the server supports Multipath TCP; `None` if it was not offered.
     pub(crate) multipath: Option<bool>,
     /// True if the SYN's data was acknowledged; `None` if it had none.
-    pub(crate) took: Option<bool>,
+    pub(crate) syn_data_acked: Option<bool>,
 }
 
 /// Cookies of servers, and paths on which Fast Open does not pass.
@@ -99,7 +99,7 @@ impl FastOpenMemory {
     /// How to use Fast Open in a SYN between these addresses, with these settings.
     pub(crate) fn plan(&self, now: Instant, path: PathAddresses, settings: &FastOpen) -> Plan {
         let entry = self.entries.iter().find(|e| e.path == path);
-        if entry.is_some_and(|entry| entry.spared_until > now) {
+        if entry.is_some_and(|entry| entry.avoided_until > now) {
             return Plan::Ordinary;
         }
         let mss = entry.map_or(u16::MAX, |entry| entry.mss);
@@ -132,7 +132,7 @@ impl FastOpenMemory {
             multipath: None,
             form: RequestForm::First,
             lost: 0,
-            spared_until: now,
+            avoided_until: now,
         });
         entry.mss = answer.mss;
         if entry.multipath != Some(true) {
@@ -141,12 +141,12 @@ impl FastOpenMemory {
         // An unrequested cookie is ignored.
         let cookie = answer.cookie.filter(|cookie| answer.asked.is_some() && !cookie.is_request());
         entry.cookie = cookie.or(entry.cookie);
-        let passed = cookie.is_some() || answer.took == Some(true);
+        let passed = cookie.is_some() || answer.syn_data_acked == Some(true);
         entry.lost = if answer.repeated && !passed { entry.lost.saturating_add(1) } else { 0 };
         if entry.lost >= MIN_CONSECUTIVE_LOSSES {
-            (entry.lost, entry.spared_until) = (0, now + AVOID_TIME);
+            (entry.lost, entry.avoided_until) = (0, now + AVOID_TIME);
         }
-        if answer.asked.is_some() && !answer.repeated && answer.took.is_none() && cookie.is_none() {
+        if answer.asked.is_some() && !answer.repeated && answer.syn_data_acked.is_none() && cookie.is_none() {
             entry.form = if entry.form == RequestForm::First {
                 RequestForm::Experimental
             } else {
@@ -193,7 +193,7 @@ mod tests {
 
     fn asked() -> Answer {
         let asked = Some(FastOpenOption::REQUEST);
-        Answer { mss: 1_000, cookie: None, asked, repeated: false, multipath: None, took: None }
+        Answer { mss: 1_000, cookie: None, asked, repeated: false, multipath: None, syn_data_acked: None }
     }
 
     #[test]
@@ -204,8 +204,8 @@ mod tests {
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
         assert_eq!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         // Accepted data without a new cookie keeps the old one.
-        let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
-        memory.on_answer(NOW, pair(1), &took);
+        let syn_data_acked = Answer { asked: Some(cookie(7)), syn_data_acked: Some(true), mss: 900, ..asked() };
+        memory.on_answer(NOW, pair(1), &syn_data_acked);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
         memory.forget_address(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn an_unrequested_cookie_is_ignored() {
         let mut memory = FastOpenMemory::default();
-        let answer = Answer { cookie: Some(cookie(7)), asked: None, took: Some(true), ..asked() };
+        let answer = Answer { cookie: Some(cookie(7)), asked: None, syn_data_acked: Some(true), ..asked() };
         memory.on_answer(NOW, pair(1), &answer);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     fn two_dropped_syns_in_a_row_disable_fast_open_for_an_hour() {
         let mut memory = FastOpenMemory::default();
         let known = Answer { cookie: Some(cookie(7)), ..asked() };
-        let lost = Answer { asked: Some(cookie(7)), repeated: true, took: Some(false), ..asked() };
+        let lost = Answer { asked: Some(cookie(7)), repeated: true, syn_data_acked: Some(false), ..asked() };
         memory.on_answer(NOW, pair(1), &known);
         memory.on_answer(NOW, pair(1), &lost);
         memory.on_answer(NOW, pair(1), &known);

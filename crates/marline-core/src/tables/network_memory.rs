@@ -23,13 +23,13 @@ use core::net::IpAddr;
 use marline_time::{Duration, Instant};
 
 /// How long the option is avoided after the first detection.
-const FIRST_PERIOD: Duration = Duration::from_secs(3_600);
+const FIRST_AVOID_TIME: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the avoidance time.
 const MAX_TIME_DOUBLINGS: u32 = 4;
 /// Limit on remembered pairs of addresses of either kind.
 const MAX_ENTRIES: usize = 256;
 /// An expired entry keeps its count for this multiple of its avoidance time.
-const GRACE: u32 = 2;
+const COUNT_MEMORY_FACTOR: u32 = 2;
 
 /// A pair of addresses on which options do not pass.
 #[derive(Copy, Clone, Debug)]
@@ -56,12 +56,12 @@ impl NetworkMemory {
     }
 
     /// Records that the option did not pass between these addresses, while TCP without it did.
-    pub(crate) fn blame(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
+    pub(crate) fn record_failure(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         let times = match self.find(local, remote) {
             None => 0,
             Some(index) => {
                 let before = self.entries.remove(index);
-                let grace = span(before.times) * GRACE;
+                let grace = span(before.times) * COUNT_MEMORY_FACTOR;
                 if before.until + grace > now { before.times + 1 } else { 0 }
             }
         };
@@ -78,7 +78,7 @@ impl NetworkMemory {
         if self.is_known_to_pass(local, remote) {
             self.passed.retain(|pair| *pair != (local, remote));
         } else {
-            self.blame(now, local, remote);
+            self.record_failure(now, local, remote);
         }
     }
 
@@ -115,7 +115,7 @@ impl NetworkMemory {
 }
 
 fn span(times: u32) -> Duration {
-    FIRST_PERIOD * (1 << times.min(MAX_TIME_DOUBLINGS))
+    FIRST_AVOID_TIME * (1 << times.min(MAX_TIME_DOUBLINGS))
 }
 
 #[cfg(test)]
@@ -130,16 +130,16 @@ mod tests {
     fn a_blamed_network_is_refused_for_longer_each_time() {
         let mut memory = NetworkMemory::default();
         let at = |hours: u64| Instant::from_secs(hours * 3_600);
-        memory.blame(at(0), ip(1), ip(9));
+        memory.record_failure(at(0), ip(1), ip(9));
         assert!(memory.is_refused(at(0), ip(1), ip(9)));
         assert!(!memory.is_refused(at(0), ip(1), ip(8)) && !memory.is_refused(at(0), ip(2), ip(9)));
         assert!(!memory.is_refused(at(1), ip(1), ip(9)), "the penalty has expired");
-        memory.blame(at(1), ip(1), ip(9));
+        memory.record_failure(at(1), ip(1), ip(9));
         assert!(memory.is_refused(at(2), ip(1), ip(9)) && !memory.is_refused(at(3), ip(1), ip(9)));
-        memory.blame(at(100), ip(1), ip(9));
+        memory.record_failure(at(100), ip(1), ip(9));
         assert!(!memory.is_refused(at(101), ip(1), ip(9)), "old failures do not count");
         for _ in 0..20 {
-            memory.blame(at(101), ip(1), ip(9));
+            memory.record_failure(at(101), ip(1), ip(9));
         }
         assert!(
             memory.is_refused(at(116), ip(1), ip(9)) && !memory.is_refused(at(117), ip(1), ip(9))
@@ -147,25 +147,25 @@ mod tests {
     }
 
     #[test]
-    fn success_and_a_new_address_end_it_and_the_table_is_bounded() {
+    fn success_or_a_new_address_removes_an_entry_and_the_table_is_bounded() {
         let mut memory = NetworkMemory::default();
         let now = Instant::ZERO;
-        memory.blame(now, ip(1), ip(9));
+        memory.record_failure(now, ip(1), ip(9));
         memory.clear_suspicion(ip(1), ip(9));
         assert!(!memory.is_refused(now, ip(1), ip(9)));
-        memory.blame(now, ip(1), ip(9));
+        memory.record_failure(now, ip(1), ip(9));
         memory.forget_address(ip(1));
         assert!(!memory.is_refused(now, ip(1), ip(9)));
         for number in 0..1_000_u32 {
             let remote = IpAddr::from((0x0b00_0000 + number).to_be_bytes());
-            memory.blame(now + Duration::from_secs(number.into()), ip(1), remote);
+            memory.record_failure(now + Duration::from_secs(number.into()), ip(1), remote);
         }
         assert_eq!(memory.entries.len(), MAX_ENTRIES);
         assert!(memory.is_refused(Instant::from_secs(999), ip(1), IpAddr::from([11, 0, 3, 231])));
     }
 
     #[test]
-    fn a_network_that_let_the_option_pass_is_blamed_with_the_second_failure_in_a_row() {
+    fn a_network_that_passed_the_option_is_avoided_after_two_failures_in_a_row() {
         let mut memory = NetworkMemory::default();
         let now = Instant::ZERO;
         memory.on_passed(ip(1), ip(9));

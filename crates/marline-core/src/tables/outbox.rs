@@ -147,7 +147,7 @@ mod tests {
         fn next_not_on(&self, _subflow: SubflowId, _from: Dsn) -> Option<Mapping> {
             None
         }
-        fn last_not_carried_by(&self, _subflow: SubflowId, _before: Dsn) -> Option<Mapping> {
+        fn last_not_on(&self, _subflow: SubflowId, _before: Dsn) -> Option<Mapping> {
             None
         }
         fn newest(&self) -> Option<Mapping> {

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_that_could_not_be_sent_goes_out_once_when_its_address_is_back() {
+    fn an_unsent_reset_is_sent_once_when_its_address_is_back() {
         let (mut demux, mut out) = (Demux::new(1), Outbox::default());
         let mut table = TimeWait::new(4);
         for (port, unsent) in [(1, true), (2, false), (3, true)] {

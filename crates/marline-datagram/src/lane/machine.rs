@@ -98,7 +98,7 @@ impl Lane {
         }
         // This includes timers that apply only while datagrams are being sent.
         let times = self.paths.iter().flat_map(|path| {
-            let explores = self.policy.explores_every().and_then(|every| path.explore_at(every));
+            let explores = self.policy.exploration_interval().and_then(|every| path.explore_at(every));
             let asks = path.next_timeout(true).filter(|at| *at < self.active_until);
             let explores = explores.filter(|at| *at < self.active_until);
             [asks, path.next_timeout(false), path.opens_at(), explores]
@@ -120,7 +120,7 @@ impl Lane {
         for at in 0..self.paths.len() {
             let outcome = self.paths[at].on_timeout(active, now);
             self.apply_outcome(at, outcome, now);
-            if active && let Some(every) = self.policy.explores_every() {
+            if active && let Some(every) = self.policy.exploration_interval() {
                 self.paths[at].explore(every, now);
             }
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use marline_core::{
-    ConnectionId, MemoryAccount, MemoryCharge, MemoryKind, PathAddresses, Shard, SubflowPlace,
+    ConnectionId, MemoryAccount, MemoryCharge, MemoryKind, PathAddresses, Shard, SubflowLocation,
 };
 use marline_datagram::{Event, Lane, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
@@ -253,7 +253,7 @@ impl Lanes {
         &mut self,
         id: u64,
         now: Instant,
-        subflows: &[SubflowPlace],
+        subflows: &[SubflowLocation],
         place: impl Fn(u64) -> Option<P>,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -331,7 +331,7 @@ impl Entry {
     }
 
     /// Makes a subflow a path. It replaces a path with the same number.
-    fn add(&mut self, path: LanePath, subflow: Option<&SubflowPlace>, now: Instant) -> bool {
+    fn add(&mut self, path: LanePath, subflow: Option<&SubflowLocation>, now: Instant) -> bool {
         self.paths.retain(|other| other.id != path.id && other.flow != path.flow);
         self.lane.remove_path(path.id, now);
         if !self.lane.add_path(path.id, now) {

@@ -169,7 +169,7 @@ impl State {
     pub(super) fn prepare_lane(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
         if let Some(connection) = self.lanes.connection_to_check(id, now) {
-            let subflows = self.endpoint.subflow_places(connection);
+            let subflows = self.endpoint.subflow_locations(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
             if let Some(account) = self.endpoint.memory_account(connection) {
                 self.lanes.charge_to(id, account);

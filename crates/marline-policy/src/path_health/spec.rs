@@ -57,7 +57,7 @@ fn read(text: &str) -> Option<PathHealthConfig> {
             ("count", Some(watch), _) => watch.count = count(value)?.max(1),
             ("clean", _, Some(clean)) => clean.period = duration(value)?,
             ("probe", _, Some(clean)) => clean.probe = duration(value)?,
-            ("longest-probe", _, Some(clean)) => clean.longest_probe = duration(value)?,
+            ("longest-probe", _, Some(clean)) => clean.max_probe_interval = duration(value)?,
             _ => return None,
         }
     }
@@ -104,7 +104,7 @@ impl Display for PathHealthConfig {
         }
         if let Some(clean) = self.recovery {
             write!(f, ",clean={}ms,probe={}ms", ms(clean.period), ms(clean.probe))?;
-            write!(f, ",longest-probe={}ms", ms(clean.longest_probe))?;
+            write!(f, ",longest-probe={}ms", ms(clean.max_probe_interval))?;
         }
         Ok(())
     }

@@ -238,7 +238,7 @@ fn a_record_is_read_as_it_was_written() {
             index.oldest(),
             index.newest(),
             next,
-            index.last_not_carried_by(WIFI, cx.written),
+            index.last_not_on(WIFI, cx.written),
             index.mapping_at(Dsn(5)),
         )
     };

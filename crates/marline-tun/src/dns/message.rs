@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use marline_wire::{
-    DNS_HEADER_LEN as HEADER_LEN, DnsRecord, dns_after_name as after_name,
-    dns_after_questions as after_questions, dns_answers,
+    DNS_HEADER_LEN as HEADER_LEN, DnsRecord, skip_dns_name as after_name,
+    skip_dns_questions as after_questions, dns_answers,
 };
 
 use crate::exceptions::{Exceptions, Treatment};

@@ -89,7 +89,7 @@ mod tests {
     };
 
     #[test]
-    fn fields_stand_in_order_and_come_back() {
+    fn fields_round_trip_in_wire_order() {
         let option = ExperimentalMessage::Repair(REPAIR).option();
         let expected: Vec<u8> = (1..=0x11).collect();
         assert_eq!((option.flags, option.as_slice()), (10, &expected[..]));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_timestamps_it_takes_as_much_as_a_mapping() {
+    fn with_timestamps_a_repair_takes_as_much_as_a_mapping() {
         for checksum in [None, Some(1)] {
             let timestamps = Some(Timestamps::default());
             let mut options = TcpOptions { timestamps, ..TcpOptions::default() };

@@ -279,7 +279,7 @@ class PathContext:
     """Established ones."""
     deny_join_id0: bool = False
     max_subflows: int = 8
-    data_waits: bool = False
+    has_unacked_data: bool = False
 
 
 @dataclass(slots=True)

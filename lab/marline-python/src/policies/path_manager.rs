@@ -119,7 +119,7 @@ fn context<'py>(py: Python<'py>, cx: &PathContext<'_>) -> PyResult<Bound<'py, Py
         views::subflows(py, cx.subflows)?,
         cx.deny_join_id0,
         cx.max_subflows,
-        cx.data_waits,
+        cx.has_unacked_data,
     ))
 }
 

@@ -44,7 +44,7 @@ fn on_cellular() -> Harness<BreakBeforeMake> {
 #[test]
 fn nothing_is_sent_on_cellular_while_wifi_does() {
     let mut w = phone();
-    w.data_waits = true;
+    w.has_unacked_data = true;
     for event in [PathEvent::Reachable(id(0)), PathEvent::LocalUp(AddressId(CELL))] {
         assert!(w.event(event).is_empty());
     }
@@ -74,7 +74,7 @@ fn failure_signs_open_cellular_at_once() {
             PathEvent::LocalDown(AddressId(1))
         }),
         ("data waits and there is no subflow", |w| {
-            w.data_waits = true;
+            w.has_unacked_data = true;
             w.paths.clear();
             w.views.clear();
             let (local, remote) = (AddressId(1), AddressId(0));

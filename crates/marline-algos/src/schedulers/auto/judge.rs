@@ -349,7 +349,7 @@ fn judge_last_segment(
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
     for _ in 0..MAX_EXAMINED_MAPPINGS {
-        let mapping = cx.mappings.last_not_carried_by(id, before)?;
+        let mapping = cx.mappings.last_not_on(id, before)?;
         if !mapping.delivered {
             return Some(mapping);
         }

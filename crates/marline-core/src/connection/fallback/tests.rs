@@ -3,14 +3,14 @@ use super::Trigger::{
     OptionsUnanswered, UnmappedData,
 };
 use super::Verdict::{
-    Abort, AskPeer, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Unchanged,
+    Abort, SendMpFail, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Unchanged,
 };
 use super::*;
 
 /// Both directions are contiguous on the first subflow, which is the only one, and nothing is proven to either side.
 const FRESH: StreamFacts = StreamFacts {
     initial: true,
-    others: Others::None,
+    others: OtherSubflows::None,
     sent_whole: true,
     sent_tail: true,
     received_whole: true,
@@ -47,7 +47,7 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
         first(R::FirstDataWithoutOption, true),
         first(R::FirstDataWithoutOption, false),
         first(R::OptionsUnanswered, false),
-        AskPeer,
+        SendMpFail,
         FromHere(R::PeerFailed),
         FromHere(R::ChecksumFailed),
         FromHere(R::InfiniteMapping),
@@ -57,7 +57,7 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
 
 #[test]
 fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
-    let beside = StreamFacts { others: Others::Usable, ..FRESH };
+    let beside = StreamFacts { others: OtherSubflows::Usable, ..FRESH };
     let expected = [
         ResetSubflow,
         ResetSubflow,
@@ -71,13 +71,13 @@ fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
     assert_eq!(verdicts(&beside), expected);
     let joined = StreamFacts { initial: false, ..FRESH };
     assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Unchanged, Unchanged]);
-    let closing = StreamFacts { others: Others::Closing, ..FRESH };
+    let closing = StreamFacts { others: OtherSubflows::Closing, ..FRESH };
     assert_eq!(verdicts(&closing)[..4], [ResetSubflow, ResetSubflow, Unchanged, Unchanged]);
     assert_eq!(verdicts(&closing)[4..], verdicts(&FRESH)[4..]);
-    let opening = StreamFacts { others: Others::Opening, ..FRESH };
+    let opening = StreamFacts { others: OtherSubflows::Opening, ..FRESH };
     assert_eq!(judge(UnmappedData, &opening), ResetSubflow, "the other path may let options pass");
     assert_eq!(judge(BareAck, &opening), judge(BareAck, &FRESH));
-    let answered = StreamFacts { others: Others::Answered, ..FRESH };
+    let answered = StreamFacts { others: OtherSubflows::Answered, ..FRESH };
     assert_eq!(judge(UnmappedData, &answered), ResetSubflow);
     assert_eq!(judge(BareAck, &answered), ResetSubflow, "the peer may continue on the join");
 }
@@ -105,7 +105,7 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
                 ResetSubflow,
                 Unchanged,
                 Unchanged,
-                AskPeer,
+                SendMpFail,
                 ResetWithMpFail,
                 ResetWithMpFail,
                 Abort,

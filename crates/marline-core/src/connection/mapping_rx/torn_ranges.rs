@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_touch_are_one_and_their_number_is_bounded() {
+    fn adjacent_parts_are_merged_and_their_number_is_bounded() {
         let mut known = torn(&[(10, 20), (40, 50), (30, 35), (90, 95)]);
         assert_eq!(*known.parts, [(Ssn(10), Ssn(20)), (Ssn(30), Ssn(35)), (Ssn(40), Ssn(50))]);
         known.insert(Ssn(20), Ssn(42), 3);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_part_is_known_until_something_behind_it_had_its_turn() {
+    fn a_part_is_kept_until_data_after_it_is_delivered() {
         let mut known = torn(&[(10, 20), (30, 40)]);
         known.advance(Ssn(20));
         assert!(known.covers(Ssn(20)) && !known.covers(Ssn(21)) && known.covers(Ssn(35)));

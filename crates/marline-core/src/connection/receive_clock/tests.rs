@@ -20,7 +20,7 @@ fn probing(stall_ms: Option<u64>, heard_ms: u64) -> Conditions {
 
 /// All actions of the timer until `end`, with their times.
 fn run(
-    clock: &mut ReceiveClock,
+    clock: &mut ReceiveTimerState,
     end: u64,
     cond: impl Fn(Instant) -> Conditions,
 ) -> Vec<(u64, ClockAction)> {
@@ -35,13 +35,13 @@ fn run(
     panic!("a timer that never advances: {clock:?}");
 }
 
-fn data(clock: &mut ReceiveClock, ms: u64, next: u64, cond: &Conditions) {
+fn data(clock: &mut ReceiveTimerState, ms: u64, next: u64, cond: &Conditions) {
     clock.on_data(at(ms), Dsn(next), Dsn(next), cond);
 }
 
 #[test]
 fn silence_after_data_without_the_mark_is_a_stall() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     for turn in 0..10 {
         data(&mut clock, turn * 100, (turn + 1) * 1_000, &seed(turn * 100));
         assert!(clock.is_running());
@@ -52,7 +52,7 @@ fn silence_after_data_without_the_mark_is_a_stall() {
 
 #[test]
 fn the_mark_stops_it_and_more_data_starts_it_again() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     clock.on_idle(Dsn(2_000));
     data(&mut clock, 10, 2_000, &seed(10));
@@ -63,10 +63,10 @@ fn the_mark_stops_it_and_more_data_starts_it_again() {
 
 #[test]
 fn a_mark_that_overtook_stops_it_once_the_rest_is_here() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     clock.on_idle(Dsn(3_000));
-    clock.on_rest(at(10), Dsn(1_000), Dsn(3_000), &seed(10));
+    clock.on_out_of_order(at(10), Dsn(1_000), Dsn(3_000), &seed(10));
     assert!(clock.is_running(), "the middle is missing");
     data(&mut clock, 20, 3_000, &seed(20));
     assert!(!clock.is_running());
@@ -74,40 +74,40 @@ fn a_mark_that_overtook_stops_it_once_the_rest_is_here() {
 
 #[test]
 fn a_mark_that_comes_again_stops_one_that_runs() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     clock.on_idle(Dsn(1_000));
-    clock.on_rest(at(10), Dsn(1_000), Dsn(1_000), &seed(10));
+    clock.on_out_of_order(at(10), Dsn(1_000), Dsn(1_000), &seed(10));
     assert!(!clock.is_running());
 }
 
 #[test]
 fn an_old_mark_stops_nothing() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     // Data ended at 2,000 when the mark was sent. Later data has already arrived, and has its own hole.
     clock.on_idle(Dsn(2_000));
     clock.on_data(at(0), Dsn(2_000), Dsn(5_000), &seed(0));
     assert!(clock.is_running());
     data(&mut clock, 10, 4_000, &seed(10));
     clock.on_idle(Dsn(2_000));
-    clock.on_rest(at(20), Dsn(4_000), Dsn(5_000), &seed(20));
+    clock.on_out_of_order(at(20), Dsn(4_000), Dsn(5_000), &seed(20));
     assert!(clock.is_running());
 }
 
 #[test]
 fn data_behind_a_hole_starts_it_and_does_not_restart_it() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     clock.on_idle(Dsn(1_000));
     data(&mut clock, 0, 1_000, &seed(0));
     assert!(!clock.is_running());
-    clock.on_rest(at(100), Dsn(1_000), Dsn(3_000), &seed(100));
-    clock.on_rest(at(400), Dsn(1_000), Dsn(4_000), &seed(400));
+    clock.on_out_of_order(at(100), Dsn(1_000), Dsn(3_000), &seed(100));
+    clock.on_out_of_order(at(400), Dsn(1_000), Dsn(4_000), &seed(400));
     assert_eq!(run(&mut clock, 60_000, |_| seed(400)), [(600, ClockAction::Stalled)]);
 }
 
 #[test]
 fn a_data_ack_restarts_it_and_starts_nothing() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     clock.on_data_ack(at(0), &seed(0));
     assert!(!clock.is_running());
     data(&mut clock, 0, 1_000, &seed(0));
@@ -117,7 +117,7 @@ fn a_data_ack_restarts_it_and_starts_nothing() {
 
 #[test]
 fn a_shorter_wait_counts_from_the_next_data_on() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     let unknown = Conditions { stall: Some(MS(1_500)), ..seed(0) };
     data(&mut clock, 0, 1_000, &unknown);
     data(&mut clock, 100, 2_000, &seed(100));
@@ -126,7 +126,7 @@ fn a_shorter_wait_counts_from_the_next_data_on() {
 
 #[test]
 fn three_unanswered_probes_prove_silence() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
     let said = run(&mut clock, 60_000, |_| probing(Some(500), 0));
     let probe = |ms| (ms, ClockAction::Probe);
@@ -135,7 +135,7 @@ fn three_unanswered_probes_prove_silence() {
 
 #[test]
 fn an_answer_resets_the_probes_but_not_the_stall() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
     // Each probe is answered within 10 ms, but no data arrives.
     let heard = |now: Instant| now.as_millis().saturating_sub(40);
@@ -146,7 +146,7 @@ fn an_answer_resets_the_probes_but_not_the_stall() {
 
 #[test]
 fn a_peer_without_marks_is_probed_once_and_believed() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &probing(None, 0));
     let heard = |now: Instant| if now > at(60) { 60 } else { 0 };
     let said = run(&mut clock, 60_000, |now| probing(None, heard(now)));
@@ -159,7 +159,7 @@ fn a_peer_without_marks_is_probed_once_and_believed() {
 
 #[test]
 fn without_marks_and_probes_no_timer_runs() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     let nothing = Conditions { stall: None, probing: None, heard_at: at(0) };
     data(&mut clock, 0, 1_000, &nothing);
     assert!(!clock.is_running());
@@ -167,7 +167,7 @@ fn without_marks_and_probes_no_timer_runs() {
 
 #[test]
 fn a_flow_with_pauses_is_probed_later() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     let cond = |ms| probing(Some(2_000), ms);
     let mut now = 0;
     for turn in 0..20 {
@@ -189,7 +189,7 @@ fn a_flow_with_pauses_is_probed_later() {
 
 #[test]
 fn steady_data_rarely_wakes_the_clock() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     let mut wakes = 0;
     for step in 0..10_000u64 {
         while let Some(due) = clock.next_timeout().filter(|due| *due <= at(step)) {
@@ -203,7 +203,7 @@ fn steady_data_rarely_wakes_the_clock() {
 
 #[test]
 fn an_excused_silence_restarts_the_whole_wait() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     clock.restart_wait(at(500), &seed(0));
     assert_eq!(clock.next_timeout(), Some(at(1_000)));
@@ -212,7 +212,7 @@ fn an_excused_silence_restarts_the_whole_wait() {
 /// The process was not scheduled when the timer was due: segments that arrived in the meantime have not been read.
 #[test]
 fn a_late_verdict_waits_for_segments_in_the_socket() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     assert_eq!(clock.on_timeout(at(800), &seed(0)), ClockAction::Nothing);
     assert_eq!(clock.next_timeout(), Some(at(820)));
@@ -232,7 +232,7 @@ fn a_late_verdict_waits_for_segments_in_the_socket() {
 
 #[test]
 fn a_timer_that_is_always_late_still_reaches_a_verdict() {
-    let mut clock = ReceiveClock::default();
+    let mut clock = ReceiveTimerState::default();
     data(&mut clock, 0, 1_000, &seed(0));
     let mut said = Vec::new();
     while let Some(due) = clock.next_timeout() {

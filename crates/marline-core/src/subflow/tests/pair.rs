@@ -391,7 +391,7 @@ impl End {
         let timestamps = if self.tcp.uses_timestamps() { 12 } else { 0 };
         let mapped = self.tcp.settled_segment() - 20 - timestamps - DSS;
         let room = PayloadRoom { mapped, plain: mapped };
-        if let Some(egress) = self.tcp.next_egress_but_ack(now, room) {
+        if let Some(egress) = self.tcp.next_egress_without_ack(now, room) {
             return Some(self.build(now, to, HeaderFor::Egress(&egress)));
         }
         if self.pushed < self.written

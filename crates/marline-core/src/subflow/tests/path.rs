@@ -94,7 +94,7 @@ fn after_a_rebinding_lost_data_is_probed_at_once() {
             assert_eq!(pair.client.tcp.cwnd(), 10 * u64::from(pair.client.tcp.mss()));
             assert_eq!((info(&pair).srtt, pair.client.tcp.rto()), (None, Duration::from_secs(1)));
         }
-        pair.client.tcp.repeat_at_once(now);
+        pair.client.tcp.retry_after_move(now);
         pair.transmit();
         pair.run_for(MS(1));
         assert!(

@@ -26,10 +26,10 @@ fn lanes(numbers: PathNumbers) -> Lanes {
 }
 
 /// Builds subflows with these ids of ours; the peer's ids are higher by 100.
-fn subflows(flows: &[u64]) -> Vec<SubflowPlace> {
+fn subflows(flows: &[u64]) -> Vec<SubflowLocation> {
     let end = SocketAddr::from(([192, 0, 2, 1], 7));
     let path = FourTuple { local: end, remote: end };
-    let place = |flow: &u64| SubflowPlace {
+    let place = |flow: &u64| SubflowLocation {
         local_flow: *flow,
         peer_flow: flow + 100,
         path,

@@ -58,7 +58,7 @@ impl Client {
             paths: &self.paths,
             subflows: &self.views,
             max_subflows: 8,
-            data_waits: false,
+            has_unacked_data: false,
             followed: true,
         };
         ask(&mut self.manager, &cx);

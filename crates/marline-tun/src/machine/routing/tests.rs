@@ -136,9 +136,9 @@ fn names_stay_as_they_were_when_only_some_networks_are_reached_through_it() {
     assert_eq!(
         shown(&settings.routes(false, true)),
         [
-            "169.254.0.0/16 Elsewhere",
-            "224.0.0.0/4 Elsewhere",
-            "255.255.255.255/32 Elsewhere",
+            "169.254.0.0/16 LeaveTable",
+            "224.0.0.0/4 LeaveTable",
+            "255.255.255.255/32 LeaveTable",
             "10.0.0.0/8 ToInterface"
         ]
     );
@@ -151,7 +151,7 @@ fn a_family_that_the_interface_lacks_leads_nowhere() {
     let settings = RoutingSettings::default();
     assert_eq!(
         shown(&settings.routes(true, false)),
-        ["fe80::/10 Elsewhere", "ff00::/8 Elsewhere", "::/0 Nowhere"]
+        ["fe80::/10 LeaveTable", "ff00::/8 LeaveTable", "::/0 Unreachable"]
     );
     assert!(shown(&settings.routes(true, true)).contains(&"::/0 ToInterface".to_owned()));
 }

@@ -87,7 +87,7 @@ fn echoes_stay_within_the_budget_of_a_metered_path() {
         for (metered, free) in metered.into_iter().zip(free) {
             // 2 kB a second for a minute, and nothing else: the server knows it, too.
             assert!(metered <= 132_000, "seed {seed}: {metered} bytes over a metered path");
-            assert!(free > 4 * metered, "seed {seed}: {free} bytes where it costs nothing");
+            assert!(free > 3 * metered, "seed {seed}: {free} bytes where it costs nothing");
         }
         // Two probes and a way, and some: with copies of everything it is one message.
         assert!(rescued <= Duration::from_millis(400), "seed {seed}: {rescued:?}");
@@ -238,7 +238,7 @@ fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
     // Charged for, free, and charged for again: at either end, since the server is told of each change.
     for end in 0..2 {
         assert!(
-            spent[0][end] * 4 < spent[1][end] && spent[3][end] * 4 < spent[1][end],
+            spent[0][end] * 3 < spent[1][end] && spent[3][end] * 3 < spent[1][end],
             "{spent:?}"
         );
     }

@@ -1,5 +1,5 @@
-//! Clock of the drivers: nanoseconds since the start of the first one, from the system's monotonic clock, without
-//! the time in which the process did not run ([`ProcessClock`]).
+//! Clock of the drivers: nanoseconds since the first driver started, from the system's monotonic clock, excluding time
+//! during which the process did not run ([`ProcessClock`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_time::{Instant, PAUSE, ProcessClock, nanos};
 
-/// Time on a clock at its start, so that an earlier time can be represented.
+/// Reading of a clock at its start, so that earlier times can be represented.
 const HEAD_START_NANOS: u64 = 1_000_000_000;
-/// Readings this close together are recorded as one, so that threads that read the clock seldom write to memory.
+/// Readings this close together are recorded as one, so that threads reading the clock rarely write to memory.
 const GRAIN_NANOS: u64 = 1_000_000;
 
 /// One origin for the process: shared components, such as the path health monitor, compare times of several drivers.
@@ -39,15 +39,14 @@ impl Waking {
         WAKING.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the clock after it has not been read for some time.
+    /// Reads the clock when it has not been read for [`PAUSE`].
     fn read_after_pause(&mut self, system: Instant) -> Instant {
         let Waking { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
         let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
-            // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
-            // others.
+            // Each alarm accounts for one pause. A driver that no longer runs must not stop the clock of the others.
             alarms.retain(|_, at| *at > now);
             PAUSE_COUNT.store(clock.pauses(), Ordering::Release);
             EXCLUDED.store(nanos(clock.excluded_time()), Ordering::Release);
@@ -57,7 +56,7 @@ impl Waking {
     }
 }
 
-/// Next wake-up of a driver. If it is woken much later, and no other part of the process ran meanwhile, the clock
+/// Next wake-up of a driver. If it wakes much later, and no other part of the process ran in the meantime, the clock
 /// excludes that time.
 #[derive(Debug)]
 pub(crate) struct Alarm(u64);
@@ -74,7 +73,7 @@ impl Alarm {
         Waking::lock().alarms.insert(self.0, at);
     }
 
-    /// Clears the wake-up after it happened or became needless.
+    /// Clears the wake-up after it happened or is no longer needed.
     pub(crate) fn clear(&self) {
         Waking::lock().alarms.remove(&self.0);
     }
@@ -117,7 +116,7 @@ impl Clock {
             if unseen > GRAIN_NANOS {
                 LAST_READING.fetch_max(system, Ordering::Release);
             }
-            // Another thread may have detected a pause meanwhile, which this reading must exclude.
+            // Another thread may have detected a pause in the meantime, which this reading must exclude.
             if EXCLUDED.load(Ordering::Acquire) == left_out {
                 return Instant::from_nanos(system - left_out);
             }

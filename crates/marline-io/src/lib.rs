@@ -27,7 +27,7 @@ mod random;
 pub mod succession;
 mod tap;
 
-// The edge to the operating system: the only place that depends on which one it is.
+// Interface to the operating system: the only code that depends on which system it is.
 #[cfg(target_os = "linux")]
 use linux as sys;
 #[cfg(not(target_os = "linux"))]
@@ -73,14 +73,14 @@ pub use tap::{SegmentLog, TappedSegment};
 use marline_core::CloseReason;
 use std::io;
 
-/// Returns freed memory that the allocator holds to the system. Returns true if there was any. Takes some
+/// Releases freed memory from the allocator to the operating system. Returns true if there was any. Takes some
 /// milliseconds per hundred megabytes, during which other threads may wait for memory.
 #[must_use]
 pub fn release_free_memory() -> bool {
     sys::memory::release_free()
 }
 
-/// Maps the reason of a connection's end to the kind of `io::Error` that the application gets.
+/// Maps the reason why a connection ended to the kind of `io::Error` that the application gets.
 #[must_use]
 pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
     match reason {

@@ -1,7 +1,7 @@
 //! Table of unproven peers ([`PendingPeers`]), shared between tasks.
 //!
-//! The holder of a [`PendingPlace`] drops it when the peer has proven itself or is gone, and closes the connection
-//! when [`PendingPlace::evicted`] resolves.
+//! The holder of a [`PendingPlace`] drops it once the peer has proven itself or is gone, and closes the connection when
+//! [`PendingPlace::evicted`] resolves.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ pub struct PendingTable {
     peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,
 }
 
-/// Place of a peer in a [`PendingTable`]. Dropping it makes room.
+/// Entry of a peer in a [`PendingTable`]. Dropping it removes the peer.
 #[derive(Debug)]
 pub struct PendingPlace {
     table: PendingTable,
@@ -36,7 +36,7 @@ impl PendingTable {
     pub fn admit(&self, address: IpAddr) -> PendingPlace {
         let source = Source::of(address);
         let (sender, evicted) = oneshot::channel();
-        // Dropping the sender of the evicted entry resolves its `evicted`.
+        // Dropping the evicted entry's sender resolves its `evicted`.
         let (id, _) = self.lock().admit(source, sender);
         PendingPlace { table: self.clone(), source, id, evicted }
     }
@@ -53,9 +53,9 @@ impl PendingTable {
 }
 
 impl PendingPlace {
-    /// Resolves when the peer has been evicted. Cancel safe.
+    /// Resolves when the peer has been evicted. Cancel-safe.
     pub async fn evicted(&mut self) {
-        // Nothing is ever sent: the sender is dropped.
+        // The sender never sends anything and is only dropped.
         let _ = (&mut self.evicted).await;
     }
 }

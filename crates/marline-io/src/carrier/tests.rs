@@ -91,7 +91,7 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Carrier of a server that answered a SYN from 192.0.2.9 port 7000.
+/// Carrier of a server that has answered a SYN from 192.0.2.9 port 7000.
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
@@ -164,7 +164,7 @@ fn a_syn_from_another_port_moves_the_answer_and_its_allowance() {
         Some(FramedBatch::Handshake { outer: to, .. }) if to == outer(1, 9, 7001)
     ));
     assert!(answer(&mut server, now, 60).is_some());
-    assert!(answer(&mut server, now, 60).is_none(), "what the old port sent does not count");
+    assert!(answer(&mut server, now, 60).is_none(), "bytes from the old port do not count");
 }
 
 #[test]

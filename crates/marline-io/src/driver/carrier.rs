@@ -1,5 +1,4 @@
-//! Carrier of a shard. It hides the differences between carriers: the rest of the driver is the same for all of
-//! them.
+//! Carrier of a shard. It hides the differences between carriers from the rest of the driver.
 
 use core::net::SocketAddr;
 
@@ -42,7 +41,7 @@ pub const fn udp_capabilities() -> Capabilities {
     }
 }
 
-/// Encapsulation of a shard's segments.
+/// Carrier that encapsulates a shard's segments.
 pub(super) enum Carrier {
     /// UDP datagrams.
     Udp(Box<UdpCarrier>),
@@ -51,7 +50,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Position among the shards that share the ports.
+    /// This shard's part of the ports or ids that the shards share.
     pub(super) const fn part(&self) -> Part {
         match self {
             Carrier::Native(carrier) => carrier.shard(),

@@ -23,7 +23,7 @@ use crate::native::{self, ReceivedSegment};
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Origin {
     pub(crate) outer: Outer,
-    /// The port of the socket.
+    /// Port of the socket.
     pub(crate) local_port: u16,
     pub(crate) ecn: marline_core::Ecn,
 }
@@ -147,12 +147,12 @@ fn on_received(
     }
 }
 
-/// Hands a datagram to another shard. This is rare: only first SYNs of joins, or all datagrams if the kernel
-/// does not distribute them by flow id.
+/// Hands a datagram to another shard. Happens only to the first SYNs of joins, or to all datagrams if the kernel does
+/// not steer them by flow id.
 fn hand_over(shard: &Shard, to: usize, datagram: &Datagram<'_>) {
     let Some(peer) = shard.peers().get(to) else { return };
     let bytes = datagram.bytes.to_vec();
-    // A full queue drops it, as a full socket buffer would; TCP repeats it.
+    // A full queue drops it, as a full socket buffer would; TCP retransmits it.
     let _ = peer.try_send(Handover { outer: datagram.outer, ecn: datagram.ecn, bytes });
 }
 
@@ -183,7 +183,7 @@ pub(super) fn on_handover(shard: &Shard, state: &mut State, now: Instant, handov
     );
 }
 
-/// Segments of one received message with equal metadata: the core gets them in one call.
+/// Segments of one received message with equal metadata, given to the core in one call.
 #[derive(Default)]
 struct SegmentRun<'a> {
     meta: Option<PacketMeta>,
@@ -253,7 +253,7 @@ fn on_tun_packet<'a>(
     if let Some(arrived) = native::tcp_of(packet) {
         on_arrived(state, now, &arrived, others);
     } else if state.streams().sink_packet(packet) {
-        // The sink has it.
+        // The packet was passed to the sink.
     } else if let Some(error) = native::error_of(packet) {
         on_native_error(state, now, &error);
         others.errors.push(error);

@@ -3,7 +3,7 @@
 use crate::carrier::{LARGEST_DATAGRAM, SHORT_HEADER};
 
 /// First bytes from both ends: name and version of the framing. No other protocol starts with them, so a server
-/// recognizes other clients at once, and a client recognizes a network that answers instead of the server.
+/// immediately recognizes foreign clients, and a client recognizes when the network answers instead of the server.
 pub(crate) const PREAMBLE: [u8; 8] = *b"Marline\x01";
 /// Size of the length prefix.
 const LENGTH: usize = 2;
@@ -15,7 +15,7 @@ const MAX_FRAME: usize = LARGEST_DATAGRAM as usize;
 /// Data that a Marline peer does not send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignData {
-    /// Data that begins like an HTTP response or a page.
+    /// Data that begins like an HTTP response or an HTML page.
     Http,
     /// TLS record.
     Tls,
@@ -37,14 +37,14 @@ impl ForeignData {
         }
     }
 
-    /// Explanation for the user, as far as it concerns the network.
+    /// Explanation for the user of what this means about the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             ForeignData::Http => {
-                "received a web page instead of the server's answer: does this network require a login?"
+                "received a web page instead of the server's answer; this network may require a login"
             }
             ForeignData::Tls => {
-                "received TLS instead of the server's answer: something in this network intercepts connections"
+                "received TLS instead of the server's answer; this network intercepts connections"
             }
             ForeignData::Other => "the answer is not from a Marline server",
             ForeignData::Length(_) => "the peer sent an invalid frame",
@@ -52,7 +52,7 @@ impl ForeignData {
     }
 }
 
-/// Frames as bytes of a stream.
+/// Encoded frames: bytes of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct FramedBytes {
     pub(crate) bytes: Vec<u8>,
@@ -69,7 +69,7 @@ pub(crate) fn enclose(out: &mut FramedBytes, stride: usize, batch: &[u8]) {
 }
 
 impl FramedBytes {
-    /// Returns the end of the frame that is cut after `sent` bytes, or `sent` if none is cut.
+    /// Returns the end of the frame that a cut after `sent` bytes would split, or `sent` if it splits none.
     pub(crate) fn cut_frame_end(&self, sent: usize) -> usize {
         let mut at = 0;
         while at < sent {
@@ -90,7 +90,7 @@ pub(crate) struct FrameDecoder {
 }
 
 impl FrameDecoder {
-    /// Creates an unpacker for a stream whose preamble has been read.
+    /// Creates a decoder for a stream whose preamble has already been read.
     pub(crate) fn after_greeting() -> Self {
         FrameDecoder { greeted: true, ..FrameDecoder::default() }
     }
@@ -154,7 +154,10 @@ mod tests {
             let kept = unpacker.restore(&mut buffer);
             buffer[kept..kept + piece.len()].copy_from_slice(piece);
             unpacker.unpack(&buffer[..kept + piece.len()], |frame| frames.push(frame.to_vec()))?;
-            assert!(unpacker.rest.len() < LENGTH + MAX_FRAME, "less than a frame is kept");
+            assert!(
+                unpacker.rest.len() < LENGTH + MAX_FRAME,
+                "the decoder keeps less than a frame"
+            );
         }
         Ok(frames)
     }

@@ -1,5 +1,5 @@
-//! ICMP input behind a TUN interface: destination unreachable and packet too big (RFC 792, RFC 1191, RFC 4443), if
-//! they quote one of our TCP segments.
+//! ICMP messages behind a TUN interface: "destination unreachable" and "packet too big" errors (RFC 792, RFC 1191, RFC
+//! 4443) that quote one of our TCP segments.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -56,7 +56,7 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     })
 }
 
-/// Source, destination and beginning of the segment of a truncated packet.
+/// Returns the source, destination and beginning of the segment in a truncated packet.
 fn quoted_segment(quoted: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     match quoted.first()? >> 4 {
         4 => {

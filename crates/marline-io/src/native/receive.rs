@@ -1,9 +1,9 @@
 //! Conversion of a received packet to a segment for the core.
 //!
 //! A segment from a network with a wrong checksum is dropped. A segment from this machine, over veth or loopback, or
-//! from a network card that merged segments (GRO), may have an unfinished checksum: the field then holds only the
-//! sum of the pseudo-header, and hardware would add the rest. It has not crossed a network, or hardware has verified
-//! it, so it is accepted. For a damaged packet from outside, the probability of looking like that is 1 in 65,536, as
+//! from a network card that merged segments (GRO), may have an unfinished checksum: the field then contains only the
+//! sum of the pseudo-header, and hardware would add the rest. Such a segment has not crossed a network, or hardware has
+//! verified it, so it is accepted. A damaged packet from outside looks like this with a probability of 1 in 65,536, as
 //! for any undetected damage.
 
 use core::net::{IpAddr, SocketAddr};
@@ -71,7 +71,7 @@ fn is_unfinished(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
     u16::from_be_bytes([high, low]) == bare
 }
 
-/// Returns true for addresses of a single host. TCP ignores all others (RFC 9293 section 3.9.2.3).
+/// Returns true for addresses of a single host. TCP ignores packets from and to others (RFC 9293 section 3.9.2.3).
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_multicast() && !v4.is_unspecified(),
@@ -94,7 +94,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Carrier that owns port 80 on all addresses, without sockets.
+    /// Creates a carrier without sockets that owns port 80 on all addresses.
     fn carrier() -> NativeCarrier {
         let mut carrier = NativeCarrier::raw(marline_core::Shard::SINGLE);
         carrier.ports.add(at("0.0.0.0:80"));

@@ -36,6 +36,6 @@ fn a_drawn_id_names_shard_and_generation_and_is_otherwise_as_drawn() {
         assert_eq!(Shard::generation_of_flow(id), 9);
         assert_eq!(Shard::of_flow(id, 4), Shard::of_flow(drawn, 4));
         assert_eq!((id ^ drawn) & !(0xf << 48), 0);
-        assert_eq!(ALONE.with_generation(drawn), drawn, "who is alone says nothing");
+        assert_eq!(ALONE.with_generation(drawn), drawn, "a lone process ignores foreign ids");
     }
 }

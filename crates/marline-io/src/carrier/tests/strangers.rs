@@ -1,4 +1,4 @@
-//! Tests of the flows of strangers in a full table.
+//! Tests of eviction from a full table of flows.
 
 use super::*;
 
@@ -61,13 +61,13 @@ fn a_proof_ages_and_only_peers_that_are_silent_make_room() {
     }
     // All of them are validated and were active recently: the limit is for this case.
     assert!(!open_from(&mut server, start + Duration::from_secs(30), 8, 7000, 17));
-    // An hour later, all but one have been silent since.
+    // An hour later, all but one have been silent.
     let later = start + Duration::from_secs(3_600);
     assert!(hear_from(&mut server, later, 9, 7001, 1));
     for id in 17..32 {
         assert!(open_from(&mut server, later, 8, 7000 + id as u16, id), "{id}");
         assert!(hear_from(&mut server, later, 8, 7000 + id as u16, id));
     }
-    assert!(hear_from(&mut server, later, 9, 7001, 1), "who was heard stays");
+    assert!(hear_from(&mut server, later, 9, 7001, 1), "the active peer stays");
     assert!(!open_from(&mut server, later, 8, 6000, 32));
 }

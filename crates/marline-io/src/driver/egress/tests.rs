@@ -10,7 +10,7 @@ use crate::driver::testing::{Target, shard};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Batch of one sender, which is identified by `mark`.
+/// Batch of one sender, identified by `mark`.
 fn of(mark: u8, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Outgoing<'_> {
     let path = FourTuple { local: SocketAddr::new(LOCAL, 1), remote: to };
     let outer = Outer { socket: 0, local: LOCAL, remote: to };
@@ -68,12 +68,12 @@ async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
             gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
         send_gathered(&mut state, now);
-        assert!(state.sockets().next_timeout().is_some(), "they wait");
+        assert!(state.sockets().next_timeout().is_some(), "the segments wait");
         transmit(&mut state, later);
         assert_eq!(state.sockets().next_timeout(), None);
     }
     let run: Vec<u8> = (1..=40).flat_map(|mark| [mark; 100]).collect();
-    assert!(come(&target, 2).await == [(100, vec![0; 100]), (100, run)], "forty of forty senders");
+    assert!(come(&target, 2).await == [(100, vec![0; 100]), (100, run)], "all 40 senders");
 }
 
 #[tokio::test]
@@ -84,14 +84,17 @@ async fn an_earlier_send_error_does_not_stop_other_senders() {
     {
         let mut state = shard.lock();
         gather(&mut state, now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
-        // On this machine, the error of the first segment arrives before the next one is sent.
+        // On this machine, the error for the first segment arrives before the next one is sent.
         for mark in 2..=4 {
             gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
         send_gathered(&mut state, now);
     }
     let wanted = [2, 3, 4].map(|mark| (100, vec![mark; 100]));
-    assert!(come(&target, 3).await == wanted, "each for itself, so that its sender would be told");
+    assert!(
+        come(&target, 3).await == wanted,
+        "each separately, so that errors reach the right sender"
+    );
 }
 
 #[test]

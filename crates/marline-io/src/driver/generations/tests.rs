@@ -31,10 +31,10 @@ fn path(home: u8, number: u16) -> FourTuple {
     let local = SocketAddr::from(([192, 0, 2, 1], 80));
     let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
     let remote = { remotes }.find(|remote| native::home_shard(*remote, 2) == home);
-    FourTuple { local, remote: remote.expect("half of them are") }
+    FourTuple { local, remote: remote.expect("half of the paths belong to each shard") }
 }
 
-/// Delivers a segment to the shard. Returns true if others were asked.
+/// Delivers a segment to the shard. Returns true if other shards were asked.
 fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
     let bytes = seg
         .ports(path.remote.port(), path.local.port())
@@ -78,7 +78,7 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
     // Connections at their home shards.
     assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!(shards[0].connections().len(), 1);
-    // A SYN in a queue of another shard.
+    // A SYN arrives in the queue of another shard.
     assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
     assert_eq!(refused(&shards), [(0, 0); 2]);

@@ -51,14 +51,14 @@ fn on_link(now: Instant) -> Routes {
     routes
 }
 
-/// Expects a probe after the link is established, and the move at `at`.
+/// Expects a probe after the link is established, and the move to the link at `at`.
 fn goes_over(routes: &mut Routes, at: Instant) {
     assert_eq!(orders(routes), [Order::Probe(ends())]);
     assert_eq!(run(routes, at, false), [(at, Order::Use(ends(), LINK))]);
 }
 
-/// The server, or this process, is short of processor time: the link is established first, and the answer arrives
-/// soon after.
+/// The server or this process is short of processor time: the link is established first, and the answer to the datagram
+/// arrives soon after.
 #[test]
 fn datagrams_are_given_as_long_again_as_the_link_took() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -101,7 +101,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
     assert!(routes.flows_on_links().is_empty(), "nothing is decided");
     let now = download(&mut routes, now, 40_000_000, 5);
-    let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
+    let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("the link is not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
     assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
     let log = run(&mut routes, now + Duration::from_secs(700), false);
@@ -110,7 +110,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
         panic!("{log:?}")
     };
     assert!(left >= now + Duration::from_secs(590), "{left:?}");
-    // Still policed: the link is kept for twice as long.
+    // Datagrams are still policed: the link is kept for twice as long.
     let now = download(&mut routes, left, 1_000_000, 5);
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 40_000_000, 5);
@@ -119,12 +119,12 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
         [Order::Open(_), Order::Compare(..), Order::Keep(..)]
     ));
     let [(left, _), ..] = run(&mut routes, now + Duration::from_secs(2_000), false)[..] else {
-        panic!("it stays for ever")
+        panic!("the link stays indefinitely")
     };
     assert!(left >= now + Duration::from_secs(1_190), "{left:?}");
 }
 
-/// A transfer that would have taken minutes with datagrams ends at once on the link, and then no data follows.
+/// A transfer that would have taken minutes with datagrams ends quickly on the link, and then no data follows.
 #[test]
 fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -133,7 +133,7 @@ fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let now = download(&mut routes, ms(10), 1_000_000, 5);
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 100_000_000, 1);
-    assert!(routes.routes_faster_by_tcp().is_empty(), "not yet");
+    assert!(routes.routes_faster_by_tcp().is_empty(), "the trial is not over");
     run(&mut routes, now + Duration::from_secs(4), false);
     let slower = routes.routes_faster_by_tcp();
     assert!(slower.len() == 1 && slower[0].1.tcp_bits_per_s > 20_000_000, "{slower:?}");
@@ -161,7 +161,7 @@ fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
     routes.sent(ms(0), ends());
     routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
-    assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "no news");
+    assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "the failure is not logged");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     download(&mut routes, now, 1_000_000, 60);
     assert_eq!(orders(&mut routes), []);
@@ -195,11 +195,10 @@ fn a_server_that_answered_before_gets_a_longer_timeout() {
     routes.on_udp_received(ms(40), ends());
     routes.sent(ms(100), ends());
     routes.sent(ms(900), ends());
-    assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
+    assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest datagram counts");
 }
 
-/// Flows become quiet one after the other, each a second after its last packet: there must not be one probe per
-/// flow.
+/// Flows become quiet one after the other, each a second after its last packet: this must not cause one probe per flow.
 #[test]
 fn quiet_flows_together_probe_the_server_once_a_second() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -251,7 +250,7 @@ fn link_attempts_on_a_dead_network_back_off_and_end() {
         }
     }
     assert!((6..12).contains(&opened.len()), "{opened:?}");
-    assert!(*opened.last().unwrap() <= 131, "nobody waits any more: {opened:?}");
+    assert!(*opened.last().unwrap() <= 131, "no client waits: {opened:?}");
 }
 
 #[test]
@@ -331,7 +330,7 @@ fn a_link_that_ends_is_replaced_at_once() {
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }
 
-/// The path has failed. Its datagrams were not answered when it worked, so only a link detects its recovery.
+/// The path has failed. Its datagrams were not answered while it worked, so only a link detects its recovery.
 #[test]
 fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
     let mut routes = on_link(ms(0));
@@ -342,7 +341,7 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
         routes.sent(now, ends());
         let log = run(&mut routes, now + Duration::from_secs(40), false);
         let opens = log.iter().find(|(_, order)| *order == Order::Open(ends())).unwrap().0;
-        // The kernel has retransmitted its SYN meanwhile.
+        // In the meantime, the kernel has retransmitted its SYN.
         let ended = opens + Duration::from_secs(8);
         routes.on_link_failure(ended, ends(), Failure::Unanswered);
         tried.push((opens, ended));
@@ -367,10 +366,10 @@ fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_th
     routes.sent(ms(0), ends());
     assert!(routes.refused(ms(1), ends()));
     assert_eq!(run(&mut routes, ms(1), false), opens(ms(0)));
-    assert!(routes.refused(ms(2), ends()), "while it is tried");
+    assert!(routes.refused(ms(2), ends()), "while the link is tried");
     assert!(routes.on_link_failure(ms(3), ends(), Failure::Answered), "news");
     assert!(!routes.refused(ms(4), ends()));
-    assert!(!routes.on_link_failure(ms(5), ends(), Failure::Answered), "no news any more");
+    assert!(!routes.on_link_failure(ms(5), ends(), Failure::Answered), "no longer new");
 }
 
 #[test]

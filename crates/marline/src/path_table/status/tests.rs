@@ -101,10 +101,10 @@ fn a_path_is_usable_on_evidence_only() {
     assert_eq!(by(&killed), closed);
     let with_tcp = World {
         contacts: &[asked(50_000, 3)],
-        tcp: (false, Some("no answer by TCP, either")),
+        tcp: (false, Some("no answer over TCP, either")),
         ..QUIET
     };
-    assert_eq!(judged(&both, &with_tcp), format!("{silent}; no answer by TCP, either"));
+    assert_eq!(judged(&both, &with_tcp), format!("{silent}; no answer over TCP, either"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// Candidate from the path with this number to a server.
+/// Candidate for this path number and a server.
 fn way(path: u32, backup: bool) -> Candidate {
     let interface = (format!("if{path}"), path);
     let address = format!("10.0.{path}.2").parse().unwrap();
@@ -89,12 +89,12 @@ fn a_degraded_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
-    // It does not start earlier while one of the others may still be answered,
+    // It does not start earlier while another attempt may still be answered,
     let schedule =
         AttemptSchedule::order_by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
-    // but at once if none can.
+    // but starts immediately if none can.
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));

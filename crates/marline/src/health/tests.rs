@@ -43,11 +43,11 @@ fn says(contact: &Contact, ms: u64) -> String {
 #[test]
 fn contact_states_have_texts() {
     let new = contact(WLAN, SERVER);
-    assert_eq!(says(&new, 0), "not known yet");
+    assert_eq!(says(&new, 0), "not yet known");
     let open = asked(new.clone(), 0, 1_000, 2);
-    assert_eq!(says(&open, 2_900), "not known yet");
+    assert_eq!(says(&open, 2_900), "not yet known");
     assert_eq!(says(&open, 3_000), "no answer for 3 s (tried 2 times)");
-    assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not known yet", "one may get lost");
+    assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not yet known", "one may get lost");
     assert_eq!(says(&heard(open.clone(), 500), 800), "answers (last received 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
     let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
@@ -62,7 +62,7 @@ fn contact_states_have_texts() {
     );
     assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
     assert_eq!(Reach::evaluate(&portal, at(1_400)).name(), "prohibited");
-    // The kernel's own error, for a neighbor that does not answer.
+    // The kernel's own error for a neighbor that does not answer.
     let alone =
         record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
     assert_eq!(says(&alone, 1_400), "this machine reports: host unreachable (ICMP)");
@@ -115,7 +115,7 @@ fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing arrives on this path any more, so the line seems dead";
+                    wwan0: nothing arrives on this path anymore, so the line seems dead";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
     assert_eq!(told(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }
@@ -170,7 +170,11 @@ fn one_line_reports_that_no_path_works() {
             asked(contact(WWAN, SERVER), second, last, 3),
         ]
     };
-    assert_eq!(told(&mut watcher, 3_100, &both(0, 250, 3_000)), NOTHING, "the other one follows");
+    assert_eq!(
+        told(&mut watcher, 3_100, &both(0, 250, 3_000)),
+        NOTHING,
+        "the other path may follow"
+    );
     let said = told(&mut watcher, 3_300, &both(0, 250, 3_000));
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: no answer for 3 s (tried 3 times); \
                     wwan0: no answer for 3 s (tried 3 times)): is `marline server` running there with \
@@ -183,8 +187,11 @@ fn one_line_reports_that_no_path_works() {
     let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
     let (_, found) = fault(&known[0].1, at(3_300)).expect("a fault");
     let words = problem_text("wlan0", &found, &known, "UDP", at(3_300));
-    assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
-    // The last one fails later than the first.
+    assert_eq!(
+        words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)",
+        "it no longer answers on any path"
+    );
+    // The last path fails later than the first.
     let mut watcher = HealthWatcher::new("UDP");
     let wwan = heard(contact(WWAN, SERVER), 3_000);
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
@@ -215,7 +222,7 @@ fn a_dead_server_and_a_portal_are_distinguished() {
                     while it answers over wwan0: a captive portal or a firewall there blocks UDP port \
                     7777";
     assert_eq!(said, [expected]);
-    // The host repeats its error now and then; that is not an event each time.
+    // The host sometimes repeats its error; that is not a new event each time.
     let mut silent = portal;
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
@@ -235,7 +242,7 @@ fn a_path_with_another_answering_server_is_not_bad() {
     assert_eq!(told(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
 }
 
-/// A driver reads the clock once for packets that are received and sent at the same time.
+/// A driver reads the clock once for packets received and sent at the same time.
 #[test]
 fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant() {
     let mut watcher = HealthWatcher::new("UDP");
@@ -257,9 +264,9 @@ fn a_forgotten_contact_is_not_reported_as_working() {
     assert_eq!(
         told(&mut watcher, 5_000, std::slice::from_ref(&wwan)),
         NOTHING,
-        "another network, as yet unknown"
+        "another network, still unknown"
     );
-    assert_eq!(told(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "and it is blocked as well");
+    assert_eq!(told(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "this network is also blocked");
 }
 
 #[test]

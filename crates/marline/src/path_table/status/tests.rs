@@ -50,7 +50,7 @@ fn heard(at_ms: u64) -> Contact {
     Contact { heard_at: Some(at(at_ms)), ..contact(LOCAL[0], V4) }
 }
 
-/// Evidence a minute after the start.
+/// Evidence one minute after the start.
 struct World<'a> {
     contacts: &'a [Contact],
     servers: &'a [&'a str],
@@ -96,7 +96,7 @@ fn a_path_is_usable_on_evidence_only() {
     // An idle server is not a failed one.
     let hours = [Contact { heard_at: Some(Instant::ZERO), ..contact(LOCAL[0], V4) }];
     assert_eq!(by(&hours), "usable");
-    // It was killed after a good start.
+    // The server was killed after it had answered.
     let killed = [Contact { heard_at: Some(at(10_000)), ..refused(59_000) }];
     assert_eq!(by(&killed), closed);
     let with_tcp = World {

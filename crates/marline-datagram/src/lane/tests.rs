@@ -73,7 +73,7 @@ fn hand_over(to: &mut Lane, now: Instant, frames: &[(PathId, Vec<u8>)]) {
     }
 }
 
-/// Creates lanes that know the round trips and maximum frame sizes of all paths, 10 ms each way.
+/// Creates lanes that know the round trips and maximum frame sizes of all paths, which take 10 ms each way.
 fn acquainted(policy: &str) -> [Lane; 2] {
     let [mut a, mut b] = lanes(policy);
     for lane in [&mut a, &mut b] {
@@ -115,7 +115,10 @@ fn exchange_over(
                 lane.handle_timeout(at(ms));
             }
             let sent = frames(lane, at(ms)).into_iter();
-            assert!(lane.poll_timeout().is_none_or(|due| due > at(ms)), "it never comes to rest");
+            assert!(
+                lane.poll_timeout().is_none_or(|due| due > at(ms)),
+                "the lanes never become idle"
+            );
             let sent = sent.filter(|(path, frame)| passes(ms, *path, frame.len()));
             under_way.extend(sent.map(|(path, frame)| (ms + 10, to_b, path, frame)));
         }
@@ -177,7 +180,7 @@ fn a_million_replayed_or_changed_frames_are_ignored() {
         let (path, original) = &seen[rng.below(seen.len() as u64) as usize];
         frame.clone_from(original);
         match rng.below(4) {
-            // Unchanged, on its path or on the other.
+            // Unchanged, on the original path or on the other one.
             0 => {}
             // Another number or id, or a changed body.
             1 => frame[rng.below(17) as usize] ^= 1 << rng.below(8),
@@ -195,7 +198,7 @@ fn a_million_replayed_or_changed_frames_are_ignored() {
     assert_eq!(stats.delivered_datagrams, 1 + 200);
     let counted = [stats.replays, stats.forged, stats.foreign];
     assert!(counted.iter().all(|count| *count > 100_000), "{counted:?}");
-    // None of this was answered.
+    // None of these frames was answered.
     b.handle_timeout(at(510));
     assert_eq!(frames(&mut b, at(510)), []);
 }
@@ -217,13 +220,13 @@ fn no_bytes_make_a_lane_panic_or_deliver() {
     assert!(b.stats().forged > 5_000);
     // Invalid frames have not changed the replay window.
     let [mut a, _] = lanes("auto");
-    a.send(at(600), FLOW, b"still there").unwrap();
+    a.send(at(600), FLOW, b"the last datagram still arrives").unwrap();
     let sent = frames(&mut a, at(600));
     hand_over(&mut b, at(610), &sent);
     assert_eq!(datagrams(&mut b).len(), 1);
 }
 
-/// Sealed frame with any body, which a peer with the key may send.
+/// Builds a sealed frame with any body, as a peer with the key may send it.
 fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
     let header = Header { lane: 0x0202, packet_number: number }.bytes();
     let [mut keys, _] = TestCipher::pair(3);
@@ -363,7 +366,7 @@ fn a_lane_that_carries_nothing_lets_radios_sleep() {
 #[test]
 fn datagrams_waiting_for_a_removed_path_use_another() {
     let [mut a, mut b] = acquainted("one-path");
-    // More than the window allows.
+    // This is more than the window allows.
     for _ in 0..80 {
         a.send(at(200), FLOW, &[1; 1_200]).unwrap();
     }
@@ -390,7 +393,7 @@ fn a_silent_path_is_reported_once_and_can_answer_again() {
             a.send(at(ms), FLOW, b"x").unwrap();
         }
         a.handle_timeout(at(ms));
-        // Between these times, the first path delivers nothing.
+        // Between 500 and 1,500 ms, the first path delivers nothing.
         let alive = |(path, _): &(PathId, Vec<u8>)| *path == B || !(500..1_500).contains(&ms);
         let sent: Vec<_> = frames(&mut a, at(ms)).into_iter().filter(alive).collect();
         hand_over(&mut b, at(ms), &sent);

@@ -4,17 +4,17 @@
 use marline_policy::RateSample;
 use marline_time::{Duration, Instant, Rate};
 
-/// Counts round trips by delivered bytes: a round ends when a segment is delivered that was sent after the previous
-/// round ended. No timer is involved, so this works however the RTT changes.
+/// Counts round trips by delivered bytes: a round ends when a segment sent after the end of the previous round is
+/// delivered. No timer is involved, so this works even if the RTT changes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Rounds {
     count: u64,
-    /// The round ends with the delivery of a segment that was sent when at least this much had been delivered.
+    /// The round ends when a segment is delivered that was sent after at least this many bytes had been delivered.
     ends_at_delivered: u64,
 }
 
 impl Rounds {
-    /// Processes a sample. Returns whether a new round began.
+    /// Processes a sample. Returns true if a new round has begun.
     pub(super) fn on_sample(&mut self, sample: &RateSample, total_delivered: u64) -> bool {
         let ended = sample.prior_delivered >= self.ends_at_delivered;
         if ended {
@@ -35,8 +35,8 @@ impl Rounds {
     }
 }
 
-/// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the best, the best since
-/// that, and the best since the second, each younger than the previous one.
+/// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the largest rate, the largest
+/// since then, and the largest since the second, each newer than the previous one.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct MaxRate {
     window: u64,
@@ -75,8 +75,8 @@ impl MaxRate {
         self.drop_expired(new);
     }
 
-    /// Replaces a maximum that is too old by the next best, and ensures that a best of every third of the window is
-    /// known.
+    /// Replaces a maximum that is too old with the next largest, and ensures that a maximum of every third of the
+    /// window is known.
     fn drop_expired(&mut self, new: Sample) {
         let age = new.round - self.best[0].round;
         if age > self.window {
@@ -93,7 +93,7 @@ impl MaxRate {
     }
 }
 
-/// The smallest RTT of the last seconds and when it was measured.
+/// Smallest RTT of the last seconds, and the time at which it was measured.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct LeastRtt {
     window: Duration,
@@ -110,7 +110,7 @@ impl LeastRtt {
         self.least
     }
 
-    /// Adds a sample. Returns whether the window had passed without one as small.
+    /// Adds a sample. Returns true if the window had passed without an equally small one.
     pub(super) fn on_sample(&mut self, now: Instant, rtt: Option<Duration>) -> bool {
         let expired = now.since(self.seen_at) > self.window;
         if let Some(rtt) = rtt
@@ -147,7 +147,7 @@ mod tests {
         filter.on_sample(12, mbit(40));
         assert_eq!(filter.get(), mbit(50), "the sample of 80 has expired");
         filter.on_sample(13, mbit(90));
-        assert_eq!(filter.get(), mbit(90), "a larger sample takes effect at once");
+        assert_eq!(filter.get(), mbit(90), "a larger sample takes effect immediately");
         filter.on_sample(100, mbit(10));
         assert_eq!(filter.get(), mbit(10), "old samples have expired");
     }

@@ -56,7 +56,7 @@ pub const fn native_capabilities() -> Capabilities {
     }
 }
 
-/// Raw sockets, opened while the process has the privilege, and guards of its ports.
+/// Raw sockets, opened while the process has the privilege, and the guards of its ports.
 ///
 /// Opening them needs CAP_NET_RAW, and a port below 1024 needs CAP_NET_BIND_SERVICE; using them needs no privilege. One
 /// client or one listener uses them; each shard of a listener has its own.

@@ -6,7 +6,7 @@ const FAST: SubflowId = SubflowId(0);
 const SLOW: SubflowId = SubflowId(1);
 const BLOCKED: SchedulerEvent = SchedulerEvent::PeerWindowBlocked { picked: FAST };
 
-/// The slow subflow holds the oldest segment.
+/// Builds a stream whose oldest segment is held by the slow subflow.
 fn held_up() -> Stream {
     let mut stream = Stream::new(10_000);
     stream.apply(SLOW, stream.unsent());
@@ -161,7 +161,7 @@ fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_st
     let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), held_up());
     let subflows = [view(0, 20), view(1, 100)];
     ask(&mut state, SchedulerEvent::SubflowUp(SLOW), &stream, &subflows, 990);
-    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "at once");
+    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "immediately");
     assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_099), []);
     assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_100), [hard]);
 }
@@ -169,7 +169,7 @@ fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_st
 #[test]
 fn in_2012_throughput_decided_later_the_round_trip() {
     let stream = held_up();
-    // Five times the RTT, but six times the window: it brings home more.
+    // Five times the RTT, but six times the window: the throughput is higher.
     let subflows = [view(0, 20), SubflowView { cwnd: 600 * u64::from(MSS), ..view(1, 100) }];
     let asked =
         |penalize| ask(&mut rules(Retransmit::Off, penalize), BLOCKED, &stream, &subflows, 1_000);

@@ -2,7 +2,7 @@ use marline_testkit::views::{Stream, drain, view};
 
 use super::*;
 
-/// A path that last sent something `ago_ms` before second 1, which is the current time.
+/// Builds a path that last sent something `ago_ms` before the current time, which is second 1.
 fn sent_ago(id: u8, srtt_ms: u64, ago_ms: u64) -> SubflowView {
     SubflowView { last_sent_at: Instant::from_millis(1_000 - ago_ms), ..view(id, srtt_ms) }
 }

@@ -45,7 +45,7 @@ fn the_third_sack_ends_patience_unless_reordering_was_seen() {
     spaced(&mut reordering, 8);
     reordering.ack(1, &[3]);
     reordering.ack(1, &[2]);
-    assert!(reordering.ack(1, &[4, 5]).0.is_empty(), "2 came after 3: give 1 its time");
+    assert!(reordering.ack(1, &[4, 5]).0.is_empty(), "2 arrived after 3, so 1 may also be late");
     assert!(reordering.timeout_in().is_some());
 }
 
@@ -68,7 +68,7 @@ fn a_lost_retransmission_is_found_by_time() {
     s.wait(1);
     s.send(1); // segment 6, sent after the retransmission
     s.wait(100);
-    assert_eq!(s.ack(1, &[5, 6]).0, vec![1], "6 arrived, the retransmission before it did not");
+    assert_eq!(s.ack(1, &[5, 6]).0, vec![1], "6 arrived, but the earlier retransmission did not");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn an_ack_of_the_original_does_not_update_rack() {
     let (lost, _) = s.ack(5, &[]);
     assert!(lost.is_empty());
     assert_eq!(s.recovery.rack.newest_delivered.map(|n| n.0 < resent_at), Some(true));
-    // The same with timestamps, where time alone would not be sufficient.
+    // With timestamps, time alone would not be sufficient.
     let mut t = by_rfc(100);
     spaced(&mut t, 4);
     t.ack(1, &[2, 3, 4]);

@@ -35,7 +35,7 @@ fn every_ack_restarts_the_probe_timer() {
     s.send(3);
     s.wait(100);
     s.ack(3, &[]);
-    assert_eq!(s.timeout_in(), Some(ms(240)), "one left: it counts from now");
+    assert_eq!(s.timeout_in(), Some(ms(240)), "one is left, so the timer restarts now");
     s.wait(50);
     s.ack(4, &[]);
     assert_eq!(s.timeout_in(), None, "nothing is outstanding");
@@ -49,7 +49,7 @@ fn at_most_one_probe_per_episode_outside_recovery_and_without_sacks() {
     s.send_one(SentKind::ProbeNew);
     assert_eq!(s.recovery.next_timeout(), None);
     s.send(1);
-    assert_eq!(s.recovery.next_timeout(), None, "the verdict is open");
+    assert_eq!(s.recovery.next_timeout(), None, "the outcome is open");
     s.wait(100);
     let (_, outcome) = s.ack(3, &[]);
     assert_eq!(outcome, AckOutcome { probe_answered: true, probe_repaired_loss: false });
@@ -81,7 +81,10 @@ fn probed_by_repetition() -> Sender {
 fn the_next_ack_shows_that_a_probe_repaired_the_tail() {
     let mut s = probed_by_repetition();
     let (_, outcome) = s.ack(3, &[]);
-    assert!(outcome.probe_answered && !outcome.probe_repaired_loss, "original or probe: unknown");
+    assert!(
+        outcome.probe_answered && !outcome.probe_repaired_loss,
+        "original or probe may have arrived"
+    );
     s.send(1);
     s.wait(100);
     let (_, outcome) = s.ack(4, &[]);
@@ -156,7 +159,7 @@ fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
             s.recovery.next_timeout().expect("a probe").since(s.now)
         })
     };
-    // A constant RTT of 100 ms: a quarter of a round trip more, and half a round trip for a lone segment.
+    // With a constant RTT of 100 ms: a quarter of a round trip more, and half a round trip for a lone segment.
     assert_eq!(timeouts(PtoFormula::Variation, &[100]), [ms(165), ms(125)]);
     // With large jitter: the RFC's two round trips.
     let wild = [20, 180, 20, 180, 20, 180, 20, 180];
@@ -190,10 +193,10 @@ fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
         }
         left
     };
-    // The lone ACKs are believed after four of them; before that, 40 ms are allowed.
+    // The ACK delay of lone segments is used after four samples; before that, 40 ms are allowed.
     assert_eq!(probe_after(0, 1), ms(165));
     assert_eq!(probe_after(0, 4), ms(125));
-    // One is late: its delay is allowed at once, and decays over time.
+    // One ACK is late: its delay is allowed immediately, and decays over time.
     assert_eq!(probe_after(10, 2), ms(135));
     assert_eq!(probe_after(0, 400), ms(125));
 }

@@ -5,7 +5,7 @@ use marline_testkit::views::{UNREACHABLE, view};
 
 use super::*;
 
-/// A client on WiFi with a cellular address beside it.
+/// Client on WiFi that also has a cellular address.
 struct Client {
     manager: Emptcp,
     now: Instant,
@@ -107,7 +107,7 @@ const fn set_backup(id: u8, backup: bool) -> PathAction {
 fn nothing_is_opened_over_fast_wifi_however_much_there_is() {
     let mut client = Client::new();
     assert_eq!(client.passes(60_000, [2_500_000, 0]), []);
-    // A short transfer over slow WiFi does not count, and four of them are not a long one.
+    // A short transfer over slow WiFi does not count, and four of them do not add up to a long one.
     let mut client = Client::new();
     for _ in 0..4 {
         assert_eq!(client.passes(2_900, [60_000, 0]), []);
@@ -118,10 +118,11 @@ fn nothing_is_opened_over_fast_wifi_however_much_there_is() {
 #[test]
 fn slow_wifi_gets_help_once_a_wake_up_pays() {
     let mut client = Client::new();
-    // 1 Mbit/s: over cellular alone a bit costs 0.08 uJ less with the margin, of a wake-up of 12.6 J: 19.7 MB.
+    // At 1 Mbit/s, a bit costs 0.08 uJ less over cellular alone, including the margin; a wake-up of 12.6 J pays off
+    // after 19.7 MB.
     assert_eq!(client.passes(150_000, [125_000, 0]), []);
     assert_eq!(client.passes(10_000, [125_000, 0]).first(), Some(&JOIN));
-    assert!(!client.views[0].backup, "the other one does not stand yet");
+    assert!(!client.views[0].backup, "the other subflow is not yet established");
     client.add(1);
     let asked = client.event(&PathEvent::SubflowUp(SubflowId(1)));
     assert_eq!(asked, [set_backup(0, true)], "cellular alone is cheapest");
@@ -142,10 +143,10 @@ fn a_rate_that_rises_suspends_cellular_and_one_that_falls_resumes_it() {
     // After ten seconds, WiFi is tried again, and is now fast.
     let asked = client.passes(16_000, [2_500_000, 600_000]);
     assert_eq!(asked, [set_backup(0, false), set_backup(1, true)]);
-    // WiFi is slow again, and the radio was awake a moment ago.
+    // WiFi is slow again, and the radio was recently awake.
     let asked = client.passes(8_000, [50_000, 600_000]);
     assert!(asked.contains(&set_backup(1, false)), "{asked:?}");
-    // The transfer is over.
+    // The transfer has ended.
     let asked = client.passes(3_000, [0, 0]);
     assert!(asked.contains(&set_backup(1, true)), "{asked:?}");
     assert!(!client.views[0].backup);

@@ -3,7 +3,7 @@ use marline_testkit::views::{Stream, backup, full, gone, ms, send, unreachable, 
 
 use super::*;
 
-/// A connection of two paths on which messages of two segments are sent every 100 ms.
+/// Connection with two paths, on which a message of two segments is sent every 100 ms.
 struct Play {
     augur: Augur,
     stream: Stream,
@@ -35,7 +35,7 @@ impl Play {
         copied
     }
 
-    /// A message whose ACK arrives on the primary after this time. Returns the bytes copied at once.
+    /// Sends a message whose ACK arrives on the primary after this time. Returns the bytes copied immediately.
     fn message(&mut self, answered_after_ms: u64) -> u64 {
         self.stream.written += 2_000;
         let copied = self.send();
@@ -64,7 +64,7 @@ fn a_good_path_carries_everything_alone() {
     assert_eq!(copied, 0);
     play.stream.written += 3_000;
     play.primary = full(play.primary);
-    assert_eq!(play.ask(), Decision::Wait, "what it has no room for waits");
+    assert_eq!(play.ask(), Decision::Wait, "data without room waits");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_degrading_path_gets_help_for_messages() {
         play.primary = primary;
         assert_eq!(play.message(20), 2_000, "{primary:?}");
     }
-    // Not for data that is followed by more than the peer's window holds.
+    // Data is not copied if more follows than the peer's window holds.
     let mut play = Play::new(AugurConfig::default());
     play.primary = SubflowView { phase: Phase::Recovery, ..full(view(0, 20)) };
     (play.stream.written, play.stream.window) = (9_000, 8_000);
@@ -91,11 +91,11 @@ fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
     play.stream.written = 2_000;
     play.stream.apply(SubflowId(0), play.stream.unsent());
     play.primary = full(play.primary);
-    assert_eq!(play.ask(), Decision::Wait, "it is good, and soon has room");
+    assert_eq!(play.ask(), Decision::Wait, "the path is good and will soon have room");
     play.primary = SubflowView { phase: Phase::Loss, ..play.primary };
-    assert_eq!(play.send(), 2_000, "what is outstanding, and the rest");
-    assert_eq!(play.augur.saved, 30_000.0 - 2_000.0 + 100.0, "both were paid for, once");
-    // It carried nothing of the end, so its silence is not evidence.
+    assert_eq!(play.send(), 2_000, "the outstanding data and the rest");
+    assert_eq!(play.augur.saved, 30_000.0 - 2_000.0 + 100.0, "both were charged once");
+    // The primary carried nothing of the end, so its silence is not evidence.
     assert!(play.augur.watched.iter().all(|watched| watched.on != SubflowId(0)));
     // Data beyond the budget waits.
     play.stream.written = 60_000;
@@ -106,7 +106,7 @@ fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
 fn late_messages_make_later_ones_expected_late() {
     let mut play = Play::new(AugurConfig::default());
     assert_eq!(play.message(20), 0);
-    // Every third one 200 ms late, while RTT and losses show nothing.
+    // Every third message is 200 ms late, while RTT and losses show nothing.
     let copied: Vec<u64> =
         (0..12).map(|n| play.message(if n % 3 == 0 { 225 } else { 20 })).collect();
     assert_eq!(copied[0], 0);
@@ -118,7 +118,7 @@ fn an_overdue_answer_is_a_reason_by_itself() {
     let mut play = Play::new(AugurConfig::default());
     play.stream.written = 1_000;
     assert_eq!(play.send(), 0);
-    // 20 ms and a quarter.
+    // 20 ms plus a quarter.
     assert_eq!(play.ask(), Decision::WaitUntil(Instant::from_millis(1_025)));
     play.now_ms = 1_025;
     assert_eq!(play.ask(), send(1, 0, 1_000));
@@ -127,7 +127,7 @@ fn an_overdue_answer_is_a_reason_by_itself() {
     rich.stream.written = 1_000;
     rich.send();
     rich.now_ms = 1_025;
-    assert_eq!(rich.ask(), Decision::Wait, "suspects help nobody");
+    assert_eq!(rich.ask(), Decision::Wait, "a suspected path is not used for copies");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn the_budget_bounds_the_bytes() {
         AugurConfig { reserve: 10_000, min_saving: Duration::ZERO, ..AugurConfig::default() };
     let mut play = Play::new(config);
     let copied: Vec<u64> = (0..1_000).map(|_| play.message(20)).collect();
-    // 5 kB in the reserve and 10 % of what follows.
+    // The reserve contains 5 kB, plus 10 % of what follows.
     assert_eq!(copied[..4], [2_000, 2_000, 0, 0]);
     let sum: u64 = copied.iter().sum();
     assert!((190_000..=205_000).contains(&sum), "{sum}");
@@ -147,7 +147,7 @@ fn the_budget_bounds_the_bytes() {
 
 #[test]
 fn the_price_follows_the_saved_budget() {
-    // Expected to save some milliseconds: bought from a full reserve, not from an empty one.
+    // A copy that is expected to save some milliseconds is made with a full reserve, but not with an empty one.
     let worth = |saved: f64| {
         let mut play = Play::new(AugurConfig::default());
         play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
@@ -163,7 +163,7 @@ fn a_second_path_slower_than_a_repair_gets_no_copy() {
     let mut play = Play::new(AugurConfig::default());
     play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
     play.second = view(1, 70);
-    assert_eq!(play.message(20), 0, "50 ms later, where late means 40");
+    assert_eq!(play.message(20), 0, "50 ms later, while late means 40 ms");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn backups_and_odd_paths() {
     play.stream.written = 1_000;
     assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(1)), "failed over");
     play.second = unreachable(view(1, 30), 2);
-    assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(0)), "heard of last");
+    assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(0)), "received something last");
     assert_eq!(Augur::default().next_send(&Stream::new(9).context(&[])), Decision::Wait);
     let young = [SubflowView { srtt: None, min_rtt: None, ..view(0, 0) }];
     let run = Augur::default().next_send(&Stream::new(9).context(&young));

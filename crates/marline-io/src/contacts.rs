@@ -308,7 +308,7 @@ mod tests {
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.on_received(at(20), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].question, None);
-        // Unsolicited data counts as a sign of life.
+        // Unsolicited data counts as received data.
         contacts.on_received(at(40), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
         send(&mut contacts, 50, &segment(ACK, 2, 5));

@@ -1,5 +1,4 @@
-//! What a lane needs to know from its machine: paths that appear and disappear, their cost, sizes that do not pass, and
-//! the time.
+//! Input from the machine to a lane: paths that appear and disappear, their cost, sizes that do not pass, and the time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
 use marline_time::Instant;

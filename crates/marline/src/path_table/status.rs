@@ -1,7 +1,7 @@
 //! State of a client's paths, evaluated here for all outputs.
 //!
 //! A path is usable only on evidence: a server has answered over it, and nothing has contradicted that since. An
-//! untried path is not called usable, and a server that answers but rejects the client does not make a path usable.
+//! untried path does not count as usable, and a server that answers but rejects the client does not make a path usable.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -78,7 +78,7 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
     // Connections at their home shards.
     assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!(shards[0].connections().len(), 1);
-    // A SYN arrives in the queue of another shard.
+    // A SYN in the queue of another shard.
     assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
     assert_eq!(refused(&shards), [(0, 0); 2]);

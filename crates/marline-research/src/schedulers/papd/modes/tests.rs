@@ -166,7 +166,7 @@ fn a_void_window_changes_nothing() {
     harness.run(1);
     harness.reading.void = false;
     harness.run(300);
-    assert_eq!(harness.modes.mode(), Mode::Redundant, "one void moment invalidates the window");
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "one invalid moment invalidates the window");
     harness.run(3_800);
     assert_eq!(harness.modes.mode(), Mode::Multipath, "the next comparison decides");
 }

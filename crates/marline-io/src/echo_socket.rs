@@ -72,7 +72,7 @@ impl EchoSocket {
         };
         let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        // This assigns the identifier.
+        // Binding assigns the identifier.
         socket.bind(&SocketAddr::new(any, 0).into())?;
         error_queue::enable(socket.as_fd(), ipv6)?;
         let socket = UdpSocket::from(OwnedFd::from(socket));

@@ -1,6 +1,6 @@
 //! Policies from the literature: those measured in papers, and baselines for Marline's own policies.
 //!
-//! They are registered through the same public API as external policies (docs/research/policies.md) and use shared
+//! The policies are registered through the public API for external policies (docs/research/policies.md) and use shared
 //! rules from `marline-algos` ([`classes`](marline_algos::schedulers::classes),
 //! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The command-line
 //! program and the lab include them. Programs that use only the library must register them:

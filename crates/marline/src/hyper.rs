@@ -1,7 +1,7 @@
 //! Connector for hyper-util's HTTP client.
 //!
-//! It connects over all paths to the host and port of a URI, where a Marline server listens. With the feature `tls`,
-//! [`Connector::tls`] encrypts the connections.
+//! The connector connects over all paths to the host and port of a URI, where a Marline server listens. With the
+//! feature `tls`, [`Connector::tls`] encrypts the connections.
 //!
 //! ```no_run
 //! use hyper_util::client::legacy::Client;

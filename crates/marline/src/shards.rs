@@ -25,7 +25,7 @@ impl Decisions {
         shards: &[Arc<ShardHandle>],
     ) -> broadcast::Receiver<MonitorEvent> {
         let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
-        // This must come first: a shard without a subscriber stops sending.
+        // Subscribe first: a shard without a subscriber stops sending.
         let receiver = listeners.subscribe();
         shards.iter().for_each(|shard| shard.report_decisions(listeners.clone()));
         receiver

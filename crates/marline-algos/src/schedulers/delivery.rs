@@ -79,9 +79,9 @@ fn rate(view: &SubflowView) -> Rate {
 /// Whether data may wait for paths whose oldest answer is overdue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OverdueWait {
-    /// It may. Most such alarms are false, and data then sent on a slow path takes as long as that path.
+    /// Data may wait. Most such alarms are false, and data then sent on a slow path takes as long as that path.
     WaitedFor,
-    /// It may not: for schedulers that repair a wrong choice with copies.
+    /// Data may not wait: for schedulers that repair a wrong choice with copies.
     LeftOut,
 }
 

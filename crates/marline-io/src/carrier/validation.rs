@@ -21,7 +21,7 @@ impl UdpCarrier {
             return;
         }
         if flow.is_opener && flow.outer.has_same_addresses(&datagram.outer) {
-            // It arrived on another of our sockets: the peer has not yet followed the move.
+            // The datagram arrived on another of our sockets: the peer has not yet followed the move.
             return;
         }
         if let Some((outer, at)) = flow.challenged

@@ -519,7 +519,7 @@ fn on_incoming(shard: &Shard, state: &mut State, now: Instant, id: ConnectionId)
 }
 
 /// Starts the error watch of a socket: a small task waits for ICMP errors, so that a refused SYN or a failed path is
-/// detected at once and not at the next timeout.
+/// detected immediately instead of at the next timeout.
 fn watch_errors(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
     let task = tokio::spawn(report_errors(Arc::downgrade(shard), Arc::clone(socket)));
     Watch::new(task.abort_handle())

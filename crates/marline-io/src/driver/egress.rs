@@ -283,7 +283,7 @@ pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkEr
     let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
     let mut remote = error.remote;
     if error.is_local {
-        // The send call has reported this error, too.
+        // The send call has also reported this error.
         return;
     }
     let Some(local) = error.local else { return };

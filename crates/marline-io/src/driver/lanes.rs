@@ -349,7 +349,7 @@ impl Entry {
     }
 }
 
-/// Driving.
+/// Service of lanes.
 impl Lanes {
     /// Queues a lane for service.
     pub(super) fn touch(&mut self, id: u64) {

@@ -116,7 +116,7 @@ pub(super) async fn receive_from(
                     return Some(len);
                 }
             }
-            // This is an ICMP error about one resolver; each error is reported once.
+            // An ICMP error about one resolver; each error is reported once.
             Err(_) => tokio::time::sleep(ERROR_PAUSE).await,
         }
     }

@@ -242,7 +242,7 @@ fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
             }
             assert_eq!(near_counter("TcpOutRsts"), 0, "Marline sent the refusal");
 
-            // The same port on an address on which the server does not listen belongs to the kernel.
+            // On an address on which the server does not listen, the port belongs to the kernel.
             let listener = raw_server("127.0.0.1:7003", &[]).await;
             let elsewhere = std::net::TcpListener::bind("10.1.0.1:7003").unwrap();
             far.start_client(elsewhere.local_addr().unwrap(), 10, false);

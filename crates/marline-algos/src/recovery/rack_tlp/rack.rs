@@ -190,7 +190,7 @@ impl Rack {
                 lost.push(part.start);
                 continue;
             }
-            // The segment is not to be judged yet, or is not yet due. Those before it are finished.
+            // The segment cannot be judged yet, or is not yet due. Those before it are finished.
             if before_newest {
                 self.reorder_at = Some(due);
             }

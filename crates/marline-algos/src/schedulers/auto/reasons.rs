@@ -1,7 +1,7 @@
 //! Reasons of [`Auto`]: records decisions with their inputs, and recomputes decisions from these.
 //!
-//! Both use [`answer`], which decides from a context: the connection's or a recorded one. Only the spent budget is
-//! passed separately, because it accumulates over many decisions.
+//! Recording and recomputing both use [`answer`], which decides from a context: the connection's or a recorded one.
+//! Only the spent budget is passed separately, because it accumulates over many decisions.
 
 use marline_policy::{
     BudgetState, DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection,

@@ -181,7 +181,7 @@ async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
     assert!(client.routes_by_link().is_empty());
 }
 
-/// This holds for any number of tasks that the runtime polls before the driver's.
+/// The data arrives regardless of how many tasks the runtime polls before the driver's.
 #[tokio::test]
 async fn data_of_many_streams_written_at_once_is_there_to_read() {
     let world = World::new(CROWD_OF_STREAMS).await;

@@ -78,7 +78,7 @@ fn the_multipath_window_spreads_and_the_redundant_one_copies() {
     // The second path gets different data: the data after the first segment.
     let start = asked.stream.unsent().start.0;
     assert_eq!(asked.ask(&only_slow), send(1, start, asked.stream.written));
-    // It delivers less, so the redundant mode returns, and the second path copies.
+    // The multipath mode delivers less, so the redundant mode returns, and the second path copies.
     asked.pass(805, 2_000, &views);
     assert_eq!(asked.papd.modes.mode(), Mode::Redundant);
     assert_eq!(asked.send(&views), Some((0, true)));

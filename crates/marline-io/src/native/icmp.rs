@@ -1,5 +1,5 @@
-//! ICMP messages behind a TUN interface: "destination unreachable" and "packet too big" errors (RFC 792, RFC 1191, RFC
-//! 4443) that quote one of our TCP segments.
+//! ICMP errors behind a TUN interface: "destination unreachable" and "packet too big" (RFC 792, RFC 1191, RFC 4443), if
+//! they quote one of our TCP segments.
 
 use core::net::{IpAddr, SocketAddr};
 

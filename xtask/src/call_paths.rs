@@ -62,7 +62,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
             "marline-datagram/src/lane/pieces.rs:transmit_piece",
             "marline-datagram/src/lane/repairing.rs:on_frame",
             "marline-datagram/src/lane/repairing.rs:on_repair",
-            "marline-datagram/src/lane/repairing.rs:take_repaired",
+            "marline-datagram/src/lane/repairing.rs:process_repaired",
         ],
     ),
     (

@@ -1,18 +1,18 @@
-//! Budget for extra bytes: how much copies may cost within ten seconds.
+//! Budget for extra bytes: limits what copies may cost within ten seconds.
 //!
 //! *Problem.* Copies shorten the tail of the latency distribution but cost bytes. A limit that is only a share of the
-//! payload forbids copies to a flow of small messages, where they cost next to nothing and help most. A limit that is
-//! only a rate is negligible beside bulk traffic.
+//! payload forbids copies for a flow of small messages, where they cost almost nothing and help most. A limit that is
+//! only a rate is negligible compared with bulk traffic.
 //!
 //! *How.* Within the last [`WINDOW`], copies may use [`BudgetConfig::share`] of the new data sent, or
-//! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so what is
-//! spent now stays spent for ten seconds. Where capacity is idle and costs nothing, a share of it may be used instead
+//! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so bytes
+//! spent now remain counted for ten seconds. Where capacity is idle and free, a share of it may be used instead
 //! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the price of the next
 //! copy from it.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Time over which bytes are counted.
+/// Time span over which bytes are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Number of slots in the window.
 const SLOTS: usize = 5;
@@ -21,9 +21,9 @@ const SLOT: Duration = Duration::from_secs(2);
 /// Limits for copies.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Share of the new data, 0 or more. With infinity nothing counts as spent, however much copies cost.
+    /// Share of the new data, 0 or more. If infinite, nothing counts as spent, regardless of what copies cost.
     pub share: f64,
-    /// Rate that is always allowed, however little new data there is.
+    /// Rate that is always allowed, even with little new data.
     pub rate: Rate,
 }
 
@@ -31,30 +31,30 @@ impl BudgetConfig {
     /// No limit.
     pub const UNLIMITED: Self = BudgetConfig { share: f64::INFINITY, rate: Rate::ZERO };
 
-    /// Whether there is no limit.
+    /// Returns true if there is no limit.
     pub(crate) const fn is_unlimited(&self) -> bool {
         self.share.is_infinite()
     }
 }
 
 impl Default for BudgetConfig {
-    /// 25 % or 16 kB/s.
+    /// The default is 25 % or 16 kB/s.
     fn default() -> Self {
         BudgetConfig { share: 0.25, rate: Rate::from_bits_per_s(128_000) }
     }
 }
 
-/// Bytes that paths could carry in total, and the share of their idle capacity that copies may use.
+/// Total capacity of the paths, and the share of their idle capacity that copies may use.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) struct IdleCapacity {
     /// Sum of the rates of the paths.
     pub(crate) rate: Rate,
-    /// 0 to 1.
+    /// Share from 0 to 1.
     pub(crate) share: f64,
 }
 
 impl IdleCapacity {
-    /// Copies have only their budget.
+    /// Value for copies that may use only their budget.
     const NONE: Self = IdleCapacity { rate: Rate::ZERO, share: 0.0 };
 }
 
@@ -92,25 +92,25 @@ impl Budget {
         &mut self.slots[self.slot as usize % SLOTS]
     }
 
-    /// New data was given to a subflow, or a new datagram to a path.
+    /// Records new data given to a subflow, or a new datagram given to a path.
     pub(crate) fn on_new(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.0 = slot.0.saturating_add(units(bytes));
     }
 
-    /// A copy was given to a subflow or path.
+    /// Records a copy given to a subflow or path.
     pub(crate) fn on_copy(&mut self, now: Instant, bytes: u64) {
         let slot = self.current(now);
         slot.1 = slot.1.saturating_add(units(bytes));
     }
 
-    /// Spent share of the bytes that copies may use within the window; may exceed 1.
+    /// Returns the spent share of the bytes that copies may use within the window; it may exceed 1.
     pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
         self.spent_share_with(now, config, || IdleCapacity::NONE)
     }
 
-    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
-    /// `idle` is called only if the result depends on it: this is part of each decision.
+    /// Like [`spent_share`](Self::spent_share), but copies may instead use a share of idle capacity if that is more.
+    /// `idle` is called only if the result depends on it, because this is part of each decision.
     pub(crate) fn spent_share_with(
         &mut self,
         now: Instant,
@@ -150,7 +150,7 @@ mod tests {
         budget.on_copy(at(500), 160_000);
         assert_eq!(budget.spent_share(at(9_900), &config), 1.0);
         assert_eq!(budget.spent_share(at(10_000), &config), 0.0);
-        // A quarter of 1 MB, and of another one that will expire later.
+        // A quarter of 1 MB, and of another 1 MB that will expire later.
         budget.on_new(at(10_000), 1_000_000);
         budget.on_new(at(13_000), 1_000_000);
         budget.on_copy(at(13_000), 250_000);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(budget.spent_share(now, &config), 4.0);
         let spent = budget.spent_share_with(now, &config, || idle);
         assert!((spent - 640.0 / 1_186.0).abs() < 0.001, "{spent}");
-        // A full path leaves the share of the new data.
+        // On a full path, only the share of the new data is left.
         budget.on_new(now, 24_000_000);
         let spent = budget.spent_share_with(now, &config, || idle);
         assert_eq!(spent, budget.spent_share(now, &config));

@@ -1,10 +1,9 @@
-//! Marline's built-in algorithms, one file each, and the registry they are chosen from.
+//! Marline's built-in algorithms, one per file, and the registry from which they are chosen.
 //!
 //! Every algorithm here is a policy in the sense of `marline-policy`: it reads what the core measured and returns
 //! decisions. Nothing here depends on packets, sockets or clocks, and the core does not refer to these policies by
 //! name. External policies have the same status as built-in ones: register one in a [`Registry`] and choose it by name
-//! (docs/research/policies.md). The policies of the papers, in the crate `marline-research`, are registered in this
-//! way.
+//! (docs/research/policies.md). The policies from papers in the crate `marline-research` are registered in this way.
 //!
 //! | kind | module | default |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Policy registry: factories by spec, with the same status for built-in and user-defined policies.
+//! Policy registry: factories by spec. Built-in and user-defined policies have equal status.
 
 mod built_in;
 mod kind;
@@ -32,7 +32,7 @@ use crate::schedulers::{Auto, MinRtt};
 use crate::slow_start::SlowStartKind;
 
 /// Policies by spec: `name` or `name,key=value,...`. Schedulers and congestion controls also accept wrappers:
-/// `name+wrapper,key=value`. [`Registry::default`] contains the built-in ones.
+/// `name+wrapper,key=value`. [`Registry::default`] contains the built-in policies.
 #[derive(Clone, Debug)]
 pub struct Registry {
     schedulers: Table<dyn SchedulerFactory>,
@@ -44,7 +44,7 @@ pub struct Registry {
 
 /// Registration of policies without parameters.
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     #[must_use]
     pub const fn empty() -> Self {
         Registry {
@@ -65,7 +65,7 @@ macro_rules! registration {
             #[doc = concat!("Adds a ", $what, " under its factory's name.")]
             ///
             /// # Errors
-            /// If another one has the name, or if the name is invalid.
+            /// Another policy has this name, or the name is invalid.
             pub fn $plain(&mut self, factory: impl $factory + 'static) -> Result<(), RegisterError> {
                 let name = factory.name().to_owned();
                 self.$table.insert(&name, Arc::new(factory))
@@ -76,7 +76,7 @@ macro_rules! registration {
             ///
             $(#[$doc])*
             /// # Errors
-            /// If another one has the name, or if the name is invalid.
+            /// Another policy has this name, or the name is invalid.
             pub fn $with<B>(
                 &mut self,
                 name: &str,
@@ -134,10 +134,10 @@ registration!(
 
 /// Registration of wrappers, and of rules for copies.
 impl Registry {
-    /// Adds a wrapper, which builds a scheduler around another one. Users choose it by `scheduler+name,key=value`.
+    /// Adds a wrapper, which builds a scheduler around another one. Users choose it with `scheduler+name,key=value`.
     ///
     /// # Errors
-    /// If another wrapper has the name, or if the name is invalid.
+    /// Another wrapper has this name, or the name is invalid.
     pub fn register_scheduler_wrapper<B>(
         &mut self,
         name: &str,
@@ -156,7 +156,7 @@ impl Registry {
     /// as a wrapper around any scheduler.
     ///
     /// # Errors
-    /// If another scheduler or wrapper has the name, or if the name is invalid.
+    /// Another scheduler or wrapper has this name, or the name is invalid.
     pub fn register_copies<R: CopyRule + 'static>(
         &mut self,
         name: &str,
@@ -175,11 +175,11 @@ impl Registry {
         })
     }
 
-    /// Adds a wrapper around congestion controls. `read` returns a closure over the inner one and the MSS. Users choose
-    /// it by `cubic+name,key=value`.
+    /// Adds a wrapper around congestion controls. `read` returns a closure that takes the inner congestion control and
+    /// the MSS. Users choose the wrapper with `cubic+name,key=value`.
     ///
     /// # Errors
-    /// If another wrapper has the name, or if the name is invalid.
+    /// Another wrapper has this name, or the name is invalid.
     pub fn register_congestion_wrapper<B>(
         &mut self,
         name: &str,
@@ -204,42 +204,42 @@ impl Registry {
 
 /// Lookup by spec.
 impl Registry {
-    /// The scheduler that a spec describes.
+    /// Returns the scheduler that a spec describes.
     ///
     /// # Errors
-    /// If a name, key or value is unknown. The error lists the known ones.
+    /// A name, key or value is unknown; the error lists the known ones.
     pub fn scheduler(&self, spec: &str) -> Result<Arc<dyn SchedulerFactory>, PolicyError> {
         self.schedulers.get(spec)
     }
 
-    /// The path manager that a spec describes.
+    /// Returns the path manager that a spec describes.
     ///
     /// # Errors
-    /// If a name, key or value is unknown. The error lists the known ones.
+    /// A name, key or value is unknown; the error lists the known ones.
     pub fn path_manager(&self, spec: &str) -> Result<Arc<dyn PathManagerFactory>, PolicyError> {
         self.path_managers.get(spec)
     }
 
-    /// The congestion control that a spec describes.
+    /// Returns the congestion control that a spec describes.
     ///
     /// # Errors
-    /// If a name, key or value is unknown. The error lists the known ones.
+    /// A name, key or value is unknown; the error lists the known ones.
     pub fn congestion(&self, spec: &str) -> Result<Arc<dyn CongestionFactory>, PolicyError> {
         self.congestions.get(spec)
     }
 
-    /// The loss recovery that a spec describes.
+    /// Returns the loss recovery that a spec describes.
     ///
     /// # Errors
-    /// If a name, key or value is unknown. The error lists the known ones.
+    /// A name, key or value is unknown; the error lists the known ones.
     pub fn recovery(&self, spec: &str) -> Result<Arc<dyn RecoveryFactory>, PolicyError> {
         self.recoveries.get(spec)
     }
 
-    /// The datagram policy that a spec describes.
+    /// Returns the datagram policy that a spec describes.
     ///
     /// # Errors
-    /// If a name, key or value is unknown. The error lists the known ones.
+    /// A name, key or value is unknown; the error lists the known ones.
     pub fn datagram_policy(
         &self,
         spec: &str,
@@ -261,7 +261,7 @@ impl Registry {
         }
     }
 
-    /// The parameters of a policy, in the order it reads them; `None` if the name is unknown.
+    /// Parameters of a policy, in the order in which it reads them; `None` if the name is unknown.
     #[must_use]
     pub fn parameters(&self, kind: PolicyKind, name: &str) -> Option<Vec<ParameterInfo>> {
         match kind {
@@ -275,10 +275,10 @@ impl Registry {
         }
     }
 
-    /// The policies of a connection by spec.
+    /// Builds the policies of a connection from specs.
     ///
     /// # Errors
-    /// For the first spec that is not valid.
+    /// The first spec that is not valid is reported.
     pub fn policy_set(
         &self,
         scheduler: &str,
@@ -299,7 +299,7 @@ impl Default for Registry {
     fn default() -> Self {
         let mut registry = Registry::empty();
         let added = built_in::add(&mut registry);
-        debug_assert!(added.is_ok(), "two built-in policies have one name: {added:?}");
+        debug_assert!(added.is_ok(), "duplicate name of a built-in policy: {added:?}");
         registry
     }
 }
@@ -319,7 +319,7 @@ pub fn default_policies() -> PolicySet {
 /// The policies of typical Multipath TCP stacks: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
 ///
 /// They send each byte once and depend only on round trips and windows, so a script of segments can predict what
-/// follows. Protocol tests use them, and comparisons run them beside the default.
+/// follows. Protocol tests use them, and comparisons run them next to the default.
 #[must_use]
 pub fn reference_policies() -> PolicySet {
     PolicySet {

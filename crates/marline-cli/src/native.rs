@@ -92,7 +92,7 @@ impl CarrierPlan {
         no_offload: bool,
         kept: KeptCapabilities,
     ) -> anyhow::Result<()> {
-        let inherited = server.inherited_raw()?;
+        let inherited = server.inherited_raw_sockets()?;
         if server.is_successor() && inherited.is_some() != (self == CarrierPlan::Raw) {
             anyhow::bail!("changing the carrier needs a restart");
         }

@@ -19,7 +19,7 @@ use hyper::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marline_io::{PendingLimits, PendingPlace, PendingTable};
+use marline_io::{PendingLimits, PendingEntry, PendingTable};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -214,7 +214,7 @@ async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
     }
 }
 
-async fn serve_connection_requests(stream: TcpStream, shown: &SharedState, place: PendingPlace) {
+async fn serve_connection_requests(stream: TcpStream, shown: &SharedState, place: PendingEntry) {
     let visit = ConnectionState::default();
     let service = service_fn(|request| std::future::ready(answer(&request, shown, &visit)));
     let mut http = hyper::server::conn::http1::Builder::new();

@@ -11,22 +11,23 @@ use crate::path::mtu::INITIAL_FRAME_BYTES;
 /// Limits of state that a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Flows that the lane remembers. Beyond this, the flow that was silent for longest is dropped, and counts as
+    /// Maximum number of remembered flows. Beyond this, the flow that has been silent longest is dropped, and counts as
     /// new when it sends again.
     pub flows: usize,
-    /// Number of paths.
+    /// Maximum number of paths.
     pub paths: usize,
-    /// Bytes per path that wait to be sent for the first time, separately for bulk and for other flows.
+    /// Maximum number of bytes per path that wait to be sent for the first time, separately for bulk and for other
+    /// flows.
     pub queue_bytes: usize,
-    /// Frames in transit on a path whose acknowledgment is awaited; older ones are no longer tracked.
+    /// Maximum number of unacknowledged frames tracked per path; older ones are no longer tracked.
     pub outstanding: usize,
-    /// Frames kept for retransmission on another path if they are not acknowledged.
+    /// Maximum number of frames kept for retransmission on another path.
     pub kept_frames: usize,
-    /// Bytes of the kept frames.
+    /// Maximum number of bytes of the kept frames.
     pub kept_bytes: usize,
-    /// Received bytes that the driver has not taken; beyond this, datagrams are dropped.
+    /// Maximum number of received bytes that the driver has not yet taken; beyond this, datagrams are dropped.
     pub inbox_bytes: usize,
-    /// Maximum size of the replay window in numbers; it should span two seconds at line rate.
+    /// Maximum size of the replay window, in packet numbers; it should span two seconds at line rate.
     pub replay_numbers: u64,
 }
 
@@ -53,20 +54,19 @@ pub struct LaneConfig {
     pub policy: Arc<dyn DatagramPolicyFactory>,
     /// Congestion control of each path.
     pub congestion: Arc<dyn CongestionFactory>,
-    /// Maximum waiting time of a datagram in the lane, by class in the order of [`FlowClass::ALL`]. After that it
-    /// is dropped.
+    /// Time after which a waiting datagram is dropped, by class in the order of [`FlowClass::ALL`].
     pub patience: [Duration; 3],
-    /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as
-    /// a DNS query or the first packet of a connection. No later packet replaces it, so it is useful for longer, and
-    /// it is sent again on another path when its acknowledgment is overdue.
+    /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as a
+    /// DNS query or the first packet of a connection. No later packet replaces it, so it stays useful for longer and is
+    /// sent again on another path when its acknowledgment is overdue.
     pub patience_alone: Duration,
-    /// UDP payload of frames that are assumed to pass, and of the largest that is tried, in bytes.
+    /// UDP payload of frames that is assumed to pass, and the largest that is probed, in bytes.
     pub frame_bytes: (u16, u16),
     /// Limits of the lane's state.
     pub limits: Limits,
 }
 
-/// Ids of a lane, by which its two ends address each other.
+/// Ids by which the two ends of a lane address each other.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LaneIds {
     /// Our id, in frames that we receive. The top byte contains our shard.
@@ -93,7 +93,7 @@ impl LaneConfig {
         }
     }
 
-    /// Maximum waiting time of a datagram of this class.
+    /// Returns the maximum waiting time of a datagram of this class.
     pub(crate) fn patience(&self, class: FlowClass, alone: bool) -> Duration {
         let of_class = self.patience[class as usize];
         let alone = alone && class != FlowClass::Bulk;

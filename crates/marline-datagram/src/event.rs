@@ -8,7 +8,7 @@ use crate::FlowId;
 /// Event for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Datagram for the application. The lane does not check that the application knows the flow.
+    /// Datagram for the application. The lane does not check whether the application knows the flow.
     Datagram {
         /// Flow of the datagram.
         flow: FlowId,
@@ -28,7 +28,7 @@ pub enum Event<'a> {
     },
     /// At most an eighth of the packets that the key may seal is left: agree on new keys and open another lane.
     KeyLimitNear,
-    /// Too many forged frames were received for the key to be used any longer; the lane accepts nothing any more.
+    /// Too many forged frames were received to use the key any longer; the lane no longer accepts anything.
     Forged,
 }
 
@@ -41,43 +41,43 @@ pub struct LaneStats {
     pub sent_bytes: u64,
     /// Bytes of frames with datagrams that were sent for the first time.
     pub first_frame_bytes: u64,
-    /// Bytes of frames that were sent a second time, on another path, and of repairs.
+    /// Bytes of repairs, and of frames sent a second time on another path.
     pub copied_frame_bytes: u64,
-    /// Part of these in repairs.
+    /// Bytes of these that were repairs.
     pub repair_frame_bytes: u64,
-    /// Part of these in frames whose acknowledgment was overdue.
+    /// Bytes of these in frames whose acknowledgment was overdue.
     pub rescued_frame_bytes: u64,
     /// Bytes of frames that only acknowledge, measure a path's round trip, or probe its MTU.
     pub control_frame_bytes: u64,
-    /// Datagrams dropped here because their deadline had passed, or because the bulk queue was too long.
+    /// Datagrams dropped here because they waited too long, or because the bulk queue was too long.
     pub dropped_late: u64,
     /// Datagrams dropped here because a queue was full.
     pub dropped_full: u64,
     /// Datagrams passed to the driver.
     pub delivered_datagrams: u64,
-    /// Part of these that were computed from repairs.
+    /// Number of these that were computed from repairs.
     pub repaired_datagrams: u64,
-    /// Datagrams sent in pieces because they did not fit in a frame of their path.
+    /// Datagrams sent in pieces because they did not fit into a frame of their path.
     pub cut_datagrams: u64,
-    /// Frames that arrived in pieces and were completed.
+    /// Datagrams that arrived in pieces and were completed.
     pub assembled_datagrams: u64,
-    /// Frames with missing pieces that were dropped after two seconds or for newer ones.
+    /// Frames with missing pieces, dropped after two seconds or to make room for newer ones.
     pub dropped_pieces: u64,
-    /// Valid frames that had arrived before, such as copies.
+    /// Valid frames that had already arrived, such as copies.
     pub duplicates: u64,
     /// Frames that arrived again on the same path, or that are older than the replay window.
     pub replays: u64,
     /// Frames whose tag was wrong.
     pub forged: u64,
-    /// Datagrams that are not valid frames of this lane, or arrived on a path that it does not have.
+    /// Datagrams that are not valid frames of this lane, or that arrived on an unknown path.
     pub foreign: u64,
-    /// Authentic frames that violate the rules of section 2.
+    /// Authentic frames that violate the rules of section 2 of docs/spec/datagrams.md.
     pub malformed: u64,
     /// Datagrams that arrived while the driver's inbox was full.
     pub dropped_inbox: u64,
-    /// Flows that were dropped in favor of others.
+    /// Flows dropped to make room for others.
     pub flows_forgotten: u64,
-    /// Time until frames with datagrams of small flows, or copied ones, were acknowledged on any path.
+    /// Time until a frame of a small flow, or a copied frame, was acknowledged on any path.
     pub delays: DelayHistogram,
 }
 
@@ -125,8 +125,8 @@ pub struct PathInfo {
     pub bytes_in_flight: u64,
     /// UDP payload of the largest frame that passes, in bytes.
     pub frame_bytes: u16,
-    /// Number of ack-eliciting frames.
+    /// Number of ack-eliciting frames sent.
     pub frames: u64,
-    /// Number of these that were lost.
+    /// Number of these frames that were lost.
     pub lost_frames: u64,
 }

@@ -1,54 +1,55 @@
-//! Flows of a lane: the data of each within the last second, and its class.
+//! Flows of a lane: the traffic of each within the last second, and its class.
 //!
-//! The number of flows is limited. Beyond the limit, the flow that was silent for longest is dropped, and counts as
-//! new when it sends again. Only its class and its path are lost.
+//! The number of flows is limited. Beyond the limit, the flow that has been silent longest is dropped, and counts as
+//! new when it sends again. Only its class and path are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant, Rate};
 
-/// Maximum rate of a sparse flow: the cost that copies may always have (16 kB/s).
+/// Maximum rate of a sparse flow: copies may always cost this much (16 kB/s).
 const MAX_SPARSE_RATE: Rate = Rate::from_bits_per_s(128_000);
-/// Minimum rate of a bulk flow. It also must fill the available window and react to losses: more than the share
-/// [`BULK_WAIT_SHARE`] of its datagrams had to wait for the window, until hardly any has to, and few of them were
-/// dropped for it. A flow that keeps its pace is live video at any rate. The application may set the class.
+/// Minimum rate of a bulk flow. Such a flow must also fill the window and react to losses: a share of at least
+/// [`BULK_WAIT_SHARE`] of its datagrams had to wait for the window, and few were dropped while waiting. It stays bulk
+/// until hardly any has to wait. A flow that does not react to losses is live video at any rate. The application may
+/// set the class.
 const BULK: Rate = Rate::from_mbit(2);
 const BULK_WAIT_SHARE: f32 = 0.5;
 const BULK_END_WAIT_SHARE: f32 = 0.1;
 const MAX_BULK_DROP_SHARE: f32 = 0.2;
-/// Waiting time from which a datagram has waited for the window.
+/// Minimum waiting time of a datagram that counts as having waited for the window.
 const MIN_COUNTED_WAIT: Duration = Duration::from_millis(5);
-/// Weight of the newest datagram in that share.
+/// Weight of the newest datagram in the share of waiting datagrams.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
 /// Maximum gap between datagrams of one burst.
 const BURST_GAP: Duration = Duration::from_millis(1);
-/// Weight of the newest burst.
+/// Weight of the newest burst in the mean.
 const BURST_GAIN: f32 = 0.25;
-/// Slots of the last second.
+/// Number of slots into which the last second is divided.
 const SLOTS: usize = 4;
 const SLOT: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    /// Bytes by slot, and the number of the current one.
+    /// Bytes per slot, and the number of the current slot.
     slots: [u32; SLOTS],
     slot: u64,
     mean_bytes: f32,
-    /// Datagrams of the current burst, and the smoothed number of earlier ones.
+    /// Number of datagrams in the current burst, and the smoothed number in earlier ones.
     burst: u32,
     mean_burst: f32,
     handed_over_at: Instant,
-    /// Share of its datagrams that had to wait.
-    waits: f32,
-    /// Share of its datagrams that were dropped before they were sent.
+    /// Share of the flow's datagrams that had to wait.
+    wait_share: f32,
+    /// Share of the flow's datagrams that were dropped before they were sent.
     dropped: f32,
     pub(crate) class: FlowClass,
     /// True if the flow had sent nothing else within the last second.
     pub(crate) is_sparse: bool,
     /// True if the application has set the class.
     is_class_set: bool,
-    /// Path of its last datagram, and the time since which the flow uses it.
+    /// Path of the last datagram, and the time at which the flow started to use it.
     pub(crate) last: Option<(PathId, Instant)>,
     used_at: Instant,
 }
@@ -62,7 +63,7 @@ impl Flow {
             burst: 0,
             mean_burst: 1.0,
             handed_over_at: now,
-            waits: 0.0,
+            wait_share: 0.0,
             dropped: 0.0,
             class: FlowClass::Sparse,
             is_sparse: true,
@@ -100,8 +101,8 @@ impl Flow {
     fn classify(&self) -> FlowClass {
         let rate = self.rate();
         let fills = match self.class {
-            FlowClass::Bulk => self.waits > BULK_END_WAIT_SHARE,
-            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.waits > BULK_WAIT_SHARE,
+            FlowClass::Bulk => self.wait_share > BULK_END_WAIT_SHARE,
+            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.wait_share > BULK_WAIT_SHARE,
         };
         match rate {
             _ if rate <= MAX_SPARSE_RATE => FlowClass::Sparse,
@@ -110,14 +111,14 @@ impl Flow {
         }
     }
 
-    /// Records that a datagram was sent after `waited`, or dropped (`None`).
+    /// Records that a datagram was sent after waiting for `waited`, or was dropped (`None`).
     pub(crate) fn record_wait(&mut self, waited: Option<Duration>) {
-        let waits = f32::from(u8::from(waited.is_none_or(|waited| waited > MIN_COUNTED_WAIT)));
-        self.waits += (waits - self.waits) * WAITS_GAIN;
+        let wait_share = f32::from(u8::from(waited.is_none_or(|waited| waited > MIN_COUNTED_WAIT)));
+        self.wait_share += (wait_share - self.wait_share) * WAITS_GAIN;
         self.dropped += (f32::from(u8::from(waited.is_none())) - self.dropped) * WAITS_GAIN;
     }
 
-    /// Rate of the last second.
+    /// Returns the rate over the last second.
     pub(crate) fn rate(&self) -> Rate {
         Rate::from_bytes_per_s(self.slots.iter().map(|bytes| u64::from(*bytes)).sum())
     }
@@ -143,7 +144,7 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) struct Flows {
     flows: BTreeMap<u64, Flow>,
-    /// Flows by time of last use.
+    /// Flows ordered by the time of their last use.
     order: BTreeSet<(Instant, u64)>,
     most: usize,
     forgotten: u64,
@@ -161,7 +162,7 @@ impl Flows {
         flow
     }
 
-    /// Sets the class of a flow for the application.
+    /// Sets the class of a flow at the application's request.
     pub(crate) fn set_class(&mut self, now: Instant, id: u64, class: FlowClass) {
         let flow = self.mark_used(now, id);
         (flow.class, flow.is_class_set) = (class, true);
@@ -213,12 +214,13 @@ mod tests {
         };
         assert_eq!(send(&mut flows, 80, 16, 100, Some(0)), FlowClass::Sparse);
         assert_eq!(send(&mut flows, 1_000, 10, 200, Some(0)), FlowClass::Steady);
-        // Live video of 10 Mbit/s that the paths carry, and whose pace does not depend on drops.
+        // Live video of 10 Mbit/s that the paths carry; its rate does not depend on drops.
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(1)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, None), FlowClass::Steady);
         // A download.
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(20)), FlowClass::Bulk);
-        // At a tenth of the bulk rate, the flow remains bulk while it waits, but not when it no longer waits.
+        // At a tenth of the bulk rate, the flow remains bulk while its datagrams wait, but not when they no longer
+        // wait.
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(20)), FlowClass::Bulk);
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(0)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Sparse);
@@ -246,7 +248,7 @@ mod tests {
         let mut flows = Flows::new(64);
         for id in 0..100_000u64 {
             flows.on_datagram(Instant::from_micros(id), id, 100);
-            // An active flow is not dropped in favor of short ones.
+            // An active flow is not dropped to make room for short ones.
             flows.on_datagram(Instant::from_micros(id), 7, 100);
         }
         assert_eq!((flows.len(), flows.order.len()), (64, 64));

@@ -5,7 +5,7 @@
 //! body     sealed: one item after the other
 //! tag      16
 //! ```
-//! Variable-length numbers are those of RFC 9000 section 16.
+//! Variable-length numbers are encoded as in RFC 9000 section 16.
 
 mod repair;
 
@@ -16,7 +16,7 @@ pub(crate) use repair::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Type of lane frames among the frames of the UDP carrier.
 pub const FRAME_TYPE: u8 = 8;
-/// First byte: version 2 of the carrier, and the type.
+/// First byte: version 2 of the carrier, and the frame type.
 const FIRST_BYTE: u8 = 2 << 4 | FRAME_TYPE;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 17;
@@ -39,28 +39,28 @@ const REPAIR: u8 = 6;
 const READ_VERSION: u8 = 7;
 const PIECE: u8 = 8;
 
-/// Last known kind of item, which READS announces.
+/// Highest kind of item that this version understands, which READS announces.
 pub(crate) const LAST_KIND: u8 = PIECE;
 
-/// Length of the largest datagram: 8 KiB of an application, and its overhead.
+/// Length of the largest datagram: 8 KiB of application data, and overhead.
 pub(crate) const LARGEST_DATAGRAM: usize = 8_192 + 512;
 /// Length of the largest frame that is sent in pieces: one with the largest datagram.
 pub(crate) const MAX_WHOLE_FRAME: usize =
     HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;
-/// Overhead of a frame with a piece: header, tag, kind, number, total and offset.
+/// Overhead of a frame that carries a piece: header, tag, kind, number, total and offset.
 pub(crate) const PIECE_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES + 1 + 8 + 2 + 2;
-/// Length from which a sealed frame counts as several packets, by the cipher's limits (RFC 9001 appendix B.1).
+/// Length from which a sealed frame counts as several packets under the cipher's limits (RFC 9001 appendix B.1).
 pub(crate) const LONG_SEALED_BYTES: usize = 1 << 11;
 
 /// Largest variable-length number.
 pub(crate) const LARGEST_NUMBER: u64 = (1 << 62) - 1;
 
-/// Header of a frame, which is authenticated by the tag but not encrypted.
+/// Header of a frame; the tag authenticates it, but it is not encrypted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Lane of the receiver; the top byte contains its shard.
+    /// Id of the receiver's lane; the top byte contains the shard.
     pub lane: u64,
-    /// Packet number; both copies of a packet have the same.
+    /// Packet number, which is equal in both copies of a packet.
     pub packet_number: u64,
 }
 
@@ -109,8 +109,7 @@ pub(crate) struct Ack {
 }
 
 impl Ack {
-    /// Creates an ACK of these ranges, which are descending and not adjacent. Ranges beyond the maximum are left
-    /// out.
+    /// Creates an ACK of these ranges, which are descending and not adjacent. Ranges beyond the maximum are omitted.
     pub(crate) fn new(path: PathId, delay: Duration, falling: &[NumberRange]) -> Ack {
         let mut ack = Ack { path, delay, ranges: Default::default(), len: 0 };
         for range in falling.iter().take(MAX_RANGE_COUNT) {
@@ -175,7 +174,7 @@ impl Ack {
     }
 }
 
-/// Returns the part of a body that repairs cover: its datagrams, which are at its end. Empty if there are none.
+/// Returns the part of a body that repairs cover: its datagrams, which are at the end; empty if there are none.
 pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
     let mut items = Items::new(body);
     loop {
@@ -198,11 +197,11 @@ pub(crate) enum Item<'a> {
     Ack(Ack),
     /// Elicits an acknowledgment and has no other effect.
     Ping,
-    /// Frames of this many bytes pass on this path from the sender of the item to its receiver.
+    /// Frames of this many bytes pass on this path in the direction from the item's sender to its receiver.
     Size { path: PathId, bytes: u16 },
-    /// Repair data, from which a lost frame may be computed.
+    /// Repair data from which a lost frame may be computed.
     Repair(Repair<'a>),
-    /// Items up to this kind are understood.
+    /// The sender understands items up to this kind.
     Reads { kind: u8 },
     /// Piece of another frame.
     Piece(Piece<'a>),
@@ -211,11 +210,11 @@ pub(crate) enum Item<'a> {
 /// Piece of a frame that is larger than the path allows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece<'a> {
-    /// Number of the frame.
+    /// Number of the whole frame.
     pub(crate) number: u64,
-    /// Length of the frame.
+    /// Length of the whole frame, in bytes.
     pub(crate) total: usize,
-    /// Offset of the piece in the frame.
+    /// Offset of the piece in the frame, in bytes.
     pub(crate) offset: usize,
     pub(crate) bytes: &'a [u8],
 }
@@ -252,7 +251,7 @@ pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
     1 + number_len(flow) + len_bytes
 }
 
-/// Appends a datagram that is or is not the last item of a body.
+/// Appends a datagram item, which may be the last item of a body.
 pub(crate) fn write_datagram(out: &mut Vec<u8>, flow: u64, payload: &[u8], last: bool) {
     out.push(if last { DATAGRAM_TO_FRAME_END } else { DATAGRAM });
     write_number(out, flow);
@@ -271,23 +270,23 @@ pub(crate) fn write_size(out: &mut Vec<u8>, path: PathId, bytes: u16) {
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
-/// Announces the items that the sender understands. A peer that does not know this item stops parsing here, so it is
-/// the last of its body.
+/// Announces the items that the sender understands. A peer that does not know this item stops parsing here, so the item
+/// must be last in the body.
 pub(crate) fn write_reads(out: &mut Vec<u8>) {
     out.extend_from_slice(&[READ_VERSION, LAST_KIND]);
 }
 
-/// Items of a decrypted body; ends with `Err` if it is not well-formed.
+/// Iterator over the items of a decrypted body; yields `Err` at the end if the body is malformed.
 #[derive(Debug)]
 pub(crate) struct Items<'a> {
     reader: Reader<'a>,
 }
 
-/// Error of a body that is not well-formed.
+/// Error for a malformed body.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedBody;
 
-/// Returns true if peers that announce this last known kind understand repairs.
+/// Returns true if a peer that understands items up to this kind understands repairs.
 pub(crate) const fn supports_repairs(kind: u8) -> bool {
     kind >= REPAIR
 }
@@ -302,7 +301,7 @@ impl<'a> Items<'a> {
         let kind = reader.byte()?;
         Some(Some(match kind {
             PADDING => {
-                // Padding extends to the end.
+                // Padding extends to the end of the body.
                 let rest = core::mem::take(&mut reader.rest);
                 return rest.iter().all(|byte| *byte == PADDING).then_some(None);
             }
@@ -413,7 +412,7 @@ mod tests {
         )
     }
 
-    #[expect(clippy::large_enum_variant, reason = "only a few are created")]
+    #[expect(clippy::large_enum_variant, reason = "short-lived, and few are created")]
     #[derive(Clone, Debug)]
     enum Made {
         Datagram(u64, Vec<u8>),

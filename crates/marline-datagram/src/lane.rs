@@ -1,9 +1,9 @@
 //! Lane: one end of a session's datagrams.
 //!
 //! The lane contains the state of the session (keys, numbers, the replay window, flows) and the paths, and connects
-//! them. When a datagram is sent, it gets its class from its flow and its path from the policy. It waits in that
-//! path's queue until the window allows it, gets its number, and is sent sealed, once or twice. State of a single
-//! path (round trip, losses, window, MTU) belongs to that path.
+//! them. A datagram gets its class from its flow and its path from the policy. It waits in the queue of the path until
+//! the window allows it, gets a number, and is sealed and sent, once or twice. State of a single path (round trip,
+//! losses, window, MTU) belongs to that path.
 
 mod coding;
 mod control;
@@ -41,7 +41,7 @@ use repairing::RepairState;
 pub use sending::{FlowId, SendError, Transmit};
 use sent_frames::{Copy, FrameToKeep, SentFrames};
 
-/// Time after the last datagram during which round trips and MTUs of paths are probed.
+/// Time after the last datagram during which the lane probes round trips and MTUs of paths.
 const ACTIVE_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of payload buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 64;
@@ -54,7 +54,7 @@ pub struct Lane {
     ids: LaneIds,
     next_number: u64,
     window: ReplayWindow,
-    /// Ordered by number.
+    /// Paths, ordered by number.
     paths: Vec<Path>,
     flows: Flows,
     policy: Box<dyn DatagramPolicy>,
@@ -72,16 +72,16 @@ pub struct Lane {
     /// Set after too many forged frames: nothing is accepted or sent.
     closed: bool,
     key_limit_reported: bool,
-    /// Current limit of each queue in bytes, if it is lower than the configured one.
-    most_held: usize,
-    /// Temporary memory of a call.
+    /// Current limit of each queue in bytes, if lower than the configured one.
+    max_queue_bytes: usize,
+    /// Scratch space for one call.
     views: Vec<DatagramPathView>,
     spare: Vec<Vec<u8>>,
 }
 
 /// Creation and state.
 impl Lane {
-    /// Creates a lane without paths. The keys must never have sealed a packet before.
+    /// Creates a lane without paths. The keys must never have sealed a packet.
     #[must_use]
     pub fn new(config: LaneConfig, ids: LaneIds, keys: Keys, now: Instant) -> Self {
         Lane {
@@ -104,7 +104,7 @@ impl Lane {
             active_until: now,
             closed: false,
             key_limit_reported: false,
-            most_held: usize::MAX,
+            max_queue_bytes: usize::MAX,
             views: Vec::new(),
             spare: Vec::new(),
             config,
@@ -126,7 +126,7 @@ impl Lane {
         self.paths.iter().map(move |path| path.info(now))
     }
 
-    /// Number of frames that the peer has sent, as far as is known, and number of those that have arrived.
+    /// Number of frames that the peer is known to have sent, and number of those that have arrived.
     #[must_use]
     pub const fn arrived_frames(&self) -> (u64, u64) {
         self.window.progress()
@@ -138,8 +138,8 @@ impl Lane {
         self.flows.len()
     }
 
-    /// Maximum length of a datagram that is accepted now, in bytes; 0 without a path. Larger ones than a path allows
-    /// are sent in pieces.
+    /// Maximum length of a datagram that is accepted now, in bytes; 0 without a path. Datagrams larger than a path's
+    /// maximum are sent in pieces.
     #[must_use]
     pub const fn largest_datagram(&self) -> usize {
         if self.paths.is_empty() { 0 } else { LARGEST_DATAGRAM }
@@ -152,11 +152,11 @@ impl Lane {
 
 /// Sending.
 impl Lane {
-    /// Accepts a datagram of the application. It is sent by the next [`poll_transmit`](Self::poll_transmit) calls,
-    /// unless it has to wait for its path.
+    /// Accepts a datagram of the application. The next [`poll_transmit`](Self::poll_transmit) calls send it, unless it
+    /// has to wait for its path.
     ///
     /// # Errors
-    /// The datagram is not accepted: see [`SendError`].
+    /// See [`SendError`].
     pub fn send(&mut self, now: Instant, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
         if self.paths.is_empty() {
             return Err(SendError::NoPath);
@@ -208,7 +208,7 @@ impl Lane {
         self.keys.seal.max_packets().min(u64::MAX - 1)
     }
 
-    /// Asks the policy and puts the datagram into the queue of its path.
+    /// Asks the policy for a path and puts the datagram into that path's queue.
     fn route(&mut self, mut waiting: WaitingDatagram, now: Instant) -> bool {
         self.update_path_views(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
@@ -244,7 +244,7 @@ impl Lane {
         }
     }
 
-    /// Updates the views: all paths that take a datagram of this size in one frame, except `without`.
+    /// Updates the views: all paths on which a datagram of this size fits into one frame, except `without`.
     fn update_path_views(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
         self.views.clear();
         let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
@@ -285,7 +285,7 @@ impl Lane {
 
 /// Frames.
 impl Lane {
-    /// Builds the next frame in `frame`, whose content is replaced. Returns `None` if nothing has to be sent now.
+    /// Builds the next frame in `frame`, replacing its content. Returns `None` if there is nothing to send now.
     pub fn poll_transmit(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         frame.clear();
         if self.closed {
@@ -319,7 +319,7 @@ impl Lane {
         None
     }
 
-    /// Builds a frame of a datagram and of following ones that fit and have the same path.
+    /// Builds a frame from a datagram and the following ones that fit and use the same path.
     fn send_datagrams(
         &mut self,
         at: usize,
@@ -377,7 +377,7 @@ impl Lane {
         Some(Transmit { path: id, bytes: frame.len() })
     }
 
-    /// Assigns a number to a frame and seals it. `frame` contains room for the header, and the body.
+    /// Assigns a number to a frame and seals it. `frame` contains space for the header, followed by the body.
     fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
         let number = self.next_number;
         // A long frame counts as several packets.
@@ -398,8 +398,8 @@ impl Lane {
 
 /// Receiving.
 impl Lane {
-    /// Handles a datagram with a frame of this lane that arrived on a path, from the validated address of the
-    /// session's subflow with that number. Any content is safe. The frame is decrypted in place.
+    /// Handles a datagram that contains a frame of this lane and arrived on a path, from the validated address of the
+    /// subflow with that number. Any content is safe. The frame is decrypted in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
         let header = Header::parse(datagram).filter(|header| header.lane == self.ids.local);
         let at = self.paths.binary_search_by_key(&path, Path::id);
@@ -412,7 +412,7 @@ impl Lane {
         }
         let new = self.window.is_new(packet_number);
         if !new && self.paths[at].received_mut().is_known(packet_number) {
-            // A repeated packet costs us nothing and gets no answer.
+            // A replayed packet causes no work and gets no answer.
             self.stats.replays += 1;
             return;
         }
@@ -429,19 +429,19 @@ impl Lane {
             .any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::MalformedBody)));
         self.paths[at].received_mut().on_frame(packet_number, wants_ack, now);
         if new {
-            self.take_body(packet_number, body, now);
+            self.process_body(packet_number, body, now);
         } else {
             self.stats.duplicates += 1;
         }
     }
 
     /// Processes a frame that has arrived whole or in pieces.
-    fn take_body(&mut self, number: u64, body: &[u8], now: Instant) {
+    fn process_body(&mut self, number: u64, body: &[u8], now: Instant) {
         self.take_items(body, now);
         if self.repairing.is_active(now) {
             let part = frame::datagram_part(body);
             let found = self.repairing.on_frame(number, part, now);
-            self.take_repaired(found, now);
+            self.process_repaired(found, now);
         }
     }
 
@@ -460,7 +460,7 @@ impl Lane {
                 Ok(Item::Datagram { flow, payload }) => self.deliver(flow, payload),
                 Ok(Item::Repair(repair)) => {
                     let found = self.repairing.on_repair(&repair, now);
-                    self.take_repaired(found, now);
+                    self.process_repaired(found, now);
                 }
                 Ok(Item::Reads { kind }) => self.peer_repairs = frame::supports_repairs(kind),
                 Ok(Item::Ack(ack)) => {
@@ -476,7 +476,7 @@ impl Lane {
                         self.notice_mtu(at);
                     }
                 }
-                Ok(Item::Piece(piece)) => self.take_piece(&piece, now),
+                Ok(Item::Piece(piece)) => self.process_piece(&piece, now),
                 Ok(Item::Ping) => {}
                 Err(frame::MalformedBody) => self.stats.malformed += 1,
             }

@@ -1,8 +1,8 @@
-//! Lane for datagrams, in parallel to the streams of a session.
+//! Lane: unordered datagrams alongside the streams of a session.
 //!
-//! A stream delivers in order: speech that waits for a lost packet of a second ago is useless. So datagrams of a
-//! session (above all, tunneled UDP) are never sent inside a subflow. They are sent in frames of their own, sealed,
-//! numbered once for all paths, and passed to the application when they arrive. The format is in
+//! A stream delivers in order, so speech would wait for a packet lost a second ago and become useless. So datagrams of
+//! a session (mainly tunneled UDP) are never sent inside a subflow. They are sent in separate frames, which are sealed
+//! and numbered across all paths, and are passed to the application as they arrive. The format is specified in
 //! docs/spec/datagrams.md.
 //!
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
@@ -21,8 +21,8 @@
 //! window of the path
 //! ```
 //!
-//! The crate contains no cipher: the driver provides a [`Seal`] and an [`Open`]. It also contains no policy or
-//! congestion control: factories for them are passed in [`LaneConfig`].
+//! The crate contains no cipher: the driver provides a [`Seal`] and an [`Open`]. It also contains no policy and no
+//! congestion control: their factories are passed in [`LaneConfig`].
 
 #![forbid(unsafe_code)]
 

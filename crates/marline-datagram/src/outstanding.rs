@@ -2,8 +2,8 @@
 //!
 //! *Source.* RFC 9002 section 6.1: a frame is lost if one that was sent on the same path three frames later has been
 //! acknowledged, or if a later one has been acknowledged and enough time has passed. *Differs:* numbers are counted
-//! over all paths, so the order is that of sending on this path, not that of the numbers. Before it is lost, a frame
-//! is *overdue* if its acknowledgment has not arrived by the forecast p99.
+//! across all paths, so frames are ordered as they were sent on this path, not by number. Before a frame is lost, it is
+//! *overdue* if its acknowledgment has not arrived by the forecast p99.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +12,12 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::frame::NumberRange;
 
-/// Number of later acknowledged frames after which a frame is lost.
+/// Number of later frames whose acknowledgment makes a frame lost.
 const REORDERING: u64 = 3;
-/// Resolution of a clock.
+/// Assumed resolution of clocks.
 const CLOCK_RESOLUTION: Duration = Duration::from_millis(1);
 
-/// Frame whose acknowledgment is awaited.
+/// Sent frame whose acknowledgment is pending.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct SentFrame {
     /// Position in the sending order of the path.
@@ -25,19 +25,19 @@ pub(crate) struct SentFrame {
     pub(crate) at: Instant,
     pub(crate) bytes: u32,
     pub(crate) expected: Expected,
-    /// Time at which its acknowledgment is overdue; `None` if nothing was known about the path, or after it was
+    /// Time at which the acknowledgment is overdue; `None` if nothing was known about the path, or once this was
     /// reported.
     pub(crate) overdue_at: Option<Instant>,
     /// True for an MTU probe, whose loss does not indicate congestion.
     pub(crate) probes_mtu: bool,
-    /// True if the window, not the application, was the limit when it was sent.
+    /// True if the window, not the application, limited sending at that time.
     pub(crate) limited: bool,
     delivered: u64,
     delivered_at: Instant,
     first_at: Instant,
 }
 
-/// Data about a frame to send.
+/// Properties of a frame to send.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Sending {
     pub(crate) bytes: u32,
@@ -51,9 +51,9 @@ pub(crate) struct Sending {
 #[derive(Debug)]
 pub(crate) struct OutstandingFrames {
     sent: BTreeMap<u64, SentFrame>,
-    /// Numbers by position. The first is removed as soon as it is acknowledged or lost.
+    /// Numbers by position. The first one is removed as soon as it is acknowledged or lost.
     order: VecDeque<u64>,
-    /// Position of the first.
+    /// Position of the first entry.
     front: u64,
     in_flight: u64,
     largest_answered: Option<u64>,
@@ -68,8 +68,7 @@ pub(crate) struct OutstandingFrames {
 pub(crate) struct AckResult {
     pub(crate) frames: Vec<(u64, SentFrame)>,
     pub(crate) bytes: u64,
-    /// Frame with the largest number in the acknowledgment, if it was acknowledged for the first time: its RTT is
-    /// known.
+    /// Frame with the largest number in the acknowledgment, if newly acknowledged: its RTT is known.
     pub(crate) largest: Option<SentFrame>,
 }
 
@@ -101,7 +100,7 @@ impl OutstandingFrames {
         self.sent.is_empty()
     }
 
-    /// Oldest frame in transit.
+    /// Returns the oldest frame in transit.
     pub(crate) fn oldest(&self) -> Option<&SentFrame> {
         self.order.front().and_then(|number| self.sent.get(number))
     }
@@ -116,7 +115,7 @@ impl OutstandingFrames {
         self.front + self.order.len() as u64
     }
 
-    /// Records a sent frame, whose number was never sent on this path before.
+    /// Records a sent frame, whose number is new on this path.
     pub(crate) fn on_sent(&mut self, number: u64, now: Instant, sending: &Sending) {
         if self.sent.is_empty() {
             (self.delivered_at, self.first_at) = (now, now);
@@ -161,7 +160,7 @@ impl OutstandingFrames {
     pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> AckResult {
         let mut answered = AckResult::default();
         for range in ranges {
-            // Most ranges contain only numbers that were acknowledged before. The numbers descend.
+            // Most ranges contain only numbers that are already acknowledged. The numbers descend.
             let least = self.sent.first_key_value().map(|(least, _)| *least);
             if least.is_none_or(|least| range.most < least) {
                 break;
@@ -187,7 +186,7 @@ impl OutstandingFrames {
         answered
     }
 
-    /// Rate at which the path delivered since the newest answered frame was sent
+    /// Returns the rate at which the path has delivered since the newest acknowledged frame was sent
     /// (draft-cheng-iccrg-delivery-rate-estimation).
     pub(crate) fn rate(&mut self, newest: &SentFrame, now: Instant) -> RateSample {
         self.first_at = newest.at;
@@ -203,7 +202,7 @@ impl OutstandingFrames {
         }
     }
 
-    /// Removes the frames that are lost by now, by the longer of the smoothed and the latest round trip. Also
+    /// Removes the frames that are lost by now, judged by the longer of the smoothed and the latest round trip. Also
     /// returns the time of the next loss.
     pub(crate) fn take_lost(
         &mut self,
@@ -241,15 +240,15 @@ impl OutstandingFrames {
         core::mem::take(&mut self.sent).into_iter().collect()
     }
 
-    /// Time at which the next acknowledgment is overdue, without those reported before.
+    /// Time at which the next acknowledgment is overdue, except those already reported.
     pub(crate) fn next_overdue(&self) -> Option<Instant> {
         // The frames are in sending order: the first unreported one is due first, unless the forecast has changed.
         self.order.iter().find_map(|number| self.sent.get(number)?.overdue_at)
     }
 
-    /// Numbers of frames that are overdue by now and were not reported before; if `with_later`, also of all frames
-    /// sent since. Frames sent after an acknowledged one do not depend on an overdue frame before it: that one is
-    /// lost.
+    /// Returns the numbers of frames that are overdue by now and not yet reported; with `with_later`, also of all
+    /// frames sent after them. An overdue frame before an acknowledged one says nothing about frames after that one: it
+    /// is lost.
     pub(crate) fn take_overdue(&mut self, now: Instant, with_later: bool) -> Vec<u64> {
         let (mut numbers, mut stalled) = (Vec::new(), false);
         for number in &self.order {
@@ -264,7 +263,7 @@ impl OutstandingFrames {
         numbers
     }
 
-    /// Oldest frame that was sent after the last acknowledged one.
+    /// Returns the oldest frame sent after the last acknowledged one.
     pub(crate) fn oldest_unanswered(&self) -> Option<&SentFrame> {
         let after = self.largest_answered.map_or(0, |place| place + 1);
         let skipped = after.saturating_sub(self.front) as usize;
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_radio_that_loses_frames_one_by_one_each_is_overdue_by_itself() {
+    fn with_isolated_losses_each_frame_is_overdue_separately() {
         let mut outstanding = OutstandingFrames::new(100);
         outstanding.on_sent(1, MS(0), &sending(Some(50)));
         outstanding.on_sent(2, MS(10), &sending(Some(60)));

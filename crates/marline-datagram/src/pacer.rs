@@ -1,18 +1,18 @@
 //! Pacer of a path: spreads its window over the round trip.
 //!
-//! The rate is the congestion controller's own, or the window divided by SRTT, times 1.25, or times 2 in slow start.
-//! A pause earns credit up to [`CREDIT`], so that the packets of a video frame are sent together. Datagrams that are
+//! The rate is set by the congestion controller, or is the window divided by SRTT, times 1.25, or times 2 in slow
+//! start. A pause earns up to [`CREDIT`], so that the packets of a video frame are sent together. Datagrams that are
 //! not bulk are counted but do not wait: they are few, and late ones are useless.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Maximum credit for a pause.
+/// Maximum credit earned by a pause.
 const CREDIT: Duration = Duration::from_millis(2);
 
 /// Time at which the path may send more.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Pacer {
-    /// Time up to which the sent data uses the rate.
+    /// Time until which data sent so far occupies the path at the current rate.
     paid_until: Instant,
     rate: Option<Rate>,
 }
@@ -22,7 +22,7 @@ impl Pacer {
         Pacer { paid_until: Instant::ZERO, rate: None }
     }
 
-    /// Sets the rate: the controller's own, or a window per round trip.
+    /// Sets the rate: the congestion controller's rate, or a window per round trip.
     pub(crate) fn set(
         &mut self,
         own: Option<Rate>,
@@ -43,7 +43,7 @@ impl Pacer {
     }
 
     /// Time from which more may be sent.
-    pub(crate) const fn opens_at(&self) -> Instant {
+    pub(crate) const fn next_send_at(&self) -> Instant {
         self.paid_until
     }
 }

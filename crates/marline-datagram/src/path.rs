@@ -1,8 +1,8 @@
-//! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, measured with its own
+//! Path of a lane: its round trip, forecast, losses, congestion window, MTU and health, measured with the lane's own
 //! frames.
 //!
 //! A path is judged only by frames sent on it. Each ack-eliciting frame is recorded, and an ACK names the path whose
-//! frames it acknowledges, on whichever path it arrives. Nothing here waits for another path.
+//! frames it acknowledges, regardless of the path on which it arrives. Nothing here waits for another path.
 
 mod carried;
 mod lone_losses;
@@ -30,22 +30,22 @@ use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;
 
-/// Length of the headers around a frame, for congestion control and forecasts: IPv4 and UDP.
+/// Length of the IPv4 and UDP headers around a frame, for congestion control and forecasts.
 pub(crate) const OUTER_BYTES: u32 = 28;
 /// Bytes of non-bulk data that may be in transit with any window: ten full frames, the initial window of RFC 6928.
 const MIN_IN_FLIGHT_LIMIT: u64 = 14_720;
-/// The same limit while no queue is detected: a burst of live video, whose sender would not wait either.
+/// Limit while no queue is detected, large enough for a burst of live video, whose sender does not back off.
 const IN_FLIGHT_LIMIT_WITHOUT_QUEUE: u64 = 4 * MIN_IN_FLIGHT_LIMIT;
-/// Time before the first sample after which a frame counts as missing.
+/// Timeout of a frame before the first RTT sample.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Excess of the RTT over its minimum from which a queue is assumed, if it also exceeds that minimum itself.
+/// Excess of the RTT over the minimum RTT above which a queue is assumed, if it also exceeds the minimum RTT.
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
-/// Minimum of four times the RTT variation.
+/// Lower bound of four times the RTT variation.
 const MIN_VARIATION: Duration = Duration::from_millis(10);
-/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
-/// much that old data delays new data then.
+/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, but not so
+/// much that old data then delays new data.
 const UNREACHABLE_BYTES: u64 = 4_096;
-/// Frames of a packet train that measures the rate.
+/// Number of frames in a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
 /// Maximum interval of probes on a silent path while datagrams are sent.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// Share of isolated losses from which an overdue frame says nothing about later ones.
 const ISOLATED_LOSS_SHARE: f32 = 0.005;
-/// Overhead of the shortest frame around its items.
+/// Overhead of a lane frame, without its items.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Facts about a path from the machine.
@@ -62,11 +62,11 @@ pub(crate) struct PathFacts {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
-    /// True if other components probe it while it is silent, and report an answer here.
+    /// True if other components probe the path while it is silent, and report answers.
     pub(crate) is_probed: bool,
 }
 
-/// Result of an acknowledgment or a timer.
+/// Effects of an acknowledgment or a timer.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// Numbers that have been acknowledged.
@@ -89,7 +89,7 @@ pub(crate) struct Path {
     health: Health,
     rtt: RttEstimator,
     forecaster: Forecaster,
-    /// Cached time to wait for an acknowledgment, until a round trip, loss or frame changes it.
+    /// Cached timeout for an acknowledgment, until a round trip, loss or frame changes it.
     patience: Cell<Option<Duration>>,
     congestion: Box<dyn CongestionController>,
     pacer: Pacer,
@@ -97,18 +97,18 @@ pub(crate) struct Path {
     received: ReceivedFrames,
     queues: Queues,
     mtu: Mtu,
-    /// Position below which frames belong to the current loss episode.
+    /// Position in the sending order at which the current loss episode ends.
     recovers_until: Option<u64>,
     delivery_rate: Option<Rate>,
     last_trouble_at: Option<Instant>,
     last_sent_at: Option<Instant>,
     /// Number of timeouts of the oldest frame since the last acknowledgment.
-    misses: u32,
+    unanswered_timeouts: u32,
     /// Time of the next check for losses.
     loss_at: Option<Instant>,
     wants_ping: bool,
     pinged_at: Option<Instant>,
-    /// Frames of a packet train that remain to be sent, and the time of the last request for one.
+    /// Number of train frames still to be sent, and the time of the last request for a train.
     train: u8,
     train_at: Option<Instant>,
     frames: u64,
@@ -116,8 +116,8 @@ pub(crate) struct Path {
     lone_losses: IsolatedLosses,
     losses: Losses,
     carried: DeliveryRates,
-    /// Position below which frames were in transit while the process did not run.
-    untimed_below: u64,
+    /// Position in the sending order below which frames were in transit during a pause of the process.
+    untimed_before: u64,
 }
 
 /// Creation.
@@ -143,7 +143,7 @@ impl Path {
             delivery_rate: None,
             last_trouble_at: None,
             last_sent_at: None,
-            misses: 0,
+            unanswered_timeouts: 0,
             loss_at: None,
             // Nothing is known about the path: probe it.
             wants_ping: true,
@@ -155,7 +155,7 @@ impl Path {
             lone_losses: IsolatedLosses::default(),
             losses: Losses::default(),
             carried: DeliveryRates::default(),
-            untimed_below: 0,
+            untimed_before: 0,
         }
     }
 }
@@ -250,27 +250,27 @@ impl Path {
         }
     }
 
-    /// Latest expected time of a frame's acknowledgment.
+    /// Latest expected time for the acknowledgment of a frame.
     fn answer_deadline(&self, sent: &SentFrame) -> Option<Instant> {
-        // A frame that was reported already was due before.
+        // A frame that was already reported was due earlier.
         sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
     }
 
-    /// Data that may be sent now.
+    /// Kind of data that may be sent now.
     pub(crate) fn room(&self, now: Instant) -> Option<Room> {
         let in_flight = self.outstanding.bytes_in_flight();
         if self.health.is_unreachable() {
             return (in_flight < UNREACHABLE_BYTES).then_some(Room::Any);
         }
         let window = self.congestion.window();
-        if in_flight < window && self.pacer.opens_at() <= now {
+        if in_flight < window && self.pacer.next_send_at() <= now {
             return Some(Room::Any);
         }
         (in_flight < window.max(self.urgent_bytes())).then_some(Room::Urgent)
     }
 
-    /// Bytes of non-bulk data that may be in transit with any window. Without a queue, this is what the path carried
-    /// recently.
+    /// Bytes of non-bulk data that may be in transit with any window. Without a queue, this is at least what the path
+    /// carried recently.
     fn urgent_bytes(&self) -> u64 {
         let Some(srtt) = self.rtt.srtt() else { return IN_FLIGHT_LIMIT_WITHOUT_QUEUE };
         let least = self.rtt.min().unwrap_or(srtt);
@@ -282,7 +282,7 @@ impl Path {
             .max(IN_FLIGHT_LIMIT_WITHOUT_QUEUE)
     }
 
-    /// Usual time until an acknowledgment, including the usual variation, but without the peer's delay.
+    /// Usual time until an acknowledgment, including the RTT variation but not the peer's delay.
     fn usual_ack_time(&self, srtt: Duration) -> Duration {
         srtt + (self.rtt.rttvar() * 4).max(MIN_VARIATION)
     }
@@ -327,7 +327,7 @@ impl Path {
         self.frames += 1;
     }
 
-    /// Returns true once if a round-trip probe has to be sent, which the caller does then.
+    /// Returns true once if a round-trip probe is due; the caller must then send it.
     pub(crate) fn take_ping(&mut self, now: Instant) -> bool {
         let wanted = core::mem::take(&mut self.wants_ping);
         if wanted {
@@ -336,8 +336,8 @@ impl Path {
         wanted
     }
 
-    /// Schedules a packet train to measure the rate, unless one was sent within this time, or enough data is in
-    /// transit to know it.
+    /// Schedules a packet train to measure the rate, unless one was sent within this time or enough data is in transit
+    /// to measure it.
     pub(crate) fn explore_rate(&mut self, every: Duration, now: Instant) {
         if self.is_spared() || self.traits.cost.metered {
             return;
@@ -350,7 +350,7 @@ impl Path {
         }
     }
 
-    /// Returns true if a frame of a train has to be sent.
+    /// Returns true if a train frame must be sent.
     pub(crate) const fn take_train(&mut self) -> bool {
         let wanted = self.train > 0;
         self.train = self.train.saturating_sub(1);
@@ -370,14 +370,14 @@ impl Path {
         }
     }
 
-    /// Time of that probe; `None` if nothing was sent yet, or never again on a path whose radio should sleep.
+    /// Time of the next such probe; `None` if nothing was sent yet, or on a path whose radio should sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
         let is_probed = self.health.is_unreachable() && self.traits.is_probed;
         (!self.is_spared() && !is_probed).then_some(last + every)
     }
 
-    /// Returns true if its radio should sleep while other paths suffice.
+    /// Returns true if the path's radio should sleep while other paths suffice.
     const fn is_spared(&self) -> bool {
         self.traits.backup || self.traits.cost.tail_ms > 0
     }
@@ -396,7 +396,7 @@ impl Path {
         self.patience.set(None);
         outcome.answers = self.health.is_unreachable();
         self.health = if outcome.answers { Health::Usable } else { self.health };
-        self.misses = 0;
+        self.unanswered_timeouts = 0;
         for (number, sent) in answered.frames.iter().rev() {
             outcome.mtu_changed |=
                 self.mtu.on_answered(*number, sent.place, sent.bytes - OUTER_BYTES);
@@ -409,7 +409,7 @@ impl Path {
         let mut rate = None;
         if let Some(newest) = newest {
             let sample = self.outstanding.rate(&newest, now);
-            let timed = newest.place >= self.untimed_below;
+            let timed = newest.place >= self.untimed_before;
             if timed {
                 self.carried.on_rate(sample.rate, now);
                 self.forecaster.on_delivered(now, newest.at, answered.bytes);
@@ -454,7 +454,7 @@ impl Path {
     /// Records that the process did not run for some time: the acknowledgment times of frames in transit are
     /// unknown.
     pub(crate) fn note_pause(&mut self) {
-        self.untimed_below = self.outstanding.sent_count();
+        self.untimed_before = self.outstanding.sent_count();
     }
 
     /// Measures the RTT of the largest acknowledged number.
@@ -464,9 +464,9 @@ impl Path {
         delay: Duration,
         now: Instant,
     ) -> Option<Duration> {
-        let sent = sent.filter(|sent| sent.place >= self.untimed_below)?;
+        let sent = sent.filter(|sent| sent.place >= self.untimed_before)?;
         let whole = now.since(sent.at).max(Duration::from_micros(1));
-        // RFC 9002 section 5.3: the peer's delay must not reduce the RTT below the minimum.
+        // RFC 9002 section 5.3: subtracting the peer's delay must not reduce the RTT below the minimum.
         let least = self.rtt.min().unwrap_or(whole).min(whole);
         let rtt = whole.saturating_sub(delay).max(least);
         let own = self.forecaster.own_delay(&sent.expected, sent.bytes.into());
@@ -528,7 +528,7 @@ impl Path {
         self.pacer.set(self.congestion.pacing_rate(), window, self.srtt(), slow_start);
     }
 
-    /// Reports that nothing passes there (an ICMP error, an interface that is gone).
+    /// Reports that nothing passes on the path (an ICMP error, or an interface that is gone).
     pub(crate) fn on_unreachable(&mut self, now: Instant) -> bool {
         self.mark_unreachable(UnreachableCause::DeliveryError, now)
     }
@@ -548,7 +548,7 @@ impl Path {
     }
 }
 
-/// Smoothing that follows increases at once and decreases slowly.
+/// Smooths a rate: follows increases immediately and decreases slowly.
 fn smooth_rate(known: Rate, new: Rate) -> Rate {
     let (known, new) = (known.bits_per_s(), new.bits_per_s());
     Rate::from_bits_per_s(if new > known { new } else { known - (known - new) / 8 })

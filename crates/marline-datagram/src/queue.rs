@@ -1,29 +1,29 @@
 //! Queues of a path: datagrams that wait to be sent for the first time.
 //!
-//! *Problem.* A call that waits behind a download is late. A download whose packets wait in an unlimited queue fills
-//! it, as behind any bloated router. And bulk data must not be starved by urgent data.
+//! *Problem.* The packets of a call are late if they wait behind a download. A download fills an unlimited queue, as in
+//! a router with bufferbloat. And urgent data must not starve bulk data.
 //!
 //! *Solution.* There are two queues. *Urgent* holds everything except bulk data and is served first. Datagrams whose
-//! deadline has passed are dropped when their turn comes. *Bulk* is managed as in a router: CoDel (RFC 8289) drops
-//! from the head as soon as the waiting time has been above a target for an interval, and increasingly often until
-//! it is below, so that the congestion control inside the flow reacts. One in [`MAX_CONSECUTIVE_URGENT`] datagrams is
-//! bulk.
+//! deadline has passed are dropped when their turn comes. *Bulk* is managed as in a router: CoDel (RFC 8289) drops from
+//! the head once the waiting time has exceeded a target for an interval, and increasingly often until it no longer
+//! does, so that the congestion control inside the flow reacts. After [`MAX_CONSECUTIVE_URGENT`] urgent datagrams, one
+//! of bulk is sent.
 //!
-//! *Differs.* The interval is the path's round trip if that is longer than the 100 ms of RFC 8289, and the target is
-//! a tenth of it: the window in front of this queue varies with the round trip, and so does the queue.
+//! *Differs.* The interval is the path's round trip if that is longer than the 100 ms of RFC 8289, and the target is a
+//! tenth of it: the window ahead of this queue varies with the round trip, and so does the queue.
 
 use std::collections::VecDeque;
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 
-/// Number of urgent datagrams before one of bulk, while both wait.
+/// Maximum number of urgent datagrams in a row while bulk datagrams wait.
 const MAX_CONSECUTIVE_URGENT: u32 = 16;
-/// Minimum interval of CoDel, and the divisor that yields its target.
+/// Minimum interval of CoDel, and the divisor that yields the target from the interval.
 const INTERVAL: Duration = Duration::from_millis(100);
 const TARGET_SHARE: u32 = 10;
 
-/// Datagram that waits.
+/// Datagram that waits to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingDatagram {
     pub(crate) flow: u64,
@@ -33,7 +33,7 @@ pub(crate) struct WaitingDatagram {
     pub(crate) deadline: Instant,
     /// Path for a copy.
     pub(crate) copy: Option<PathId>,
-    /// True if repairs cover it.
+    /// True if repairs cover the datagram.
     pub(crate) grouped: bool,
 }
 
@@ -70,7 +70,7 @@ impl Fifo {
 /// Kind of datagrams that may be sent now.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Only data that is not bulk.
+    /// Only urgent data.
     Urgent,
     /// Any data.
     Any,
@@ -94,7 +94,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Bytes that wait.
+    /// Number of queued bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.urgent.bytes + self.bulk.bytes
     }
@@ -103,7 +103,7 @@ impl Queues {
         !self.urgent.waiting.is_empty() || room == Room::Any && !self.bulk.waiting.is_empty()
     }
 
-    /// Takes the next datagram that is still useful.
+    /// Takes the next datagram whose deadline has not passed.
     pub(crate) fn pop(
         &mut self,
         now: Instant,
@@ -122,7 +122,7 @@ impl Queues {
         if room == Room::Any { self.pop_bulk(now, rtt) } else { None }
     }
 
-    /// Takes the next datagram that is not bulk if `fits` accepts it for the same frame.
+    /// Takes the next urgent datagram if `fits` accepts it for the current frame.
     pub(crate) fn pop_urgent_if(
         &mut self,
         now: Instant,
@@ -160,16 +160,16 @@ impl Queues {
         self.dropped.pop()
     }
 
-    /// Takes everything in order, because the path is no longer usable.
+    /// Takes the next datagram in order, because the path is no longer usable.
     pub(crate) fn take_any(&mut self) -> Option<WaitingDatagram> {
         self.urgent.pop().or_else(|| self.bulk.pop())
     }
 }
 
-/// Controlled delay (RFC 8289).
+/// State of CoDel (RFC 8289).
 #[derive(Copy, Clone, Debug, Default)]
 struct CoDel {
-    /// Time at which the wait will have been above the target for an interval.
+    /// Time at which the waiting time will have exceeded the target for an interval.
     above_until: Option<Instant>,
     dropping: bool,
     next_drop_at: Option<Instant>,
@@ -197,7 +197,7 @@ impl CoDel {
         if now < above_until {
             return false;
         }
-        // Shortly after the last dropping phase: continue at about the rate that was needed then.
+        // Shortly after the last dropping phase, continue at about the rate that was needed in that phase.
         let recent =
             self.next_drop_at.is_some_and(|at| now.since(at) < interval * 16) && self.count > 2;
         let added = self.count.saturating_sub(self.last_count);
@@ -282,7 +282,7 @@ mod tests {
             queues.pop(MS(step / 2), Room::Any, Duration::ZERO);
         }
         assert_eq!(dropped(&mut queues), 0);
-        // One arrives and one is sent per ms: the other 50 remain until CoDel has dropped them.
+        // Each ms, one datagram arrives and one is sent: the other 50 remain until CoDel has dropped them.
         for ms in 50..3_000 {
             queues.push(waiting(FlowClass::Bulk, ms), 1 << 20).unwrap();
             queues.pop(MS(ms), Room::Any, Duration::ZERO);

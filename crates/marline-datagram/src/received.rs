@@ -1,7 +1,7 @@
-//! Received numbers of one path, and the time of their acknowledgment.
+//! Packet numbers received on one path, and the time of their acknowledgment.
 //!
-//! Numbers are counted over all paths, so most of them are missing on one path. Only numbers received here are
-//! acknowledged: for each path the newest [`MAX_RANGE_COUNT`] ranges, from which the sender derives its losses on that
+//! Numbers are counted across all paths, so most of them are missing on any one path. Each path acknowledges only
+//! numbers received on it, in its newest [`MAX_RANGE_COUNT`] ranges, from which the sender derives the losses on that
 //! path.
 
 use marline_policy::PathId;
@@ -9,19 +9,19 @@ use marline_time::{Duration, Instant};
 
 use crate::frame::{Ack, MAX_RANGE_COUNT, NumberRange};
 
-/// Number of ack-eliciting frames that are acknowledged at once.
+/// Number of ack-eliciting frames that trigger an immediate ACK.
 const FRAMES_PER_ACK: u32 = 2;
-/// Delay of an ACK for a single frame, in case that data is sent in the other direction.
+/// Delay of an ACK for a single frame, in case data is sent in the other direction.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// Frames received on a path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceivedFrames {
-    /// Descending and not adjacent.
+    /// Ranges in descending order and not adjacent.
     ranges: Vec<NumberRange>,
     /// Arrival time of the largest number.
     largest_at: Option<Instant>,
-    /// Number of ack-eliciting frames without an ACK.
+    /// Number of ack-eliciting frames not yet acknowledged.
     waiting: u32,
     due_at: Option<Instant>,
 }
@@ -42,7 +42,7 @@ impl ReceivedFrames {
         }
     }
 
-    /// Returns true if a number was received before, or is too old to know.
+    /// Returns true if a number was already received, or is too old to know.
     pub(crate) fn is_known(&self, number: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.least > number);
         match self.ranges.get(at) {
@@ -52,7 +52,7 @@ impl ReceivedFrames {
     }
 
     fn insert(&mut self, number: u64) {
-        // Index of the first range that is not completely above the number.
+        // Index of the first range that is not entirely above the number.
         let at = self.ranges.partition_point(|range| range.least > number);
         if self.ranges.get(at).is_some_and(|range| number <= range.most) {
             return;
@@ -113,7 +113,7 @@ mod tests {
                 received.on_frame(number, true, Instant::ZERO);
                 all.insert(number);
             }
-            // Fewer ranges than the maximum: nothing was left out.
+            // There are fewer ranges than the maximum, so nothing was omitted.
             let told: Vec<u64> =
                 received.ranges.iter().rev().flat_map(|range| range.least..=range.most).collect();
             prop_assert_eq!(told, all.into_iter().collect::<Vec<_>>());

@@ -1,13 +1,13 @@
-//! Replay window: packet numbers that have been received. It also drops the second copy of a datagram.
+//! Replay window: the packet numbers that have been received. It also drops the second copy of a datagram.
 //!
-//! *Problem.* A copy on a slow path arrives up to seconds after the first, and must be distinguished from a new
-//! datagram. At line rate, seconds are hundreds of thousands of numbers. Most lanes send a hundred packets per
-//! second and must not pay for those.
+//! *Problem.* A copy on a slow path may arrive seconds after the first, and must be distinguished from a new datagram.
+//! At line rate, these seconds span hundreds of thousands of numbers. Most lanes send a hundred packets per second and
+//! must not pay for so large a window.
 //!
-//! *Solution.* The window has a bit for each number, in a ring that ends at the largest received one (the ring of
-//! RFC 6479). Older numbers count as received: they may be late, but are never delivered twice. The ring begins
-//! small. Whenever half of it has passed in less than [`SPAN`], it is doubled, up to the caller's maximum; its
-//! content is preserved.
+//! *Solution.* The window has a bit for each number, in a ring that ends at the largest received one (the ring of RFC
+//! 6479). Older numbers count as received: they may be late, but are never delivered twice. The ring begins small.
+//! Whenever half of it passes in less than [`SPAN`], it is doubled, up to the caller's maximum; the content is
+//! preserved.
 
 use marline_time::{Duration, Instant};
 
@@ -19,14 +19,14 @@ const MIN_WINDOW: u64 = 1_024;
 /// Set of received numbers.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// Bit of each number, at the number modulo the length, which is a power of two.
+    /// One bit per number, at the number modulo the length, which is a power of two.
     words: Vec<u64>,
     /// Largest received number plus one.
     next: u64,
-    /// Count of received numbers.
+    /// Number of received packet numbers.
     seen: u64,
     most: u64,
-    /// Number and time at which the current half began.
+    /// First number of the current half of the window, and the time at which it began.
     half: (u64, Instant),
 }
 
@@ -44,7 +44,7 @@ impl ReplayWindow {
         }
     }
 
-    /// Current size in numbers.
+    /// Current size, in packet numbers.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.words.len() as u64 * 64
@@ -80,7 +80,7 @@ impl ReplayWindow {
         true
     }
 
-    /// Number after the largest received one, and count of received numbers.
+    /// Returns the number after the largest received one, and the count of received numbers.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
         (self.next, self.seen)
@@ -90,7 +90,7 @@ impl ReplayWindow {
     fn advance_to(&mut self, next: u64, now: Instant) {
         let passed = next.saturating_sub(self.half.0);
         if passed >= self.len() / 2 {
-            // A jump of numbers means losses, and does not indicate their rate.
+            // A jump of numbers means losses and does not indicate their rate.
             let jumped = next - self.next > self.len() / 4;
             if now.since(self.half.1) < SPAN && !jumped && self.len() < self.most {
                 self.double();
@@ -100,7 +100,7 @@ impl ReplayWindow {
         let mut number = next - (next - self.next).min(self.len());
         while number < next {
             let (word, bit) = self.bit_position(number);
-            // A jump clears whole words at once.
+            // After a jump, whole words can be cleared.
             let whole = number.is_multiple_of(64) && next - number >= 64;
             self.words[word] &= if whole { 0 } else { !bit };
             number += if whole { 64 } else { 1 };
@@ -145,13 +145,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_replays_and_reorderings_are_each_taken_once() {
+    fn a_million_replays_and_reorderings_are_each_accepted_once() {
         let mut rng = SeedTree::new(11).stream("replay");
         let mut window = ReplayWindow::new(1 << 18, Instant::ZERO);
         let mut taken = BTreeSet::new();
         let (mut front, mut twice) = (0u64, 0u32);
         for step in 0..1_000_000u64 {
-            // 10,000 numbers per second; half of the arrivals are old ones.
+            // 10,000 numbers arrive per second; half of the arrivals are old ones.
             let now = Instant::from_micros(step * 100);
             let number = if rng.chance(0.5) {
                 front += 1 + rng.below(3);

@@ -1,6 +1,6 @@
 //! Replacement for a cipher in simulations and tests. **It protects nothing.**
 //!
-//! It has the overhead of an AEAD and changes the body so that it is not read by mistake. Its tag detects accidental
+//! It has the overhead of an AEAD and changes the body so that no code reads it by mistake. The tag detects accidental
 //! and random changes, except with probability 2^-64. Anyone who has seen one frame can forge others. Real drivers
 //! provide a real cipher. The simulator and the tests of this crate use this one, because they must not depend on a
 //! library of ciphers.
@@ -12,24 +12,24 @@ use crate::{TAG_BYTES, seal};
 #[derive(Clone, Debug)]
 pub struct TestCipher {
     key: u64,
-    packets_at_most: u64,
+    packet_limit: u64,
 }
 
 impl TestCipher {
     /// Creates a key.
     #[must_use]
     pub const fn new(key: u64) -> Self {
-        TestCipher { key, packets_at_most: u64::MAX }
+        TestCipher { key, packet_limit: u64::MAX }
     }
 
-    /// Limits the number of packets that it may seal.
+    /// Limits the number of packets that this key may seal.
     #[must_use]
     pub const fn with_max_packets(mut self, most: u64) -> Self {
-        self.packets_at_most = most;
+        self.packet_limit = most;
         self
     }
 
-    /// Keys of both ends of a lane.
+    /// Creates the keys of both ends of a lane.
     #[must_use]
     pub fn pair(session: u64) -> [seal::Keys; 2] {
         let [there, back] = [session ^ 0x5851_f42d_4c95_7f2d, session ^ 0x1405_7b7e_f767_814f];
@@ -50,7 +50,7 @@ impl TestCipher {
         }
     }
 
-    /// Tag over the header and the sealed body.
+    /// Computes the tag for the header and the sealed body.
     fn tag(&self, packet_number: u64, header: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
         let mut halves = [self.key, mix(self.key)];
         for half in &mut halves {
@@ -86,7 +86,7 @@ impl Seal for TestCipher {
     }
 
     fn max_packets(&self) -> u64 {
-        self.packets_at_most
+        self.packet_limit
     }
 }
 

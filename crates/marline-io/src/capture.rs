@@ -24,7 +24,7 @@ const GATHER_BYTES: usize = 64 << 10;
 const GATHER_TIME: Duration = Duration::from_millis(200);
 /// Delay before the creation of a file is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Minimum time between the report of a write failure and the report that it is over.
+/// Minimum time between the log lines about a write failure and about its end.
 const RECOVERY_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of files in a set: one per local address.
 const MAX_FILES: usize = 64;
@@ -67,7 +67,7 @@ struct CaptureFile {
     /// Number of buffered packets.
     packets: u64,
     written_at: Instant,
-    /// Length of the file up to the end of its last complete record.
+    /// Length of the file up to the end of its last complete record, in bytes.
     whole: u64,
     trouble: WriteFailures,
 }
@@ -81,8 +81,8 @@ struct WriteFailures {
 }
 
 impl Captures {
-    /// Creates a set of captures in `dir`, which is created if necessary, in files `NAME-ADDRESS.pcapng`.
-    /// `reveal_keys` leaves MPTCP keys in them.
+    /// Creates a set of captures in `dir`, which is created if necessary, in files `NAME-ADDRESS.pcapng`. With
+    /// `reveal_keys`, the files contain MPTCP keys.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -94,7 +94,7 @@ impl Captures {
         Ok(Captures { dir, name, reveal_keys, sent: scope, received: scope, files })
     }
 
-    /// Marks the segments as native: their checksums cover addresses, and were verified on arrival.
+    /// Marks the segments as native: their checksums cover the addresses and were verified on arrival.
     pub(crate) const fn set_native(&mut self) {
         self.sent = SegmentChecksum::WithAddresses;
         self.received = SegmentChecksum::Unknown;
@@ -195,7 +195,7 @@ impl CaptureFile {
                 let cut = self.file.set_len(self.whole);
                 let back = self.file.seek(io::SeekFrom::Start(self.whole));
                 if let Err(error) = cut.and(back) {
-                    tracing::debug!(%error, "cannot truncate the capture");
+                    tracing::debug!(%error, "cannot truncate the capture file");
                 }
                 self.gathered.clear();
                 if self.whole == 0 {
@@ -213,16 +213,16 @@ impl WriteFailures {
         self.missing += packets;
         if self.logged_at.is_none() {
             self.logged_at = Some(Instant::now());
-            tracing::warn!(%error, "cannot write the capture: packets will be missing");
+            tracing::warn!(%error, "cannot write the capture file; packets will be missing");
         }
     }
 
     fn is_over(&mut self) {
-        // If there is only a little room now and then, not every success is reported.
+        // If there is room only occasionally, not every success is logged.
         if self.logged_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
             self.logged_at = None;
             let missing = core::mem::take(&mut self.missing);
-            tracing::info!(missing, "writing the capture again: packets are missing");
+            tracing::info!(missing, "capture file writable again; packets are missing");
         }
     }
 }
@@ -246,7 +246,7 @@ mod tests {
         (dir, path, file)
     }
 
-    /// `/dev/full` never has room; a file that is temporarily replaced by it has none for that time.
+    /// Writes to `/dev/full` always fail, so replacing a file with it simulates a full disk.
     #[test]
     fn uncaptured_packets_are_counted_and_the_file_stays_valid() {
         let (_dir, path, mut file) = file();

@@ -1,5 +1,5 @@
-//! Clock of the drivers: nanoseconds since the start of the first one, from the system's monotonic clock, without
-//! the time in which the process did not run ([`ProcessClock`]).
+//! Clock of the drivers: nanoseconds since the first driver started, from the system's monotonic clock, excluding time
+//! during which the process did not run ([`ProcessClock`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -7,17 +7,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_time::{Instant, PAUSE, ProcessClock, nanos};
 
-/// Time on a clock at its start, so that an earlier time can be represented.
+/// Reading of a clock at its start, so that earlier times can be represented.
 const HEAD_START_NANOS: u64 = 1_000_000_000;
-/// Readings this close together are recorded as one, so that threads that read the clock seldom write to memory.
+/// Readings this close together are recorded as one, so that threads reading the clock rarely write to memory.
 const GRAIN_NANOS: u64 = 1_000_000;
 
 /// One origin for the process: shared components, such as the path health monitor, compare times of several drivers.
 static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
 /// Alarms of the drivers, and the excluded time. Locked only when the clock has not been read for [`PAUSE`], and
 /// when a timer is set.
-static WAKING: Mutex<Waking> =
-    Mutex::new(Waking { clock: ProcessClock::new(), alarms: BTreeMap::new(), next_alarm: 0 });
+static PAUSE_DETECTOR: Mutex<PauseDetector> =
+    Mutex::new(PauseDetector { clock: ProcessClock::new(), alarms: BTreeMap::new(), next_alarm: 0 });
 /// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
 static LAST_READING: AtomicU64 = AtomicU64::new(0);
 /// Excluded time so far.
@@ -27,27 +27,26 @@ static PAUSE_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// State that distinguishes a pause from a wait.
 #[derive(Debug)]
-struct Waking {
+struct PauseDetector {
     clock: ProcessClock,
     /// Next wake-up of each driver.
     alarms: BTreeMap<u64, Instant>,
     next_alarm: u64,
 }
 
-impl Waking {
-    fn lock() -> MutexGuard<'static, Waking> {
-        WAKING.lock().unwrap_or_else(PoisonError::into_inner)
+impl PauseDetector {
+    fn lock() -> MutexGuard<'static, PauseDetector> {
+        PAUSE_DETECTOR.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the clock after it has not been read for some time.
+    /// Reads the clock when it has not been read for [`PAUSE`].
     fn read_after_pause(&mut self, system: Instant) -> Instant {
-        let Waking { clock, alarms, .. } = self;
+        let PauseDetector { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
         let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
-            // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
-            // others.
+            // Each alarm accounts for one pause. A driver that no longer runs must not stop the clock of the others.
             alarms.retain(|_, at| *at > now);
             PAUSE_COUNT.store(clock.pauses(), Ordering::Release);
             EXCLUDED.store(nanos(clock.excluded_time()), Ordering::Release);
@@ -57,26 +56,26 @@ impl Waking {
     }
 }
 
-/// Next wake-up of a driver. If it is woken much later, and no other part of the process ran meanwhile, the clock
+/// Next wake-up of a driver. If it wakes much later, and no other part of the process ran in the meantime, the clock
 /// excludes that time.
 #[derive(Debug)]
 pub(crate) struct Alarm(u64);
 
 impl Alarm {
     pub(crate) fn new() -> Alarm {
-        let mut waking = Waking::lock();
+        let mut waking = PauseDetector::lock();
         waking.next_alarm += 1;
         Alarm(waking.next_alarm)
     }
 
     /// Sets the time at which the driver should be woken.
     pub(crate) fn set(&self, at: Instant) {
-        Waking::lock().alarms.insert(self.0, at);
+        PauseDetector::lock().alarms.insert(self.0, at);
     }
 
-    /// Clears the wake-up after it happened or became needless.
+    /// Clears the wake-up after it happened or is no longer needed.
     pub(crate) fn clear(&self) {
-        Waking::lock().alarms.remove(&self.0);
+        PauseDetector::lock().alarms.remove(&self.0);
     }
 }
 
@@ -112,12 +111,12 @@ impl Clock {
             let last = LAST_READING.load(Ordering::Acquire);
             let unseen = system.saturating_sub(last);
             if unseen > nanos(PAUSE) {
-                return Waking::lock().read_after_pause(Instant::from_nanos(system));
+                return PauseDetector::lock().read_after_pause(Instant::from_nanos(system));
             }
             if unseen > GRAIN_NANOS {
                 LAST_READING.fetch_max(system, Ordering::Release);
             }
-            // Another thread may have detected a pause meanwhile, which this reading must exclude.
+            // Another thread may have detected a pause in the meantime, which this reading must exclude.
             if EXCLUDED.load(Ordering::Acquire) == left_out {
                 return Instant::from_nanos(system - left_out);
             }

@@ -1,4 +1,4 @@
-//! Contacts: the requests sent to each peer from each local address, and the replies.
+//! Contacts: unanswered packets, replies and errors, per local address and peer.
 //!
 //! A connection knows its own subflows, but the reachability of a server over a *path* outlives
 //! them. So the driver of a client records, per local address and peer, the packets that need an
@@ -19,7 +19,7 @@ const CAPACITY: usize = 64;
 /// Number of remembered acknowledgments, which distinguish an answer from other packets of a peer.
 const MAX_REMEMBERED_ACKS: usize = 64;
 
-/// Delay from which an answer counts as late and is notified.
+/// Delay after which an answer counts as late and triggers a notification.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// Length of a TCP header without options.
@@ -29,7 +29,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// State of a peer, as seen from one of our addresses.
+/// State of a peer as seen from one of our addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// Local address.
@@ -67,14 +67,14 @@ pub struct Question {
     pub tries: u32,
 }
 
-/// Error report: packets are not delivered.
+/// Report that packets were not delivered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryError {
     /// Time of the first report since the last answer.
     pub since: Instant,
     /// Time of the latest report.
     pub last_at: Instant,
-    /// Sender of the report; `None` for this machine.
+    /// Sender of the report; `None` if it was this machine.
     pub by: Option<IpAddr>,
     /// Kind of error.
     pub kind: DeliveryErrorKind,
@@ -99,7 +99,7 @@ pub enum DeliveryErrorKind {
 
 impl DeliveryErrorKind {
     /// Converts an ICMP type and code (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
-    pub(crate) const fn of_icmp(v6: bool, kind: u8, code: u8) -> DeliveryErrorKind {
+    pub(crate) const fn from_icmp(v6: bool, kind: u8, code: u8) -> DeliveryErrorKind {
         match (v6, kind, code) {
             (false, 3, 3) | (true, 1, 4) => DeliveryErrorKind::PortClosed,
             (false, 3, 9 | 10 | 13) | (true, 1, 1 | 5 | 6) => DeliveryErrorKind::Prohibited,
@@ -127,7 +127,7 @@ impl Contacts {
 
     /// Requests one notification: the first change makes one of the methods below return true. A change is an
     /// unanswered packet, an error report, or a late answer.
-    pub(crate) fn await_news(&mut self) {
+    pub(crate) fn await_contact_change(&mut self) {
         self.has_waiter = true;
     }
 
@@ -145,7 +145,7 @@ impl Contacts {
         core::mem::take(&mut self.has_waiter)
     }
 
-    /// Records an answer. It counts as a change if it was no longer expected.
+    /// Records an answer. A late answer counts as a change.
     fn record_answer(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
         let contact = &mut self.known[at];
@@ -179,7 +179,7 @@ impl Contacts {
         if self.acknowledged.contains(&seen) {
             return false;
         }
-        // The latest number of each port is enough: numbers do not recur soon.
+        // The latest number of each port is enough, because numbers do not recur soon.
         let same = |old: &(SocketAddr, [u8; 2], [u8; 4])| (old.0, old.1) == (remote, seen.1);
         if let Some(at) = self.acknowledged.iter().position(same) {
             self.acknowledged.remove(at);
@@ -211,7 +211,7 @@ impl Contacts {
         self.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
     }
 
-    /// Discards everything learned over this local address, which belongs to another network now.
+    /// Discards everything recorded for this local address, which now belongs to another network.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         self.known.retain(|contact| contact.local != local);
     }
@@ -248,8 +248,8 @@ fn needs_answer(segment: &[u8]) -> bool {
     carries && flags(segment) & RST == 0
 }
 
-/// RFC 9293 section 3.5.2: a reset for a SYN that reaches a closed port has sequence number 0 and
-/// acknowledges.
+/// Returns true for the refusal of a SYN (RFC 9293 section 3.5.2): a reset from a closed port has sequence number 0 and
+/// the ACK bit.
 fn is_syn_refusal(segment: &[u8]) -> bool {
     flags(segment) & (RST | ACK) == RST | ACK && segment.get(4..8) == Some(&[0; 4])
 }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_are_counted_until_something_comes_in() {
+    fn attempts_are_counted_until_a_packet_arrives() {
         let mut contacts = Contacts::default();
         send(&mut contacts, 0, &segment(ACK, 1, 0));
         assert!(contacts.all().is_empty(), "an acknowledgment does not expect an answer");
@@ -308,7 +308,7 @@ mod tests {
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.on_received(at(20), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].question, None);
-        // Unsolicited data counts as heard.
+        // Unsolicited data counts as received data.
         contacts.on_received(at(40), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
         send(&mut contacts, 50, &segment(ACK, 2, 5));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objection_lasts_until_an_answer_and_says_since_when() {
+    fn an_error_lasts_until_an_answer_and_keeps_its_start_time() {
         let mut contacts = Contacts::default();
         let router: IpAddr = "192.168.1.1".parse().unwrap();
         let (by, kind) = (Some(router), DeliveryErrorKind::Prohibited);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_that_answers_a_syn_is_a_refusal_and_another_one_is_a_sign_of_life() {
+    fn only_a_reset_that_answers_a_syn_is_a_refusal() {
         let mut contacts = Contacts::default();
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.on_received(at(5), ENDS, &segment(RST, 77, 0));
@@ -353,13 +353,13 @@ mod tests {
         let mut contacts = Contacts::default();
         let syn = segment(SYN, 1, 0);
         assert!(!send(&mut contacts, 0, &syn), "no waiting task");
-        contacts.await_news();
+        contacts.await_contact_change();
         assert!(send(&mut contacts, 1, &syn));
         assert!(!send(&mut contacts, 2, &syn));
-        contacts.await_news();
+        contacts.await_contact_change();
         assert!(!contacts.record_answer(at(20), ENDS.local, ENDS.remote), "an ordinary answer");
         send(&mut contacts, 30, &syn);
-        contacts.await_news();
+        contacts.await_contact_change();
         assert!(
             contacts.record_answer(at(4_000), ENDS.local, ENDS.remote),
             "an answer to a late request"
@@ -391,7 +391,7 @@ mod tests {
             (true, 1, 0, DeliveryErrorKind::NetUnreachable),
             (false, 3, 2, DeliveryErrorKind::Other(3, 2)),
         ] {
-            assert_eq!(DeliveryErrorKind::of_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
+            assert_eq!(DeliveryErrorKind::from_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Socket for ICMP echo that needs no privilege (icmp(7): `SOCK_DGRAM` with `IPPROTO_ICMP`).
 //!
-//! The system gives each socket its own identifier and passes only answers that carry it. The sysctl
-//! `net.ipv4.ping_group_range` decides which groups may open such a socket, also for IPv6. ICMP errors about
-//! requests arrive in the socket's error queue.
+//! The kernel gives each socket its own identifier and delivers only answers with this identifier. The sysctl
+//! `net.ipv4.ping_group_range` decides which groups may open such a socket, also for IPv6. ICMP errors about requests
+//! arrive in the socket's error queue.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,14 +19,14 @@ use crate::sys::error_queue;
 const HEADER: usize = 8;
 /// Maximum message length: the data of the largest datagram that a tunnel carries. Longer messages are truncated.
 const MAX_MESSAGE_LEN: usize = HEADER + 8_192;
-/// Answers handled before other tasks get their turn.
+/// Number of answers handled before other tasks get their turn.
 const ANSWERS_PER_TURN: usize = 32;
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 const REPLY_V4: u8 = 0;
 const REPLY_V6: u8 = 129;
 
-/// Result of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EchoAnswer<'a> {
     /// The request was answered.
@@ -64,7 +64,7 @@ impl EchoSocket {
     /// Opens a socket on the current tokio runtime.
     ///
     /// # Errors
-    /// The system's: `PermissionDenied` if `net.ipv4.ping_group_range` does not include this process's group.
+    /// The kernel's error: `PermissionDenied` if `net.ipv4.ping_group_range` does not include this process's group.
     pub fn open(ipv6: bool) -> io::Result<EchoSocket> {
         let (domain, protocol, any) = match ipv6 {
             true => (Domain::IPV6, Protocol::ICMPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
@@ -72,7 +72,7 @@ impl EchoSocket {
         };
         let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        // This assigns the identifier.
+        // Binding assigns the identifier.
         socket.bind(&SocketAddr::new(any, 0).into())?;
         error_queue::enable(socket.as_fd(), ipv6)?;
         let socket = UdpSocket::from(OwnedFd::from(socket));
@@ -82,7 +82,7 @@ impl EchoSocket {
     /// Sends a request with this hop limit (1 to 255).
     ///
     /// # Errors
-    /// The system's: no route, no buffer space, or too long.
+    /// The kernel's error: no route, no buffer space, or too long a message.
     pub fn send(&self, to: IpAddr, hops: u8, sequence: u16, data: &[u8]) -> io::Result<()> {
         let socket = SockRef::from(self.fd.get_ref());
         match self.ipv6 {
@@ -91,7 +91,7 @@ impl EchoSocket {
         }
         let kind = if self.ipv6 { ECHO_V6 } else { ECHO_V4 };
         let [high, low] = sequence.to_be_bytes();
-        // The system fills in checksum and identifier.
+        // The kernel fills in the checksum and the identifier.
         let mut message = vec![kind, 0, 0, 0, 0, 0, high, low];
         message.extend_from_slice(data);
         let to = SocketAddr::new(to, 0).into();
@@ -100,7 +100,7 @@ impl EchoSocket {
         sent.or_else(|_| socket.send_to(&message, &to)).map(|_| ())
     }
 
-    /// Waits for answers and passes those available to `tell`.
+    /// Waits for answers and passes all available ones to `tell`.
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -111,7 +111,7 @@ impl EchoSocket {
             && let Some(error) = error_queue::next(self.fd.as_fd())
         {
             left -= 1;
-            // The send call has reported an error of this machine already.
+            // The send call has already reported an error of this machine.
             if let Some(icmp) = error.icmp {
                 let [.., _, _, high, low] = error.quoted[..HEADER] else { continue };
                 tell(&EchoAnswer::Failed {
@@ -136,7 +136,7 @@ impl EchoSocket {
                     ready.clear_ready();
                     return Ok(());
                 }
-                // The error of an earlier request, which is in the error queue as well.
+                // This error of an earlier request is also in the error queue.
                 Err(_) => {}
             }
         }

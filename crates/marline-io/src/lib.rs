@@ -27,7 +27,7 @@ mod random;
 pub mod succession;
 mod tap;
 
-// The edge to the operating system: the only place that depends on which one it is.
+// Interface to the operating system: the only code that depends on which system it is.
 #[cfg(target_os = "linux")]
 use linux as sys;
 #[cfg(not(target_os = "linux"))]
@@ -38,7 +38,7 @@ pub use clock::Clock;
 pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming,
-    LaneCounters, LaneEnded, LaneError, LinkListener, Links, MAX_BUSY_POLL, NamedPath,
+    LaneCounters, LaneEndedError, LaneError, LinkListener, Links, MAX_BUSY_POLL, NamedPath,
     ObservedPath, ObservedSegments, PacketObserver, PacketSink, PathNumbers, Request, Requests,
     Shard, ShardConfig, ShardHandle, SharedEventObserver, SharedObserver, SocketOptions,
     StartError, Stream, udp_capabilities,
@@ -54,12 +54,12 @@ pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
     GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query, lookup_over,
-    resolvers_of,
+    interface_resolvers,
 };
 pub use path_radio::{RadioKind, is_mobile_interface};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
-pub use pending_table::{PendingPlace, PendingTable};
+pub use pending_table::{PendingEntry, PendingTable};
 pub use privileges::{drop_capabilities, port_help};
 pub use random::{ResetSeed, SecretRng};
 pub use sys::netlink::is_local_address;
@@ -73,14 +73,14 @@ pub use tap::{SegmentLog, TappedSegment};
 use marline_core::CloseReason;
 use std::io;
 
-/// Returns freed memory that the allocator holds to the system. Returns true if there was any. Takes some
+/// Releases freed memory from the allocator to the operating system. Returns true if there was any. Takes some
 /// milliseconds per hundred megabytes, during which other threads may wait for memory.
 #[must_use]
 pub fn release_free_memory() -> bool {
     sys::memory::release_free()
 }
 
-/// Maps the reason of a connection's end to the kind of `io::Error` that the application gets.
+/// Maps the reason why a connection ended to the kind of `io::Error` that the application gets.
 #[must_use]
 pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
     match reason {

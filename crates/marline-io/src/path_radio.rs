@@ -1,16 +1,16 @@
-//! Radio technology of a path, as configured, and mobile data by the kind of interface. The energy consumption is
-//! computed by an observer.
+//! Radio technology of a path, as configured, and detection of mobile data from the kind of interface. An observer
+//! computes the energy consumption.
 
 use core::fmt;
 use core::str::FromStr;
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// The system's directory of interfaces.
+/// The kernel's directory of interfaces.
 const INTERFACES: &str = "/sys/class/net";
 /// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
 const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
-/// Beginnings of the names that Linux, Android and users give to interfaces of cellular modems.
+/// Common beginnings of interface names of cellular modems on Linux and Android.
 const MOBILE_NAMES: [&str; 11] =
     ["wwan", "wwp", "rmnet", "ccmni", "pdp_ip", "lte", "4g", "cell", "umts", "3g", "hspa"];
 
@@ -29,7 +29,7 @@ pub enum RadioKind {
 impl RadioKind {
     /// Milliseconds from the last packet until the radio sleeps; 0 for WiFi, which is cheap to wake.
     ///
-    /// Huang et al., MobiSys 2012, as in the energy estimates: LTE's tail, and UMTS's DCH and FACH.
+    /// From Huang et al., MobiSys 2012, as in the energy estimates: the tail of LTE, and DCH plus FACH of UMTS.
     #[must_use]
     pub const fn tail_ms(self) -> u16 {
         match self {
@@ -58,12 +58,12 @@ impl FromStr for RadioKind {
             "lte" | "4g" => Ok(RadioKind::Lte),
             "umts" | "3g" => Ok(RadioKind::Umts),
             "wifi" => Ok(RadioKind::Wifi),
-            _ => Err("radios are lte, umts and wifi"),
+            _ => Err("unknown radio (expected lte, umts or wifi)"),
         }
     }
 }
 
-/// Returns true if an interface looks like mobile data, by the kernel's device type, or else by its name.
+/// Returns true if an interface appears to be mobile data, according to the kernel's device type or else to its name.
 #[must_use]
 pub fn is_mobile_interface(interface: &str) -> bool {
     is_mobile_by_files(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_device_type_counts_and_else_the_name() {
+    fn mobile_data_is_detected_by_device_type_or_name() {
         let dir = tempfile::tempdir().unwrap();
         let pppoe = dir.path().join("pppoe");
         let mobile = |interface: &str| is_mobile_by_files(interface, dir.path(), &pppoe);

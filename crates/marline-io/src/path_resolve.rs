@@ -13,23 +13,23 @@ use crate::{LocalSpec, PathSpec, SocketOptions};
 /// Local address of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalEnd {
-    /// Address by which the driver and the core identify it.
+    /// Address by which the driver and the core identify this end.
     pub address: IpAddr,
-    /// Address that its sockets are bound to. It differs only if a second interface has the same address, as with
-    /// two tethered phones with the same subnet.
+    /// Address to which the sockets are bound. It differs from `address` only if a second interface has the same
+    /// address, as with two tethered phones that use one subnet.
     pub bound: IpAddr,
-    /// Interface that has the address: name and index.
+    /// Name and index of the interface that has the address.
     pub interface: (String, u32),
     /// True on loopback: packets are not bound to an interface.
     pub loopback: bool,
-    /// True if the address is Marline's own, behind a TUN interface, without routes in the system's tables.
+    /// True if the address belongs to Marline itself, behind a TUN interface, without routes in the kernel's tables.
     pub behind_tun: bool,
-    /// Mark of the packets for the machine's routing rules; 0 for none.
+    /// Mark of the packets for routing rules; 0 for none.
     pub mark: u32,
 }
 
 impl LocalEnd {
-    /// Creates the end behind a TUN interface.
+    /// Creates the local end behind a TUN interface.
     #[must_use]
     pub fn from_tun(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
@@ -48,15 +48,15 @@ impl LocalEnd {
         }
     }
 
-    /// Checks that the routing tables have a route from here, through this interface, to `remote`.
+    /// Checks that the routing tables contain a route to `remote` from this end, through this interface.
     ///
     /// # Errors
-    /// The kernel's error, or a mismatch of address families.
+    /// The kernel's error, or one if the address families differ.
     pub fn check_route(&self, remote: IpAddr) -> io::Result<()> {
         if remote.is_ipv4() != self.address.is_ipv4() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the addresses are of different families",
+                "the addresses belong to different families",
             ));
         }
         if self.behind_tun {
@@ -67,28 +67,28 @@ impl LocalEnd {
     }
 }
 
-/// Reason why a path cannot be resolved at present.
+/// Reason why a path cannot currently be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// No interface has this name.
     NoInterface {
-        /// The name.
+        /// Name in the path spec.
         name: String,
-        /// Present interfaces, as a hint for typing errors.
+        /// Existing interfaces, as a hint for typing errors.
         present: Vec<String>,
     },
     /// The interface has no usable address.
     NoAddress(String),
     /// No interface has this address.
     NotLocal {
-        /// The address.
+        /// Address in the path spec.
         address: IpAddr,
-        /// Present addresses, with their interfaces.
+        /// Existing addresses, with their interfaces.
         present: Vec<String>,
     },
 }
 
-/// Maximum number of present names listed.
+/// Maximum number of existing interfaces or addresses listed.
 const LISTED: usize = 8;
 
 impl ResolveError {
@@ -128,21 +128,21 @@ impl fmt::Display for ResolveError {
     }
 }
 
-/// Lists what is present instead.
+/// Lists what exists instead.
 fn list(f: &mut fmt::Formatter<'_>, present: &[String]) -> fmt::Result {
     match present {
         [] => Ok(()),
-        _ => write!(f, " (there is {})", present.join(", ")),
+        _ => write!(f, " (available: {})", present.join(", ")),
     }
 }
 
 impl core::error::Error for ResolveError {}
 
 impl PathSpec {
-    /// Returns the local addresses of the path: the given one, or the first of each family of the interface.
+    /// Returns the local ends of the path: the given address, or the interface's first address of each family.
     ///
     /// # Errors
-    /// The interface or address does not exist at present.
+    /// The interface or address does not currently exist.
     pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
         match &self.local {
             LocalSpec::Address(address) => {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_resolves_unbound_and_strangers_do_not() {
+    fn loopback_resolves_unbound_and_foreign_addresses_do_not() {
         let interfaces = Interfaces::now().unwrap();
         let spec: PathSpec = "127.0.0.5".parse().unwrap();
         let ends = spec.resolve(&interfaces).unwrap();

@@ -9,7 +9,7 @@ use marline_wire::Prefix64;
 
 use crate::path_radio::RadioKind;
 
-/// Maximum length of an interface name on Linux (IFNAMSIZ less the terminating zero).
+/// Maximum length of an interface name on Linux, in bytes (IFNAMSIZ minus the terminating zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// Maximum length of a path's name.
@@ -18,9 +18,9 @@ const MAX_NAME_LEN: usize = 20;
 /// Local end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LocalSpec {
-    /// Interface by name, with its current addresses.
+    /// Interface name; the path uses its current addresses.
     Interface(String),
-    /// Address: packets use the interface that has it.
+    /// Local address: packets use the interface that has it.
     Address(IpAddr),
 }
 
@@ -32,25 +32,25 @@ pub struct PathSpec {
     pub local: LocalSpec,
     /// Address of the server on this path, if it differs between paths.
     pub remote: Option<SocketAddr>,
-    /// True for a backup path: it carries data only if no other path can.
+    /// True for a backup path, which carries data only if no other path can.
     pub backup: bool,
-    /// True if traffic is charged: little is duplicated there, and new data uses it only if no other path delivers
-    /// it in time.
+    /// True if traffic is charged: little is duplicated on the path, and new data uses it only if no other path
+    /// delivers in time.
     pub metered: bool,
-    /// True if traffic counts against an allowance, so that idle capacity is not used for copies there; false if it is
-    /// free. `None` to decide by the kind of interface: mobile data is limited.
+    /// True if traffic counts against an allowance, so that idle capacity is not used for copies; false if traffic is
+    /// free. `None` decides by the kind of interface: mobile data is limited.
     pub limited: Option<bool>,
-    /// Radio technology. A configured cellular radio is kept asleep while other paths suffice. If this is `None`, it
-    /// is guessed from the interface's name, and only for energy estimates.
+    /// Radio technology. A configured cellular radio is kept asleep while other paths suffice. If `None`, the radio is
+    /// guessed from the interface's name, only for energy estimates.
     pub radio: Option<RadioKind>,
-    /// NAT64 prefix of a network that has only IPv6; `None` to discover it.
+    /// NAT64 prefix of an IPv6-only network; `None` to discover it.
     pub nat64: Option<Prefix64>,
-    /// Name for display, if interface or address is not clear enough.
+    /// Name for display, if the interface or address is not clear enough.
     pub name: Option<String>,
 }
 
 impl PathSpec {
-    /// A regular path without a server of its own, with its traits as found out.
+    /// Creates a regular path without a separate server address; other properties are detected.
     #[must_use]
     pub const fn new(local: LocalSpec) -> Self {
         PathSpec {
@@ -66,7 +66,7 @@ impl PathSpec {
     }
 }
 
-/// Error in the text of a path.
+/// Error in a path spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathSpecError {
@@ -81,7 +81,7 @@ impl fmt::Display for PathSpecError {
             "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,limited][,unmetered][,radio=lte]\
              [,nat64=PREFIX] \
              [,name=NAME], \
-             LOCAL an interface or address)",
+             where LOCAL is an interface or address)",
             self.text, self.problem
         )
     }
@@ -118,7 +118,7 @@ impl fmt::Display for PathSpec {
 }
 
 impl PathSpec {
-    /// Name of the path, or else its interface or address.
+    /// Name of the path, or else the interface or address.
     #[must_use]
     pub fn short_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.local.to_string())
@@ -142,7 +142,7 @@ impl FromStr for PathSpec {
                 ("unmetered", "") => limited = Some(false),
                 ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
                 ("nat64", prefix) => {
-                    let wrong = |_| fail("`nat64=` needs an IPv6 prefix such as 64:ff9b::/96");
+                    let wrong = |_| fail("`nat64=` needs an IPv6 prefix, such as 64:ff9b::/96");
                     nat64 = Some(prefix.parse().map_err(wrong)?);
                 }
                 ("name", given) => name = Some(parse_name(given).map_err(fail)?),
@@ -169,10 +169,10 @@ impl FromStr for PathSpec {
         if let (LocalSpec::Address(address), Some(remote)) = (&local, remote)
             && address.is_ipv4() != remote.is_ipv4()
         {
-            return Err(fail("local and remote address are of different families"));
+            return Err(fail("the local and remote address belong to different families"));
         }
         if metered && limited == Some(false) {
-            return Err(fail("`metered` and `unmetered` exclude each other"));
+            return Err(fail("`metered` and `unmetered` cannot be combined"));
         }
         Ok(PathSpec { local, remote, backup, metered, limited, radio, nat64, name })
     }
@@ -245,7 +245,7 @@ mod tests {
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
             ("wlan0,metered,unmetered", "exclude"),
-            ("wlan0,radio=5g", "radios are"),
+            ("wlan0,radio=5g", "unknown radio"),
             ("wlan0,name=", "a name must be"),
             ("wlan0,name=<b>", "a name must be"),
             ("wlan0,backup=x", "flags are"),

@@ -1,7 +1,7 @@
 //! Table of unproven peers ([`PendingPeers`]), shared between tasks.
 //!
-//! The holder of a [`PendingPlace`] drops it when the peer has proven itself or is gone, and closes the connection
-//! when [`PendingPlace::evicted`] resolves.
+//! The holder of a [`PendingEntry`] drops it once the peer has proven itself or is gone, and closes the connection when
+//! [`PendingEntry::evicted`] resolves.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ pub struct PendingTable {
     peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,
 }
 
-/// Place of a peer in a [`PendingTable`]. Dropping it makes room.
+/// Entry of a peer in a [`PendingTable`]. Dropping it removes the peer.
 #[derive(Debug)]
-pub struct PendingPlace {
+pub struct PendingEntry {
     table: PendingTable,
     source: Source,
     id: PendingId,
@@ -33,12 +33,12 @@ impl PendingTable {
 
     /// Adds a peer that has just arrived from `address`. Another peer may be evicted.
     #[must_use]
-    pub fn admit(&self, address: IpAddr) -> PendingPlace {
+    pub fn admit(&self, address: IpAddr) -> PendingEntry {
         let source = Source::of(address);
         let (sender, evicted) = oneshot::channel();
-        // Dropping the sender of the evicted entry resolves its `evicted`.
+        // Dropping the evicted entry's sender resolves its `evicted`.
         let (id, _) = self.lock().admit(source, sender);
-        PendingPlace { table: self.clone(), source, id, evicted }
+        PendingEntry { table: self.clone(), source, id, evicted }
     }
 
     /// Number of peers in the table.
@@ -52,15 +52,15 @@ impl PendingTable {
     }
 }
 
-impl PendingPlace {
-    /// Resolves when the peer has been evicted. Cancel safe.
+impl PendingEntry {
+    /// Resolves when the peer has been evicted. Cancel-safe.
     pub async fn evicted(&mut self) {
-        // Nothing is ever sent: the sender is dropped.
+        // The sender never sends anything and is only dropped.
         let _ = (&mut self.evicted).await;
     }
 }
 
-impl Drop for PendingPlace {
+impl Drop for PendingEntry {
     fn drop(&mut self) {
         self.table.lock().remove(self.source, self.id);
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_evicted_peer_learns_of_it_and_the_others_do_not() {
+    async fn only_the_evicted_peer_is_notified() {
         let table = PendingTable::new(PendingLimits { total: 2, per_source: 2 });
         let mut first = table.admit("192.0.2.1".parse().unwrap());
         let mut honest = table.admit("192.0.2.2".parse().unwrap());

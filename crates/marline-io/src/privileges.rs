@@ -1,4 +1,4 @@
-//! Privileges of the process, and advice where one is missing.
+//! Privileges of the process, and advice if one is missing.
 
 use core::net::SocketAddr;
 use std::io;
@@ -6,11 +6,11 @@ use std::io;
 use crate::edge::capabilities::KeptCapabilities;
 use crate::sys::privileges::keep_capabilities;
 
-/// Drops all capabilities of this process permanently; no program it executes can regain them. Open
-/// sockets stay open, and raw ones can still send.
+/// Permanently drops all capabilities of this process; no program that it executes can regain them. Open sockets stay
+/// open, and raw sockets can still send.
 ///
 /// # Errors
-/// The system's, or other threads are already running and still have capabilities.
+/// The kernel's error, or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(KeptCapabilities::Nothing)
 }
@@ -20,9 +20,9 @@ pub fn drop_capabilities() -> io::Result<()> {
 pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str> {
     let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
     (is_denied && (1..1_024).contains(&address.port())).then_some(
-        "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose a higher port, use sudo, or give the program the \
-         capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE \
-         in its unit",
+        "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher port, use sudo, or give the program \
+         the capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE in \
+         its unit",
     )
 }
 

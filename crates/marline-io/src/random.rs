@@ -9,11 +9,11 @@ use marline_time::Rng;
 
 use crate::sys;
 
-/// Random number generator for secrets. Its state is secret, so `Debug` shows nothing.
+/// Random number generator for secrets. The state is secret, so `Debug` does not print it.
 pub struct SecretRng(ChaCha12Rng);
 
 impl SecretRng {
-    /// Creates a generator that is seeded by the operating system.
+    /// Creates a generator seeded by the operating system.
     ///
     /// # Errors
     /// The operating system cannot provide randomness.
@@ -23,7 +23,7 @@ impl SecretRng {
         Ok(SecretRng(ChaCha12Rng::from_seed(seed)))
     }
 
-    /// Draws a key of 32 bytes.
+    /// Generates a key of 32 bytes.
     pub fn key(&mut self) -> [u8; 32] {
         let mut key = [0; 32];
         for word in key.chunks_exact_mut(8) {
@@ -33,21 +33,21 @@ impl SecretRng {
     }
 }
 
-/// Seed from which a server's RESETs are derived (docs/spec/udp-carrier.md section 6). A server
-/// that restarts with the same seed can prove to its clients that it lost their connections. The
-/// seed allows anyone to end connections, so `Debug` shows nothing.
+/// Seed from which a server's RESETs are derived (docs/spec/udp-carrier.md section 6). A server that restarts with the
+/// same seed can prove to its clients that it lost their connections. Anyone who knows the seed can end connections, so
+/// `Debug` does not print it.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct ResetSeed([u8; 32]);
 
 impl ResetSeed {
-    /// Creates a seed from these bytes, which must be unpredictable: derive them from a secret that outlives the
-    /// process.
+    /// Creates a seed from these bytes, which must be unpredictable. To keep the seed across restarts, derive them from
+    /// a stored secret.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Self {
         ResetSeed(bytes)
     }
 
-    /// Draws a random seed, for this process only.
+    /// Generates a random seed, for this process only.
     ///
     /// # Errors
     /// The operating system cannot provide randomness.

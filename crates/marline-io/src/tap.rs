@@ -1,4 +1,4 @@
-//! Log of a driver's latest segments: a diagnosis compares it with the log of the other end.
+//! Log of a driver's latest segments, which a diagnosis compares with the log of the other end.
 //!
 //! The log stores the header of each segment, and the length and checksum of its payload. Clones share the log.
 
@@ -15,9 +15,9 @@ const HEADER: usize = 20;
 /// Segment that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TappedSegment {
-    /// Time since the start of the log, in microseconds.
+    /// Time since the log was created, in microseconds.
     pub at_us: u64,
-    /// True if we sent it.
+    /// True if we sent the segment.
     pub sent: bool,
     /// Local address.
     pub local: SocketAddr,
@@ -40,13 +40,13 @@ pub struct SegmentLog {
 }
 
 impl SegmentLog {
-    /// Creates a log of at most this many segments.
+    /// Creates a log for at most this many segments.
     #[must_use]
     pub fn new(most: usize) -> Self {
         SegmentLog { start: Instant::now(), most, entries: Arc::default() }
     }
 
-    /// Time since the start of the log, in microseconds.
+    /// Time since the log was created, in microseconds.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
@@ -72,7 +72,7 @@ impl SegmentLog {
 }
 
 impl TappedSegment {
-    /// Log entry of a segment; `None` if the bytes are not a segment.
+    /// Builds the log entry of a segment; `None` if the bytes are not a segment.
     #[must_use]
     pub fn of(
         at_us: u64,
@@ -95,7 +95,7 @@ impl TappedSegment {
     }
 }
 
-/// FNV-1a.
+/// Computes an FNV-1a checksum.
 fn sum(payload: &[u8]) -> u32 {
     payload.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_bounded_and_shared_and_takes_no_nonsense() {
+    fn the_log_is_bounded_and_shared_and_rejects_invalid_segments() {
         let log = SegmentLog::new(2);
         let path = FourTuple {
             local: "10.0.0.1:1".parse().expect("an address"),

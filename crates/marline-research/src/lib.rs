@@ -1,6 +1,6 @@
-//! Policies of the literature: those measured in papers, and baselines for Marline's own.
+//! Policies from the literature: those measured in papers, and baselines for Marline's own policies.
 //!
-//! They are registered through the same public API as external policies (docs/research/policies.md) and use shared
+//! The policies are registered through the public API for external policies (docs/research/policies.md) and use shared
 //! rules from `marline-algos` ([`classes`](marline_algos::schedulers::classes),
 //! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The command-line
 //! program and the lab include them. Programs that use only the library must register them:
@@ -41,19 +41,16 @@ use marline_algos::{RegisterError, Registry};
 /// Adds all of these policies to a registry.
 ///
 /// # Errors
-/// If another policy has one of the names.
+/// Another policy has one of these names.
 pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
     register::add(registry)
 }
 
-/// A registry with the built-in policies and these.
+/// Returns a registry with the built-in policies and these.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
     let added = register(&mut registry);
-    debug_assert!(
-        added.is_ok(),
-        "a built-in policy already has the name of one of these: {added:?}"
-    );
+    debug_assert!(added.is_ok(), "name already used by a built-in policy: {added:?}");
     registry
 }

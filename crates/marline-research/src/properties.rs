@@ -1,6 +1,6 @@
-//! Property tests of every scheduler, here and built in. For any snapshot, decisions are valid: a subflow with room;
-//! data that is new, or is not acknowledged and was not carried by that subflow; and no backup while a regular one is
-//! healthy.
+//! Property tests of every scheduler, including the built-in ones. For any snapshot, decisions are valid: they use a
+//! subflow with room; data that is new, or is unacknowledged and was not carried by that subflow; and no backup while a
+//! regular subflow is healthy.
 
 use marline_algos::schedulers::classes::{Class, best_class};
 use marline_algos::schedulers::{
@@ -123,7 +123,7 @@ fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
     }
 }
 
-/// Pieces of specs.
+/// Parts of which specs are built.
 const SPEC: &str =
     "[a-z]{0,3}|min-rtt|orp|papd|reno|cap|rfc6675|pto|=|,|\\+|after|ratio|[0-9.%]{0,4}|ms|é";
 

@@ -1,5 +1,5 @@
-//! Tests that docs/concepts/policy-list.md matches the registry: every name, key and default, nothing else,
-//! and which of the names are this crate's. `cargo xtask reference` has them write keys and defaults.
+//! Tests that docs/concepts/policy-list.md matches the registry: every name, key and default, nothing else, and which
+//! of the names belong to this crate. `cargo xtask reference` makes them write keys and defaults.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use marline_algos::{PolicyKind, Registry};
 
 const PAGE: &str = include_str!("../../../docs/concepts/policy-list.md");
 
-/// Environment variable with which the page is written.
+/// Environment variable that makes the tests write the page.
 const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
-/// The kinds and the headings of their tables.
+/// Policy kinds, and the headings of their tables.
 const SECTIONS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Scheduler, "## Schedulers"),
     (PolicyKind::SchedulerWrapper, "## Around a scheduler"),
@@ -21,17 +21,17 @@ const SECTIONS: [(PolicyKind, &str); 7] = [
     (PolicyKind::Datagrams, "## Datagram policies"),
 ];
 
-/// The kind of the policies below a heading.
+/// Returns the policy kind of a heading.
 fn kind_of(heading: &str) -> Option<PolicyKind> {
     SECTIONS.iter().find(|(_, start)| heading.starts_with(start)).map(|(kind, _)| *kind)
 }
 
-/// The name in the first cell of a row; nothing for other lines.
+/// Returns the name in the first cell of a row, or `None` for other lines.
 fn name_in(line: &str) -> Option<&str> {
     line.strip_prefix("| `")?.split('`').next()
 }
 
-/// Keys and defaults of a policy, as the last cell of its row.
+/// Returns the keys and defaults of a policy, as in the last cell of its row.
 fn cell(registry: &Registry, kind: PolicyKind, name: &str) -> Option<String> {
     let of = |kind| {
         let parameters = registry.parameters(kind, name)?;
@@ -43,7 +43,7 @@ fn cell(registry: &Registry, kind: PolicyKind, name: &str) -> Option<String> {
     Some(if is_like_scheduler { String::new() } else { own })
 }
 
-/// The page with the last cells of its rows as the registry has them.
+/// Returns the page with the last cells of its rows as in the registry.
 fn page(registry: &Registry) -> String {
     let mut kind = None;
     let mut text = String::new();

@@ -1,9 +1,9 @@
 //! Throughput benchmark of native Multipath TCP over a veth pair, with kernel TCP in the same run for comparison:
 //! `cargo bench -p marline --bench native`.
 //!
-//! An echo keeps both directions busy at once. With default offloads, the kernel moves segments of 64 kB without
-//! cutting or checksumming them, which a user-space stack cannot do; the second table is with segments as they are
-//! on a wire. Both ends share this machine's processors.
+//! An echo keeps both directions busy. With default offloads, the kernel moves segments of 64 kB without cutting or
+//! checksumming them, which a user-space stack cannot do; the second table uses segments as on a wire. Both ends share
+//! this machine's processors.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -72,7 +72,7 @@ fn through_kernel(server: SocketAddr, mptcp: bool) -> Duration {
         let mut got = Vec::with_capacity(BYTES);
         stream.read_to_end(&mut got).unwrap();
         let took = started.elapsed();
-        assert!(got == sent, "other bytes came back");
+        assert!(got == sent, "the echo differs");
         took
     })
 }
@@ -98,7 +98,7 @@ fn through_marline(server: SocketAddr) -> Duration {
         reader.read_to_end(&mut got).await.unwrap();
         let took = started.elapsed();
         writing.await.unwrap();
-        assert!(got == expected, "other bytes came back");
+        assert!(got == expected, "the echo differs");
         took
     })
 }

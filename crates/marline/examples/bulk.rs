@@ -1,10 +1,10 @@
 //! Bulk transfer over loopback between two processes, compared with kernel TCP and QUIC without encryption (quinn).
 //!
-//! `bulk [BYTES]` runs all stacks in turns, in its own network namespace (root) whose loopback has an MTU of 1,500
-//! bytes, and prints medians. `bulk server KIND` and `bulk client KIND ADDRESS BYTES` are the two roles, which it
-//! starts as separate processes. KIND is `marline`, `tcp` or `quinn`. Kernel TCP is measured twice: with its
-//! offloads, and with one segment at a time, as a user-space stack has to send them. CPU time is that of both
-//! processes, user and system, from getrusage.
+//! `bulk [BYTES]` runs all stacks in turns, in a new network namespace (requires root) whose loopback has an MTU of
+//! 1,500 bytes, and prints medians. `bulk server KIND` and `bulk client KIND ADDRESS BYTES` are the two roles, which it
+//! starts as separate processes. KIND is `marline`, `tcp` or `quinn`. Kernel TCP is measured twice: with its offloads,
+//! and with one segment at a time, as a user-space stack has to send them. CPU time is that of both processes, user and
+//! system, from getrusage.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -51,7 +51,7 @@ fn paced() -> bool {
     std::env::var_os("MARLINE_NO_PACING").is_none()
 }
 
-/// Writes this many bytes and ends the stream. Returns the time until the other end had counted them.
+/// Writes this many bytes and ends the stream. Returns the time until the other end has counted them.
 async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: u64) -> Result<Duration> {
     let buf = vec![7; CHUNK];
     let started = Instant::now();
@@ -68,7 +68,7 @@ async fn send(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), bytes: u64) ->
     Ok(started.elapsed())
 }
 
-/// Number of bytes until the end of the stream.
+/// Counts the bytes until the end of the stream.
 async fn count(reader: &mut (impl AsyncRead + Unpin)) -> Result<u64> {
     let mut buf = vec![0; CHUNK];
     let mut total = 0;
@@ -113,7 +113,7 @@ async fn client(address: &str, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Windows that do not limit the transfer.
+/// Sets windows that do not limit the transfer.
 fn roomy() -> Arc<quinn::TransportConfig> {
     let mut config = quinn::TransportConfig::default();
     let window = quinn::VarInt::from_u32(16 << 20);
@@ -187,9 +187,9 @@ fn tcp_client(address: &str, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// User and system time of this process so far.
+/// Returns the user and system time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
-    // SAFETY: all-zero bytes are a valid rusage, and the pointer is to a live one.
+    // SAFETY: all-zero bytes are a valid rusage, and the pointer refers to a live one.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
@@ -199,7 +199,8 @@ fn cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Gives this process and its children their own loopback with the MTU of Ethernet. Returns false on failure.
+/// Gives this process and its children a separate loopback interface with the MTU of Ethernet. Returns false on
+/// failure.
 fn own_loopback() -> bool {
     // SAFETY: no memory is passed; there is one thread.
     let own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -210,7 +211,7 @@ fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// Stacks, with the maximum number of segments that the loopback carries as one (1: no offloads).
+/// Stacks, with the maximum number of segments that the loopback interface carries as one (1: no offloads).
 const STACKS: [(&str, &str, u32); 4] = [
     ("marline", "marline", 65_535),
     ("quinn, plain", "quinn", 65_535),
@@ -221,7 +222,9 @@ const STACKS: [(&str, &str, u32); 4] = [
 fn compare(bytes: u64) -> Result<()> {
     let own = own_loopback();
     if !own {
-        println!("not root: using the machine's loopback, its MTU and TCP with offloads only");
+        println!(
+            "not root: using the machine's loopback interface and its MTU, and TCP only with offloads"
+        );
     }
     let mut measured = STACKS.map(|_| Vec::new());
     for _ in 0..ROUNDS {
@@ -229,7 +232,7 @@ fn compare(bytes: u64) -> Result<()> {
             if own && !ip(&format!("link set lo gso_max_segs {segments}")) {
                 return Err("ip failed to set the offloads of the loopback interface".into());
             }
-            // A transfer with one segment at a time takes long.
+            // A transfer with one segment at a time takes long, so it is shorter.
             let bytes = if *segments == 1 { bytes / 8 } else { bytes };
             all.push(transfer(kind, bytes)?);
         }
@@ -255,7 +258,7 @@ fn compare(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gbit/s, and seconds of CPU time per GB.
+/// Returns the rate in Gbit/s, and the CPU time in seconds per GB.
 fn transfer(kind: &str, bytes: u64) -> Result<[f64; 2]> {
     let (mut server, mut lines) = start(&["server", kind])?;
     let address = next_line(&mut lines)?;

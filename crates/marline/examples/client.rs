@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{text} ({:?}, {subflows} subflows)", sent_at.elapsed());
     }
     stream.shutdown().await?;
-    // Data of a process that has ended is not sent: wait until the peer has received everything.
+    // Data is lost when its process ends: wait until the peer has received everything.
     drop(stream);
     client.drained(std::time::Duration::from_secs(5)).await;
     Ok(())

@@ -3,7 +3,7 @@
 //!
 //! `echo` runs all kinds and prints percentiles, with both processes unpinned and with both pinned to one CPU. `echo
 //! server KIND` and `echo client KIND ADDRESS COUNT` are the roles, which it starts as separate processes. KIND is
-//! `marline`, `tcp`, `quinn`, or `busy`: Marline that polls its sockets for some time instead of sleeping. The other
+//! `marline`, `tcp`, `quinn`, or `busy` (Marline that polls its sockets for some time instead of sleeping). The other
 //! three sleep while they wait (epoll). Set `PIN_CPU=N` to pin a role.
 
 mod quic;
@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Length of a message.
+/// Length of a message, in bytes.
 const MESSAGE: usize = 200;
-/// Busy polling time after each message. It is useless with one CPU for both ends.
+/// Time for busy polling after each message. It is useless if both ends share one CPU.
 const BUSY_POLL: Duration = Duration::from_micros(100);
-/// Round trips before the measurement.
+/// Number of round trips before the measurement.
 const WARM_UP: u64 = 1_000;
 
 fn main() -> Result<()> {
@@ -48,8 +48,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs a role as a task, like a program with several tasks: the future that a runtime blocks on is polled only
-/// after another check of its sockets.
+/// Runs a role as a spawned task, like a program with several tasks: the future on which a runtime blocks is polled
+/// only after another check of its sockets.
 fn play(
     runtime: &tokio::runtime::Runtime,
     role: impl Future<Output = Result<()>> + Send + 'static,
@@ -143,7 +143,7 @@ async fn quinn_server() -> Result<()> {
 
 /// Pins this process to one CPU.
 fn pin(cpu: usize) -> Result<()> {
-    // SAFETY: all-zero bytes are a valid cpu_set_t; the pointer is to a live one of the size given.
+    // SAFETY: all-zero bytes are a valid cpu_set_t; the pointer refers to a live one of the given size.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -167,7 +167,9 @@ fn compare(count: u64) -> Result<()> {
                 all.push(times(kind, count, pinned)?);
             }
         }
-        println!("{MESSAGE} B echo, {title}, us, medians of {ROUNDS} turns; waiting in epoll");
+        println!(
+            "{MESSAGE} B echo, {title}, us, medians of {ROUNDS} turns; both ends wait in epoll"
+        );
         println!("{:>10} {:>8} {:>8} {:>8} {:>8}", "stack", "p50", "p95", "p99", "max");
         let medians = turns.map(|all| median(&all));
         for (kind, [p50, p95, p99, max]) in KINDS.iter().zip(&medians) {
@@ -201,7 +203,7 @@ fn times(kind: &str, count: u64, pinned: bool) -> Result<Times> {
     let fields: std::result::Result<Vec<f64>, _> = answer.split(' ').map(str::parse).collect();
     client.wait()?;
     std::thread::sleep(Duration::from_millis(50));
-    // It may still wait for a connection to end.
+    // The server may still be waiting for a connection to end.
     server.kill()?;
     server.wait()?;
     fields?.try_into().map_err(|_| "no answer".into())

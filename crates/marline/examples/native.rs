@@ -5,7 +5,7 @@
 //! native server [--carrier udp|raw|INTERFACE=ADDRESS]... [--announce ADDRESS[:PORT]]... LISTEN
 //! native client [--carrier udp|raw|INTERFACE=ADDRESS]... [--path PATH]... [--bytes N] SERVER
 //! ```
-//! `INTERFACE=ADDRESS` is a TUN interface and the address behind it. Several of them are several paths.
+//! `INTERFACE=ADDRESS` is a TUN interface and the address behind it. If it is given several times, each is a path.
 //!
 //! The server sends back what it receives. The client sends N random-looking bytes (default 1 MiB), compares the
 //! answer, and prints the state of the connection.

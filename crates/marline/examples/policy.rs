@@ -1,7 +1,7 @@
 //! Custom scheduler, registered and chosen by name.
 //!
-//! It sends on the subflow with the most room in its congestion window. A client uses it on two loopback addresses,
-//! which are two paths, and prints how much each of them carried.
+//! The scheduler sends on the subflow with the most room in its congestion window. A client uses it with two loopback
+//! addresses, which are two paths, and prints how much each carried.
 //!
 //! ```text
 //! cargo run -p marline --example policy
@@ -25,7 +25,7 @@ impl Scheduler for LargestRoom {
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let ready = classes::members(cx.subflows, class).filter(|view| view.is_ready());
         match ready.max_by_key(|view| view.cwnd.saturating_sub(view.bytes_in_flight)) {
-            // The core limits the range to a segment, and asks again.
+            // The core limits the range to one segment and asks again.
             Some(view) if !cx.unsent.is_empty() => {
                 Decision::Send { subflow: view.id, range: cx.unsent }
             }
@@ -34,7 +34,7 @@ impl Scheduler for LargestRoom {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // Data of a troubled subflow is sent where the built-in schedulers would send it.
+        // Data of a troubled subflow goes where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
     let address = server.local_addr();
     let receiving = tokio::spawn(async move {
-        let (mut stream, _peer) = server.accept().await.expect("this server is never closed");
+        let (mut stream, _peer) = server.accept().await.expect("the server is never closed");
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
     });
 
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stream = client.connect(address).await?;
     stream.write_all(&vec![7; BYTES as usize]).await?;
     stream.shutdown().await?;
-    // The end of the server's stream: it has read everything.
+    // At the end of the server's stream, the server has read everything.
     stream.read_to_end(&mut Vec::new()).await?;
     for info in stream.info().iter().flat_map(|info| info.subflows.iter().chain(&info.gone)) {
         println!("{} -> {}: {} bytes", info.path.local, info.path.remote, info.bytes_sent);

@@ -1,7 +1,7 @@
 //! Interfaces for protocol tools: the core's open configuration, raw sockets opened in advance, observers of packets
 //! and events.
 //!
-//! They follow the inner crates and may change with any minor version.
+//! These interfaces follow the internal crates and may change with any minor version.
 
 pub use marline_core::{ConnectionConfig, FastOpen};
 pub use marline_io::{

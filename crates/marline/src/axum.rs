@@ -35,7 +35,7 @@ impl Listener for Server {
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         match Server::accept(self).await {
             Some(accepted) => accepted,
-            // `axum` has no notion of a closed listener. Accepted connections are still served.
+            // `axum` cannot handle a closed listener. Accepted connections are still served.
             None => pending().await,
         }
     }

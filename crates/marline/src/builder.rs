@@ -15,8 +15,8 @@ use crate::{Carrier, multimob};
 #[cfg(doc)]
 use crate::{Client, Server};
 
-/// Configuration of a [`Client`] or a [`Server`]: settings of both, and of one of them (`S`). It is used as
-/// [`ClientBuilder`](crate::ClientBuilder) and [`ServerBuilder`](crate::ServerBuilder).
+/// Configuration of a [`Client`] or a [`Server`]: settings common to both, and settings of one side (`S`). It is used
+/// as [`ClientBuilder`](crate::ClientBuilder) and [`ServerBuilder`](crate::ServerBuilder).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is opened before `bind`"]
 pub struct Builder<S> {
@@ -37,7 +37,7 @@ pub struct Builder<S> {
 
 /// Settings of one side.
 pub trait OwnSettings: Default {
-    /// Side that has these settings.
+    /// Role of the side that has these settings.
     const ROLE: Role;
 }
 
@@ -110,18 +110,18 @@ impl<S: OwnSettings> Builder<S> {
         Ok(self)
     }
 
-    /// Enables interactive mode. On a client this is break before make: paths flagged `backup` sleep until no other
-    /// works. The server must be a Marline server, which follows the client's choice of path. A server follows every
-    /// client's choice of path with these parameters. Without this setting it follows only clients that request it.
+    /// Enables interactive mode. On a client, this means break before make: paths flagged `backup` sleep until no other
+    /// path works. The server must be a Marline server, which follows the client's choice of path. A server follows
+    /// every client's choice of path with these parameters. Without this setting it follows only clients that request
+    /// it.
     pub fn interactive(&mut self, parameters: ParameterChoice) -> &mut Self {
         multimob::interactive(self.transport.as_core_mut(), S::ROLE, parameters);
         self.path_health = Some(parameters.path_health_monitor());
         self
     }
 
-    /// Sets the monitor through which all connections of the process share what they learn about each other's paths.
-    /// Clones are one monitor, and all clients and servers of a process may share it. Default: none, each connection
-    /// on its own.
+    /// Sets the monitor through which all connections of the process share what they learn about their paths. Clones
+    /// share one monitor, which all clients and servers of a process may use. Default: none; connections share nothing.
     pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
         self.path_health = monitor;
         self
@@ -134,8 +134,8 @@ impl<S: OwnSettings> Builder<S> {
     }
 
     /// Sets how long the driver polls its sockets after each exchange before it sleeps, at most
-    /// [`MAX_BUSY_POLL`](crate::config::MAX_BUSY_POLL). An answer that arrives within that time is read some
-    /// microseconds sooner, and a processor is busy meanwhile. Default: zero (off).
+    /// [`MAX_BUSY_POLL`](crate::config::MAX_BUSY_POLL). An answer that arrives within this time is read some
+    /// microseconds sooner, but a processor is busy until then. Default: zero (off).
     pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
         self.busy_poll = length;
         self
@@ -158,14 +158,14 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Writes one pcapng file per path, or on a server per listening address, into this directory, without MPTCP
+    /// Writes one pcapng file per path (client) or per listening address (server) into this directory, without MPTCP
     /// keys, tokens and HMACs.
     pub fn capture_dir(&mut self, dir: impl Into<PathBuf>) -> &mut Self {
         self.capture_dir = Some(dir.into());
         self
     }
 
-    /// Keeps MPTCP keys, tokens and HMACs in captures. A reader of the files can disturb connections with them.
+    /// Keeps MPTCP keys, tokens and HMACs in captures. Anyone who can read the files can then disturb the connections.
     pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
         self.capture_secrets = keep;
         self

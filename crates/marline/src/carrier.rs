@@ -8,8 +8,8 @@ use marline_time::Duration;
 
 use crate::BindError;
 
-/// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open: many NATs drop a
-/// UDP mapping after 30 s of silence.
+/// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open; many NATs drop a UDP
+/// mapping after 30 s of silence.
 pub const MAX_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Encapsulation of segments.
@@ -19,38 +19,38 @@ pub enum Carrier {
     /// UDP datagrams: needs no privilege, but works only between Marline endpoints.
     #[default]
     Udp,
-    /// UDP datagrams, and where they get no answer, TCP connections to the same address and port, path by path,
+    /// UDP datagrams. On each path where they get no answer, TCP connections to the same address and port are used
     /// until datagrams are answered again. A server listens on both.
     Auto,
-    /// TCP connections only. A server still listens on both, because the client chooses.
+    /// TCP connections only. A server still listens on both, because the client chooses the transport.
     Tcp,
-    /// Native TCP on raw sockets that are opened when needed: works with any stack that supports Multipath TCP or
-    /// plain TCP. Needs CAP_NET_RAW at that time.
+    /// Native TCP on raw sockets that are opened when needed, which requires CAP_NET_RAW at that time. Works with any
+    /// stack that supports Multipath TCP or plain TCP.
     Raw,
     /// Native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW, for the server's
     /// number of shards.
     Opened(Arc<RawSockets>),
-    /// Native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
+    /// Native TCP on TUN interfaces, one per path: behind each, Marline acts as a separate host.
     Tun(Vec<TunPath>),
 }
 
-/// TUN interface, and the address of the host behind it, which is Marline.
+/// TUN interface, and the address of the host behind it, which is Marline itself.
 ///
-/// The system routes packets for the address to the interface and forwards packets from it, so it must be configured
-/// as a router between that address and the network. Creating the interface needs CAP_NET_ADMIN. An existing one
-/// that belongs to the user (`ip tuntap add`) needs no privilege. Several shards of a server need an interface with
+/// The kernel routes packets for the address to the interface and forwards packets from it, so the machine must be
+/// configured as a router between this address and the network. Creating the interface needs CAP_NET_ADMIN. An existing
+/// one that belongs to the user (`ip tuntap add`) needs no privilege. Several shards of a server need an interface with
 /// as many queues (`ip tuntap add .. multi_queue`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TunPath {
     /// Name of the interface.
     pub interface: String,
-    /// Address of the host behind it, which must not be one of the system's own.
+    /// Address of the host behind the interface, which must not be an address of this machine.
     pub address: IpAddr,
 }
 
 impl TunPath {
-    /// The host with this address behind this interface.
+    /// Creates the path for the host with this address behind this interface.
     #[must_use]
     pub const fn new(interface: String, address: IpAddr) -> Self {
         TunPath { interface, address }
@@ -62,7 +62,7 @@ impl Carrier {
         !matches!(self, Carrier::Udp | Carrier::Auto | Carrier::Tcp)
     }
 
-    /// Name of the transport in terms of firewalls.
+    /// Name of the transport that a firewall sees.
     pub(crate) const fn transport(&self) -> &'static str {
         match self {
             Carrier::Udp => "UDP",
@@ -87,7 +87,7 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
     }
 }
 
-/// Opens the sockets of shards.
+/// Opens the sockets of the shards.
 pub(crate) fn open(carrier: &Carrier, shards: &[&Shard]) -> Result<(), BindError> {
     let in_use = |error| BindError::io("use the raw sockets", error);
     match carrier {

@@ -37,9 +37,9 @@ use crate::{BindError, Carrier, ConnectError, Stream, carrier};
 pub use builder::{ClientBuilder, ClientSettings};
 use watching::start_watch_tasks;
 
-/// Number of path events by which a slow receiver may lag behind.
+/// Number of path events that are kept for a slow receiver.
 const PATH_EVENT_CAPACITY: usize = 64;
-/// Minimum interval of path checks: contacts of a busy client change with every packet.
+/// Minimum interval of path checks, because contacts of a busy client change with every packet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of servers whose addresses are remembered for judging paths.
 const MAX_SERVERS: usize = 64;
@@ -47,7 +47,7 @@ const MAX_SERVERS: usize = 64;
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
 
-/// Client that opens connections over several local addresses. Clones share everything.
+/// Client that opens connections over several local addresses. Clones share all state.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -62,7 +62,7 @@ struct Inner {
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     asked: Mutex<LatestAttempt>,
-    /// Configuration of new connections, shared by all while the local addresses remain the same.
+    /// Configuration of new connections, shared by all of them while the local addresses do not change.
     connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
     decisions: Decisions,
@@ -71,12 +71,12 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// Servers of the latest attempt, and their rejection by the protocol above.
+/// Servers of the latest attempt, and why they do not serve this client.
 #[derive(Clone, Debug, Default)]
 struct LatestAttempt {
     /// Servers of the latest attempt to connect.
     servers: Vec<SocketAddr>,
-    /// Reason why they do not serve this client.
+    /// Reason why the servers do not serve this client.
     rejection: Option<String>,
 }
 
@@ -159,9 +159,10 @@ impl Client {
     /// Connects to a server: `"example.org:4500"`, an address, or several addresses of one server.
     ///
     /// The first address that answers on any path wins (RFC 8305): attempts start one after the other, a
-    /// [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With a path health monitor,
-    /// paths that it considers good come first: regular paths, then backup paths, then degraded address pairs. Each of
-    /// these groups starts later than a stagger, so that no radio is woken and no bad network is used without need.
+    /// [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With a path health monitor, paths
+    /// that it considers good come first: regular paths, then backup paths, then degraded address pairs. The second and
+    /// third group each start after more than a stagger, so that no radio is woken and no bad network is used without
+    /// need.
     ///
     /// Safe to cancel: attempts in progress are closed.
     ///
@@ -172,14 +173,14 @@ impl Client {
         self.connect_with(server, &[]).await
     }
 
-    /// Connects like [`connect`](Self::connect), and writes the first bytes to the returned stream. With Fast Open
-    /// they are sent in the SYN, as far as it has room, and the answer arrives a round trip sooner. This requires
-    /// that the transport configuration allows it ([`fast_open`](ConnectionConfig::fast_open)), that the server has
-    /// given a cookie, and that the network lets it pass. **The server may then receive them twice**, on two
-    /// connections: an observer of the SYN can repeat it, and they are also sent to another address or path that
+    /// Connects like [`connect`](Self::connect), and writes the first bytes to the returned stream. With Fast Open, the
+    /// SYN carries as many of them as it has room for, and the answer arrives a round trip sooner. This requires that
+    /// the transport configuration allows Fast Open ([`fast_open`](ConnectionConfig::fast_open)), that the server has
+    /// issued a cookie, and that the network does not block it. **The server may then receive the bytes twice**, on two
+    /// connections: an observer can replay the SYN, and the bytes are also sent to any other address or path that
     /// answers sooner.
     ///
-    /// Safe to cancel, but the server may have received the bytes.
+    /// Safe to cancel, but the server may already have received the bytes.
     ///
     /// # Errors
     /// See [`connect`](Self::connect). Also, the connection may fail while the rest of the bytes is written.
@@ -197,9 +198,9 @@ impl Client {
         self.connect_to(&servers, patience.saturating_sub(begun.elapsed()), first).await
     }
 
-    /// Number of bytes that would be sent in the SYN of a connection to one of these servers now
-    /// ([`connect_with`](Self::connect_with)). Returns `None` if Fast Open is off for that port, no server has given
-    /// a cookie to the address of a path, or the networks do not let it pass.
+    /// Number of bytes that the SYN of a connection to one of these servers could carry now
+    /// ([`connect_with`](Self::connect_with)). Returns `None` if Fast Open is off for that port, no server has issued a
+    /// cookie for the address of a path, or the networks block it.
     #[must_use]
     pub fn fast_open_room(&self, servers: &[SocketAddr]) -> Option<usize> {
         let config = Arc::clone(&lock(&self.inner.connection));
@@ -230,7 +231,7 @@ impl Client {
         };
         let (mut candidates, mut local_addresses) = ways();
         if candidates.is_empty() && self.inner.prefixes.is_lookup_pending() {
-            // The only network has just IPv6, and its NAT64 prefix is not known yet.
+            // The only network is IPv6-only, and its NAT64 prefix is not yet known.
             let _ = tokio::time::timeout(patience, self.inner.prefixes.wait_until_known()).await;
             (candidates, local_addresses) = ways();
         }
@@ -270,7 +271,7 @@ impl Client {
             });
         };
         *lock(&self.inner.winner) = Some(ends);
-        // A path may have only the other family, now or later.
+        // A path may support only the other address family, now or later.
         if let Some(other) = lock(&self.inner.paths).other_family_server(servers, ends.1) {
             let id = stream.id();
             shard.with_endpoint(|endpoint, now| endpoint.add_remote_address(now, id, other));
@@ -312,7 +313,7 @@ impl Client {
 
     /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)),
     /// segment by segment, while the receiver exists. A slow receiver misses some. This works for one connection at a
-    /// time: the receiver of another one gets no further events.
+    /// time: a new receiver ends the events of the previous one.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
         traffic_of(&self.inner.shard, of)
@@ -336,12 +337,12 @@ impl Client {
         self.inner.config.path_health.as_ref()
     }
 
-    /// State of all paths.
+    /// State of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         let shard = &self.inner.shard;
         let (now, contacts) = shard.contacts();
-        let (by_tcp, impaired) = (shard.routes_by_link(), shard.impaired_paths());
+        let (by_tcp, impaired) = (shard.routes_on_links(), shard.impaired_paths());
         let asked = lock(&self.inner.asked).clone();
         let tcp = |local, remote| {
             (by_tcp.contains(&FlowEnds { local, remote }), shard.link_failure(local, remote))
@@ -353,14 +354,14 @@ impl Client {
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
             impaired: &impaired,
-            rates: &shard.routes_faster_by_tcp(),
+            rates: &shard.routes_faster_over_tcp(),
             tcp: &tcp,
         })
     }
 
     /// Sets the reason why the answering server does not serve this client, such as an unexpected key or a rejected
-    /// credential; `None` if it does. Only the protocol above knows this. While there is a reason, every path is
-    /// [unreachable](crate::paths::PathHealth::Unreachable), because answers of that server are useless.
+    /// credential; `None` if it does. Only the application protocol knows this. While there is a reason, every path
+    /// counts as [unreachable](crate::paths::PathHealth::Unreachable), because answers of that server are useless.
     pub fn set_rejection(&self, reason: Option<String>) {
         lock(&self.inner.asked).rejection = reason;
     }
@@ -374,8 +375,8 @@ impl Client {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
-    /// Reports whether the system's network manager considers a path metered, which
-    /// [limits](crate::paths::PathSpec::limited) it unless the user has said otherwise. For `path`, see
+    /// Reports whether the system's network manager considers a path metered, which makes it
+    /// [limited](crate::paths::PathSpec::limited) unless the user has configured otherwise. For `path`, see
     /// [`set_path`](Self::set_path).
     ///
     /// # Errors
@@ -384,8 +385,8 @@ impl Client {
         lock(&self.inner.paths).report_limited(&self.inner.shard, path, limited)
     }
 
-    /// Restricts a path, for all connections, in addition to changes [by hand](Self::set_path); the last restriction
-    /// applies. For `path`, see there.
+    /// Restricts a path, for all connections, in addition to changes [by hand](Self::set_path); the latest restriction
+    /// applies. For `path`, see [`set_path`](Self::set_path).
     ///
     /// # Errors
     /// There is no such path.
@@ -397,12 +398,12 @@ impl Client {
         lock(&self.inner.paths).restrict(&self.inner.shard, path, restriction)
     }
 
-    /// Replaces the paths; without any, all interfaces with a default route are used. Connections continue: those on
-    /// a removed path move to others. Changes by hand are kept for remaining paths. A path whose interface or
+    /// Replaces the paths; if none is given, all interfaces with a default route are used. Connections continue, and
+    /// those on a removed path move to others. Remaining paths keep changes made by hand. A path whose interface or
     /// address does not exist is used as soon as it appears.
     ///
     /// # Errors
-    /// A path names a TUN interface that is not configured; nothing has changed then.
+    /// A path names a TUN interface that is not configured; in this case nothing has changed.
     pub fn set_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
         let table = self.table_of(paths)?;
         self.inner.routes.clear();
@@ -429,17 +430,17 @@ impl Client {
         self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
     }
 
-    /// Sets the behavior of new connections; existing ones are not changed.
+    /// Sets the behavior of new connections; existing connections are not changed.
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut opened = transport.clone();
         opened.as_core_mut().receive_probes.get_or_insert_default();
         *lock(&self.inner.connection) = Arc::new(single_connection_config(&opened));
     }
 
-    /// Requires an answer on each connection to one of these servers within this time; a connection without one ends
-    /// as timed out. Use this if there is reason to doubt that the server works, for example because another server
-    /// answers over the same paths. Otherwise a connection waits for a path as long as [`TransportConfig::linger`]
-    /// specifies. Returns the number of these connections.
+    /// Requires an answer on each connection to one of these servers within this time; a connection without an answer
+    /// then ends as timed out. Use this if the server may have failed, for example because another server answers over
+    /// the same paths. Otherwise, a connection waits for a path as long as [`TransportConfig::linger`] specifies.
+    /// Returns the number of these connections.
     pub fn expect_answer(&self, servers: &[SocketAddr], within: Duration) -> usize {
         self.inner.shard.with_endpoint(|endpoint, now| {
             let connections = endpoint.connections_to(servers);
@@ -472,27 +473,27 @@ impl Client {
         self.inner.shard.counters()
     }
 
-    /// Histogram of the time from a write until the peer had received it completely. One write per connection is
-    /// measured at a time.
+    /// Histogram of the time from a write until the peer has received all of it. One write per connection is measured
+    /// at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.inner.shard.delivery_delays()
     }
 
-    /// Counters of lanes for datagrams.
+    /// Counters of datagram lanes.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         self.inner.shard.lane_counters()
     }
 
-    /// Waits until all connections have closed, for at most `patience`. Returns true if they have. Data that is
-    /// written but not delivered is lost if the process exits earlier.
+    /// Waits at most `patience` until all connections have closed. Returns true if they have. Data that is written but
+    /// not delivered is lost if the process exits earlier.
     pub async fn drained(&self, patience: Duration) -> bool {
         self.inner.shard.drained(patience).await
     }
 }
 
-/// Converts the error of a write to the reason of the connection's end.
+/// Converts the error of a write to the reason why the connection ended.
 fn broken_stream_error(error: io::Error) -> ConnectError {
     let reason = error.into_inner().and_then(|inner| inner.downcast::<CloseReason>().ok());
     reason.map_or(ConnectError::Stopped, |reason| ConnectError::Closed(*reason))

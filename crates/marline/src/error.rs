@@ -1,7 +1,7 @@
 //! Errors of the library, one type per operation.
 //!
-//! An error's text describes what failed. Its cause, if there is one, is its [`source`](std::error::Error::source).
-//! Print the chain.
+//! The text of an error describes what failed. The cause, if any, is its [`source`](std::error::Error::source), so
+//! print the whole chain.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -18,19 +18,19 @@ pub enum BindError {
     NoSuchPath {
         /// The path as configured.
         path: String,
-        /// Missing part.
+        /// What is wrong with the path.
         reason: String,
     },
     /// A socket could not be opened or bound.
     Bind {
-        /// Address.
+        /// Address to bind.
         address: SocketAddr,
         /// System error.
         source: io::Error,
     },
-    /// The configuration contradicts itself.
+    /// The configuration is contradictory.
     Config(String),
-    /// Another error of the system.
+    /// Another operation of the operating system failed.
     Io {
         /// Operation that failed.
         what: String,
@@ -105,7 +105,7 @@ pub enum ConnectError {
     Closed(CloseReason),
     /// There was no answer on any path.
     Unreachable {
-        /// Attempts in order of failure.
+        /// Attempts, in order of failure.
         attempts: Vec<Attempt>,
     },
     /// This endpoint could not start a connection.
@@ -123,7 +123,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Creates an attempt on `path` to `server` with the reason of its failure.
+    /// Creates an attempt on `path` to `server` that failed for this reason.
     #[must_use]
     pub const fn new(path: String, server: SocketAddr, reason: String) -> Self {
         Attempt { path, server, reason }
@@ -141,7 +141,7 @@ impl Attempt {
         self.server
     }
 
-    /// Reason of the failure, in one line of text.
+    /// Reason for the failure, in one line of text.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -210,7 +210,7 @@ impl From<ConnectError> for io::Error {
     }
 }
 
-/// Error for a change of a path or address that does not exist.
+/// Error for changing a path or address that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPath {
     name: String,
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// Text of an error and its causes.
+    /// Returns the text of an error and its causes.
     fn chain(error: &dyn Error) -> String {
         let mut text = error.to_string();
         let mut cause = error.source();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_sources_and_are_said_once() {
+    fn causes_are_sources_and_appear_once() {
         let taken = || io::Error::from(io::ErrorKind::AddrInUse);
         let address = "127.0.0.1:1".parse().unwrap();
         let cases: [(Box<dyn Error>, String); 5] = [

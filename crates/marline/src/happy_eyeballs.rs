@@ -1,23 +1,23 @@
 //! Race of first SYNs over the paths, after "happy eyeballs" (RFC 8305).
 //!
-//! A path may have failed unnoticed, so the next attempt starts a stagger after the previous one, or at once when
+//! A path may have failed unnoticed, so the next attempt starts one stagger after the previous one, or immediately when
 //! that one fails. The first handshake that completes wins; the others are closed without an error.
 //!
 //! # Schedule
 //!
-//! *Problem.* Happy eyeballs (RFC 8305) tries the next path shortly after the previous one, answered or not. That
-//! wakes a cellular radio whenever a server is further away than the stagger. It also starts on a path that other
-//! connections of the process know to be bad, and that path sometimes wins because it is the shorter one.
+//! *Problem.* Happy eyeballs (RFC 8305) tries the next path shortly after the previous one, answered or not. That wakes
+//! a cellular radio whenever a server's round trip exceeds the stagger. It also tries a path that other connections of
+//! the process know to be bad, which sometimes wins because its RTT is shorter.
 //!
 //! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
-//! - paths that it considers good come first, regular paths before backup paths, even if another path won last time:
-//!   its verdicts are newer than that memory;
-//! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
-//!   has passed again: a single lost SYN wakes no radio;
-//! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the others' first SYN
-//!   counts as lost by RFC 6298.
+//! - paths that it considers good come first, regular paths before backup paths, even if another path won last time,
+//!   because the verdicts are newer;
+//! - a backup path starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
+//!   [`RESERVE_WAIT`]: a single lost SYN wakes no radio;
+//! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the first SYNs of the
+//!   others count as lost (RFC 6298).
 //!
-//! A late attempt starts at once when no other is left in the race.
+//! A late attempt starts immediately when no other attempt is in progress.
 //!
 //! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). The waiting times and the
 //! second request on a path are ours.
@@ -42,7 +42,7 @@ use crate::routes::Routes;
 
 /// Delay between the two requests on a regular path, and from the second one to the first on a backup path.
 const RESERVE_WAIT: Duration = Duration::from_millis(250);
-/// Delay from the last of the others to the first attempt on a degraded address pair.
+/// Delay from the last other attempt to the first one on a degraded address pair.
 const DEGRADED_PAIR_DELAY: Duration = Duration::from_millis(1_000);
 
 /// Parameters of a race.
@@ -50,12 +50,12 @@ pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a Arc<ConnectionConfig>,
     pub(crate) routes: &'a Routes,
-    /// Name of the transport in terms of firewalls.
+    /// Name of the transport that a firewall sees.
     pub(crate) transport: &'static str,
     /// Time after which an attempt without an answer fails.
     pub(crate) patience: Duration,
-    /// Data for the first SYN, if Fast Open is allowed. Later SYNs belong to other connections, which would deliver
-    /// it again.
+    /// Data for the first SYN, if Fast Open is allowed. Later SYNs belong to other connections, which would deliver the
+    /// data again.
     pub(crate) first_bytes: &'a [u8],
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct HappyEyeballs<'a> {
 struct RunningAttempt {
     candidate: Candidate,
     stream: Stream,
-    /// Number of the first bytes that were written to it.
+    /// Number of the first bytes written to this connection.
     written: usize,
 }
 
@@ -72,9 +72,9 @@ struct RunningAttempt {
 #[derive(Debug)]
 pub(crate) struct WinningAttempt {
     pub(crate) stream: Stream,
-    /// Both ends, without our port.
+    /// Both ends, without the local port.
     pub(crate) ends: (IpAddr, SocketAddr),
-    /// Number of the first bytes that were written to it.
+    /// Number of the first bytes written to this connection.
     pub(crate) written: usize,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     /// Error reported by the network, if there was one.
     delivery_error: Option<Reach>,
-    /// Reason why there was no TCP connection to carry it, if that was tried.
+    /// Reason why no link could carry the connection, if one was tried.
     link_failure: Option<String>,
     transport: &'static str,
 }
@@ -95,7 +95,7 @@ pub(crate) enum FailureKind {
     NoRoute(std::io::Error),
     Start(StartError),
     Closed(CloseReason),
-    /// No answer in time.
+    /// No answer before the timeout.
     Silent,
 }
 
@@ -113,7 +113,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-/// Display of the reason alone.
+/// Displays only the reason.
 struct Reason<'a>(&'a Failure);
 
 impl core::fmt::Display for Reason<'_> {
@@ -135,10 +135,10 @@ impl core::fmt::Display for Reason<'_> {
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent
                 if let Some(link_failure) = &self.0.link_failure =>
             {
-                write!(f, "no answer by {}: {link_failure}", self.0.transport)
+                write!(f, "no answer over {}: {link_failure}", self.0.transport)
             }
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
-                write!(f, "no answer (does a firewall drop {} there?)", self.0.transport)
+                write!(f, "no answer (a firewall may drop {})", self.0.transport)
             }
             FailureKind::Closed(reason) => reason.fmt(f),
         }
@@ -152,7 +152,7 @@ pub(crate) struct Outcome {
 }
 
 impl HappyEyeballs<'_> {
-    /// Runs the race to its end.
+    /// Runs the race to the end.
     pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
         let mut running: Vec<RunningAttempt> = Vec::new();
@@ -204,7 +204,7 @@ impl HappyEyeballs<'_> {
         }
     }
 
-    /// Describes why an attempt failed, including errors of its contact.
+    /// Describes why an attempt failed, including errors reported for its contact.
     fn failure(&self, candidate: Candidate, why: FailureKind) -> Failure {
         let (local, remote) = (candidate.end.address, candidate.remote);
         let (_, contacts) = self.shard.contacts();
@@ -243,22 +243,22 @@ struct ScheduledAttempt {
     candidate: Candidate,
     /// Delay after the start of the previous attempt.
     wait: Duration,
-    /// If true, it does not start earlier when another attempt fails, unless that was the last.
-    held: bool,
+    /// If true, the attempt does not start earlier when another fails, unless that one was the last in progress.
+    starts_on_time: bool,
 }
 
 /// Attempts that have not started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttemptSchedule {
     waiting: VecDeque<ScheduledAttempt>,
-    /// Start time of the first of them, since the beginning of the race.
+    /// Start time of the first of these attempts, relative to the start of the race.
     due: Duration,
 }
 
 impl AttemptSchedule {
-    /// Starts all attempts in this order, a stagger apart.
+    /// Starts all attempts in this order, one stagger apart.
     pub(crate) fn new_staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
-        let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, held: false };
+        let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, starts_on_time: false };
         AttemptSchedule {
             waiting: candidates.into_iter().map(entrant).collect(),
             due: Duration::ZERO,
@@ -284,11 +284,11 @@ impl AttemptSchedule {
         schedule
     }
 
-    /// Appends attempts: the first starts after `wait`, the rest a stagger apart.
+    /// Appends attempts: the first starts after `wait`, the others one stagger apart.
     fn append(&mut self, candidates: Vec<Candidate>, wait: Duration, stagger: Duration) {
         for (number, candidate) in candidates.into_iter().enumerate() {
-            let (wait, held) = if number == 0 { (wait, true) } else { (stagger, false) };
-            self.waiting.push_back(ScheduledAttempt { candidate, wait, held });
+            let (wait, starts_on_time) = if number == 0 { (wait, true) } else { (stagger, false) };
+            self.waiting.push_back(ScheduledAttempt { candidate, wait, starts_on_time });
         }
     }
 
@@ -296,12 +296,12 @@ impl AttemptSchedule {
         self.waiting.is_empty()
     }
 
-    /// Start time of the next attempt, since the beginning of the race.
+    /// Start time of the next attempt, relative to the start of the race.
     fn time_until_due(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.due)
     }
 
-    /// Takes the attempt that starts now, if any. `alone`: no attempt is in progress.
+    /// Takes the attempt that starts now, if any. `alone` means that no attempt is in progress.
     fn take_due(&mut self, now: Duration, alone: bool) -> Option<Candidate> {
         if now < self.due && !alone {
             return None;
@@ -314,14 +314,13 @@ impl AttemptSchedule {
     /// Removes a failed attempt, which is not repeated, and advances the next one.
     fn failed(&mut self, now: Duration, candidate: &Candidate) {
         self.waiting.retain(|entrant| entrant.candidate != *candidate);
-        if self.waiting.front().is_some_and(|next| !next.held) {
+        if self.waiting.front().is_some_and(|next| !next.starts_on_time) {
             self.due = self.due.min(now);
         }
     }
 }
 
-/// Waits for the first attempt with a result. Returns `None` when the next one must start, or when it is time to
-/// give up.
+/// Waits for the first attempt with a result. Returns `None` when the next attempt must start, or at the timeout.
 async fn first(
     running: &[RunningAttempt],
     next: Instant,
@@ -338,7 +337,7 @@ async fn first(
     .await
 }
 
-/// Combines all failures in one error.
+/// Combines all failures into one error.
 pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.kind));
     if failures.is_empty() {

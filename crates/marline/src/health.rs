@@ -1,9 +1,9 @@
 //! Health of a client's paths: reachability of servers over them, and the likely cause of failures.
 //!
 //! An interface that is up says little: it stays up with a captive portal, a firewall that drops UDP, or a failed
-//! server. Health is derived from existing traffic, without extra probes. A request that is unanswered for
-//! [`ANSWER_TIMEOUT`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
-//! that arrives restores the path.
+//! server. Health is derived from existing traffic, without extra probes. A repeated request without an answer for
+//! [`ANSWER_TIMEOUT`] counts as unanswered. The sender of an ICMP error is reported. The first packet that arrives
+//! restores the path.
 
 mod common_failures;
 #[cfg(test)]
@@ -19,26 +19,26 @@ use marline_time::{Duration, Instant};
 pub(crate) use watcher::HealthWatcher;
 pub use watcher::PathEvent;
 
-/// Name of a path, and the contacts of its servers.
+/// Name of a path, and the contacts with servers over it.
 pub(crate) type NamedContacts<'a> = (String, Vec<&'a Contact>);
 
 /// Time after which a repeated request counts as unanswered.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Number of attempts required: a single packet may get lost.
+/// Minimum number of attempts, because a single packet may get lost.
 const MIN_ATTEMPTS: u32 = 2;
-/// Time without incoming packets after which a delivery error counts. A server that answers disproves a late or
-/// forged error in that time.
+/// Time without incoming packets after which a delivery error counts. If the server answers within this time, the error
+/// was late or forged.
 pub(crate) const ERROR_DELAY: Duration = Duration::from_millis(300);
 
 /// Reachability of a server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reach {
-    /// Unknown: no request was sent yet, or only just now.
+    /// Unknown: no request has been sent, or only just now.
     Unknown,
     /// The server answers.
     Answers {
-        /// Time since the last packet from it.
+        /// Time since the server's last packet.
         since_last_packet: Duration,
     },
     /// The server does not answer.
@@ -48,11 +48,11 @@ pub enum Reach {
         /// Number of requests since then.
         tries: u32,
     },
-    /// The server's machine reports that nothing listens on this port.
+    /// The server's machine reports that no program listens on this port.
     Refused,
-    /// An error report says that packets are not delivered.
+    /// An error report states that packets are not delivered.
     Blocked {
-        /// Sender of the report: a host on the path, or the server's own; `None` for this machine.
+        /// Sender of the report: a host on the path or the server; `None` for this machine.
         by: Option<IpAddr>,
         /// Reported error.
         kind: DeliveryErrorKind,
@@ -66,7 +66,7 @@ impl Reach {
             let by_server = delivery_error.by == Some(contact.remote.ip());
             return match delivery_error.kind {
                 DeliveryErrorKind::PortClosed if by_server => Reach::Refused,
-                // Reports of this machine's kernel carry our address.
+                // Reports of this machine's kernel contain our address.
                 kind => {
                     Reach::Blocked { by: delivery_error.by.filter(|by| *by != contact.local), kind }
                 }
@@ -107,7 +107,7 @@ impl Reach {
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reach::Unknown => f.write_str("not known yet"),
+            Reach::Unknown => f.write_str("not yet known"),
             Reach::Answers { since_last_packet: heard } => {
                 write!(f, "answers (last received {} ago)", span(*heard))
             }
@@ -145,14 +145,14 @@ impl fmt::Display for DeliveryErrorText {
 }
 
 /// Returns the error that the server's machine, this one or another host reported, without waiting for [`ERROR_DELAY`]:
-/// the reason of a failed attempt.
+/// the reason for a failed attempt.
 pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
     let delivery_error = contact.delivery_error?;
     let settled_at = delivery_error.since + ERROR_DELAY;
     Some(Reach::evaluate(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
 }
 
-/// Returns the current delivery error: nothing has arrived since, and its sender has not become silent while
+/// Returns the delivery error that still applies: nothing has arrived since, and its sender has not become silent while
 /// requests continue.
 fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
     let delivery_error =
@@ -163,7 +163,7 @@ fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::Delivery
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 
-/// Time at which the problem of a contact began.
+/// Time at which the problem with a contact began.
 fn problem_start(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
     let said = contact.delivery_error.map(|delivery_error| delivery_error.since);
@@ -180,11 +180,12 @@ pub struct ServerReach {
     pub local: IpAddr,
     /// Reachability.
     pub reach: Reach,
-    /// True if connections to it use TCP there, because UDP gets no answer or is slower (carriers `Auto` and `Tcp`).
+    /// True if connections to this server use TCP on this path because UDP gets no answer or is slower (carriers `Auto`
+    /// and `Tcp`).
     pub by_tcp: bool,
     /// Measured rates, if TCP is used because UDP is slower.
     pub carrier_rates: Option<CarrierRates>,
-    /// Reason why the last TCP attempt instead of UDP failed, if it did.
+    /// Reason why the last attempt to use TCP instead of UDP failed, if it did.
     pub tcp_failure: Option<String>,
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn fault<'a>(
     contacts: &[&'a Contact],
     now: Instant,
 ) -> Option<(&'a Contact, ServerReach)> {
-    // The comparison is strict: an answer and the request that follows it at once have the same time.
+    // The comparison is strict: an answer and a request sent immediately after it have equal times.
     let heard_since =
         |at: Instant| contacts.iter().any(|other| other.heard_at.is_some_and(|heard| heard > at));
     let bad = contacts.iter().filter(|contact| {
@@ -237,14 +238,14 @@ pub(crate) fn problem_text(
     match since.map(|since| other_working_paths(all, *server, since, now)) {
         Some(working) if !working.is_empty() => {
             let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
-            let why = suspicion(transport, *server, reach, was_heard);
+            let why = likely_cause(transport, *server, reach, was_heard);
             format!("{server}: {reach}, while it answers over {}: {why}", working.join(", "))
         }
         _ => format!("{server}: {reach}"),
     }
 }
 
-/// Paths over which a server has answered since a time and still answers.
+/// Finds paths over which a server has answered since a given time and still answers.
 fn other_working_paths<'a>(
     all: &'a [NamedContacts<'_>],
     server: SocketAddr,
@@ -259,26 +260,24 @@ fn other_working_paths<'a>(
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 
-/// Likely cause if other paths work. `was_heard`: the server has answered over this path before, so its network
-/// passes the transport.
-fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
+/// Returns the likely cause if other paths work. `was_heard` means that the server has answered over this path, so its
+/// network passes the transport.
+fn likely_cause(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool) -> String {
     let port = server.port();
     match reach {
         Reach::Blocked { by: Some(by), .. } if *by == server.ip() => {
-            format!("a firewall there, or its own, refuses {transport} port {port}")
+            format!("a firewall there, or the server's own, refuses {transport} port {port}")
         }
         Reach::Blocked { by: Some(_), .. } => {
             format!("a captive portal or a firewall there blocks {transport} port {port}")
         }
         Reach::Blocked { by: None, .. } => "this machine's routes or firewall block it".to_owned(),
-        _ if was_heard => {
-            "nothing arrives on this path any more, so the line seems dead".to_owned()
-        }
+        _ if was_heard => "nothing arrives on this path anymore, so the line seems dead".to_owned(),
         _ => format!("the network there seems to block {transport} port {port}, or is dead"),
     }
 }
 
-/// Formats a duration for people.
+/// Formats a duration for display.
 pub(crate) fn span(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{} ms", time.as_millis()),

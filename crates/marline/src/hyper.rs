@@ -1,7 +1,7 @@
 //! Connector for hyper-util's HTTP client.
 //!
-//! It connects over all paths to the host and port of a URI, where a Marline server listens. With the feature `tls`,
-//! [`Connector::tls`] encrypts the connections.
+//! The connector connects over all paths to the host and port of a URI, where a Marline server listens. With the
+//! feature `tls`, [`Connector::tls`] encrypts the connections.
 //!
 //! ```no_run
 //! use hyper_util::client::legacy::Client;
@@ -47,8 +47,8 @@ impl Connector {
         }
     }
 
-    /// Connects with `client`, and encrypts with `tls`. URIs still begin with `http://`: the server is identified by
-    /// the pinned key, not by the URI's host.
+    /// Connects with `client`, and encrypts with `tls`. URIs still begin with `http://`: the pinned key identifies the
+    /// server, not the host in the URI.
     #[cfg(feature = "tls")]
     #[must_use]
     pub const fn tls(client: Client, tls: crate::tls::Connector) -> Self {
@@ -57,7 +57,8 @@ impl Connector {
 
     async fn connect(self, uri: Uri) -> io::Result<TokioIo<HttpStream>> {
         if uri.scheme_str().is_some_and(|scheme| scheme != "http") {
-            let what = format!("{uri}: only http:// here; encryption comes with `Connector::tls`");
+            let what =
+                format!("{uri}: only http:// is supported; `Connector::tls` adds encryption");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let Some(host) = uri.host() else {
@@ -90,7 +91,7 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-/// Future of a connection.
+/// Future that resolves to a connection.
 #[must_use = "futures do nothing unless polled"]
 pub struct Connecting {
     inner: Pin<Box<dyn Future<Output = io::Result<TokioIo<HttpStream>>> + Send>>,

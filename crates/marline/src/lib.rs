@@ -44,9 +44,9 @@
 //!
 //! # Security
 //!
-//! **A [`Stream`] is plaintext, like a TCP connection.** Any host on one of its paths can read and change its data,
-//! and any client can connect to a server. Multipath TCP's keys are sent in clear: they protect only against
-//! attackers that have not seen the first handshake. Use TLS inside: the feature `tls` has `tls::Connector` and
+//! **A [`Stream`] is plaintext, like a TCP connection.** Any host on one of its paths can read and change its data, and
+//! any client can connect to a server. Multipath TCP sends its keys in plaintext: they protect only against attackers
+//! that have not seen the first handshake. Use TLS inside the stream: the feature `tls` has `tls::Connector` and
 //! `tls::Acceptor` with a pinned key, and any other TLS library works on a `Stream`.
 //!
 //! # Features
@@ -62,10 +62,10 @@
 //!
 //! # Beyond the defaults
 //!
-//! [`config`] has buffers, timers and options, [`paths`] what a client's paths are and whether they work, [`monitor`]
-//! events and counts, and [`memory`] budgets. Policies are chosen by name ([`ClientBuilder::scheduler`]) or provided by
-//! the application ([`policy`] has the traits, [`algos`] the registry and the common parts of the built-in ones).
-//! [`advanced`] has interfaces for protocol tools.
+//! [`config`] contains buffers, timers and options, [`paths`] the specification and health of a client's paths,
+//! [`monitor`] events and counters, and [`memory`] budgets. Policies are chosen by name ([`ClientBuilder::scheduler`])
+//! or provided by the application ([`policy`] contains the traits, [`algos`] the registry and common parts of the
+//! built-in policies). [`advanced`] contains interfaces for protocol tools.
 
 #![forbid(unsafe_code)]
 

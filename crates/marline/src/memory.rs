@@ -1,3 +1,3 @@
-//! Memory of connections: budgets, accounts, and what is charged to them.
+//! Memory of connections: budgets, accounts, and charges.
 
 pub use marline_core::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage};

@@ -1,8 +1,8 @@
 //! MultiMob as one setting: break before make, the path health monitor, a server that follows the
 //! client, and the extensions that both agree on.
 //!
-//! Each part is a policy or setting that can also be chosen separately. They are combined here, once with the
-//! parameters of MultiMob's authors and once with ours.
+//! Each part is a policy or setting that can also be chosen separately. This module combines them, with the parameters
+//! of MultiMob's authors or with ours.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ pub enum ParameterChoice {
     /// Our parameters: decisions based on events, and cellular paths are closed again. Used by `--mode interactive`.
     #[default]
     Prompt,
-    /// Parameters of the kernel module that was used for MultiMob's measurements.
+    /// Parameters of the kernel module with which MultiMob was measured.
     Multimob,
 }
 
 impl ParameterChoice {
-    /// Specs of the client's scheduler, the server's, and the client's path manager.
+    /// Specs of the client's scheduler, the server's scheduler, and the client's path manager.
     #[must_use]
     pub const fn specs(self) -> [&'static str; 3] {
         match self {
@@ -62,15 +62,15 @@ impl ParameterChoice {
         }
     }
 
-    /// Without them, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does
-    /// not use them.
+    /// Without these, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does not
+    /// use them.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
         (self == ParameterChoice::Prompt).then(LoneKeepalive::default)
     }
 }
 
-/// Configures MultiMob for connections of this side. Scheduler and path manager are replaced. The client requests
-/// that the server follows, and the other extensions that both support. Addresses flagged `backup` sleep until they
+/// Configures MultiMob for connections of this side. The scheduler and path manager are replaced. The client requests
+/// that the server follow it, and the other extensions that both support. Addresses flagged `backup` sleep until they
 /// are needed. The path health monitor is set separately
 /// ([`ClientBuilder::path_health_monitor`](crate::ClientBuilder::path_health_monitor)).
 pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: ParameterChoice) {
@@ -90,7 +90,7 @@ pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Parame
     }
 }
 
-/// Allows clients to request following, unless it is configured otherwise.
+/// Allows clients to request that this server follow them, unless this is already configured.
 pub(crate) fn allow_following(config: &mut ConnectionConfig) {
     if config.follow_client.is_none() {
         config.follow_client = Some(scheduler("follow-client"));
@@ -100,14 +100,14 @@ pub(crate) fn allow_following(config: &mut ConnectionConfig) {
 fn scheduler(spec: &str) -> Arc<dyn SchedulerFactory> {
     match Registry::default().scheduler(spec) {
         Ok(factory) => factory,
-        Err(error) => unreachable!("a built-in spec, tested below: {error}"),
+        Err(error) => unreachable!("invalid built-in spec: {error}"),
     }
 }
 
 fn manager(spec: &str) -> Arc<dyn PathManagerFactory> {
     match Registry::default().path_manager(spec) {
         Ok(factory) => factory,
-        Err(error) => unreachable!("a built-in spec, tested below: {error}"),
+        Err(error) => unreachable!("invalid built-in spec: {error}"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Watcher of IPv6-only networks, which discovers the NAT64 prefix of each.
 //!
-//! Routers advertise the prefix (RFC 8781), or the network's resolver knows it (RFC 7050). The resolver is not asked
-//! if a router has advertised it (RFC 8781, 5.1). A resolver is asked when its interface appears and when its answer
-//! has expired, and repeatedly if there was no answer. There are no requests while every path has IPv4.
+//! Routers advertise the prefix (RFC 8781), or the network's resolver knows it (RFC 7050). The resolver is not queried
+//! if a router has advertised a prefix (RFC 8781, 5.1). A resolver is queried when its interface appears and when its
+//! answer has expired, and repeatedly if there was no answer. While every path has IPv4, there are no queries.
 
 mod advertised;
 
@@ -18,22 +18,22 @@ use tokio::sync::Notify;
 
 use advertised::AdvertisedPrefixes;
 
-/// Time after which a network without NAT64 is asked again, unless it has changed earlier.
+/// Time after which a network without NAT64 is queried again, unless it changes earlier.
 const NAT64_RECHECK_INTERVAL: Duration = Duration::from_secs(600);
-/// Delay after a missing answer; doubles up to the maximum.
+/// First delay after a missing answer; it doubles up to the maximum.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// State of a network. Local address and interface show if it is still the same network.
+/// State of a network. The local address and interface show whether it is still the same network.
 #[derive(Clone, Debug)]
 struct NetworkState {
     end: LocalEnd,
     /// Prefix according to its resolver.
     prefix: Option<Prefix64>,
-    /// True once there was an answer, or a timeout.
+    /// True once there was an answer or a timeout.
     settled: bool,
     due: Instant,
-    silences: u32,
+    missing_answers: u32,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ struct State {
     advertised: AdvertisedPrefixes,
 }
 
-/// Discovery of prefixes, and its results.
+/// Discovery of NAT64 prefixes, and its results.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixWatch {
     state: Mutex<State>,
@@ -51,7 +51,7 @@ pub(crate) struct PrefixWatch {
 }
 
 impl PrefixWatch {
-    /// Sets the networks that have only IPv6 now.
+    /// Sets the networks that are currently IPv6-only.
     pub(crate) fn set_networks(&self, ends: Vec<LocalEnd>) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -64,7 +64,7 @@ impl PrefixWatch {
             networks.entry(index).or_insert_with(|| {
                 changed = true;
                 advertised.set_address(&end, now);
-                NetworkState { end, prefix: None, settled: false, due: now, silences: 0 }
+                NetworkState { end, prefix: None, settled: false, due: now, missing_answers: 0 }
             });
         }
         drop(state);
@@ -89,7 +89,7 @@ impl PrefixWatch {
         }
     }
 
-    /// Listens to routers, asks resolvers that are due, and passes each result to `tell`, until the future is
+    /// Listens to routers, queries resolvers that are due, and passes each result to `tell`, until the future is
     /// dropped.
     pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
         let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.query_prefixes(tell)));
@@ -135,7 +135,7 @@ impl PrefixWatch {
                         Some(prefix) => Some(Some(prefix)),
                         None => {
                             let asked = run_unless(self.changed.notified(), discover_nat64(&end));
-                            // A router may have advertised a prefix: check again which networks are due.
+                            // A router may have advertised a prefix, so check again which networks are due.
                             let Some(answer) = asked.await else { continue };
                             self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
                         }
@@ -166,20 +166,20 @@ impl PrefixWatch {
         }
     }
 
-    /// Returns the valid prefix that a router of this network has advertised, and schedules the next check for its
-    /// end.
+    /// Returns the valid prefix that a router of this network has advertised, and schedules the next check for the end
+    /// of its lifetime.
     fn router_prefix(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
         let mut state = self.lock();
         let State { networks, advertised } = &mut *state;
         let (prefix, until) = advertised.prefix_for(end.interface.1, now)?;
         let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
-        // An earlier answer of the resolver was the second choice, and is outdated by then.
-        (known.prefix, known.settled, known.silences, known.due) = (None, true, 0, until);
+        // An earlier answer of the resolver had lower priority and will be outdated when the advertisement expires.
+        (known.prefix, known.settled, known.missing_answers, known.due) = (None, true, 0, until);
         Some(prefix)
     }
 
-    /// Records a resolver's answer. Returns the prefix of the network to report, or `None` if the network has
-    /// changed meanwhile.
+    /// Records a resolver's answer. Returns the prefix of the network to report, or `None` if the network has changed
+    /// in the meantime.
     fn on_answer(&self, end: &LocalEnd, answer: PrefixAnswer) -> Option<Option<Prefix64>> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -188,18 +188,18 @@ impl PrefixWatch {
         match answer {
             PrefixAnswer::Prefix { prefix, ttl_s } => {
                 known.prefix = Some(prefix);
-                known.silences = 0;
+                known.missing_answers = 0;
                 known.due = now + Duration::from_secs(u64::from(ttl_s));
             }
             PrefixAnswer::None => {
                 known.prefix = None;
-                known.silences = 0;
+                known.missing_answers = 0;
                 known.due = now + NAT64_RECHECK_INTERVAL;
             }
             // A missing answer does not revoke an earlier one.
             PrefixAnswer::Silence => {
-                known.due = now + (RETRY * (1 << known.silences.min(5))).min(RETRY_MAX);
-                known.silences = known.silences.saturating_add(1);
+                known.due = now + (RETRY * (1 << known.missing_answers.min(5))).min(RETRY_MAX);
+                known.missing_answers = known.missing_answers.saturating_add(1);
             }
         }
         Some(known.prefix)
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_outlives_silence_and_ends_with_the_network_or_its_word() {
+    fn a_prefix_ends_with_its_network_or_an_answer_but_not_with_silence() {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         assert!(!watch.is_lookup_pending());
         watch.set_networks(vec![here.clone()]);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(watch.on_answer(&here, PrefixAnswer::None), Some(None));
         let moved = end("2001:db8:1::2", 7);
         watch.set_networks(vec![moved]);
-        assert!(watch.is_lookup_pending(), "another network on the same interface");
+        assert!(watch.is_lookup_pending(), "another network on this interface");
         assert_eq!(watch.on_answer(&here, found), None, "a late answer of the previous network");
         watch.set_networks(Vec::new());
         assert!(!watch.is_lookup_pending());
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(
             watch.router_prefix(&other, Instant::now()),
             None,
-            "the interface has another address by then"
+            "by then, the interface has another address"
         );
     }
 }

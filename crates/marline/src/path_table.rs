@@ -24,7 +24,7 @@ use crate::carrier::TunPath;
 use crate::error::UnknownPath;
 use crate::health;
 
-/// Restriction of a path that was not made by hand, such as that of a quota.
+/// Restriction of a path that was not set by hand, for example by a quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathRestriction {
@@ -33,7 +33,7 @@ pub enum PathRestriction {
     None,
     /// Traffic is treated as charged, regardless of other settings.
     Metered,
-    /// The path is not used, as if it was disabled by hand, for this reason.
+    /// The path is not used, as if disabled by hand, for this reason.
     Unusable(String),
 }
 
@@ -47,10 +47,10 @@ pub(crate) struct Candidate {
     pub(crate) backup: bool,
 }
 
-/// Maximum number of remembered automatic paths without an interface that were changed by hand.
+/// Maximum number of remembered automatic paths that were changed by hand and whose interface is gone.
 const MAX_VANISHED_PATHS: usize = 16;
 
-/// Address of a path, which has an address id. Two paths may share an address and differ in their server.
+/// Address of a path, for which the core has an address id. Two paths may share an address but use different servers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     address: IpAddr,
@@ -60,11 +60,11 @@ struct Key {
 /// All paths of a client.
 #[derive(Debug)]
 pub(crate) struct PathTable {
-    /// Set if the paths were found automatically and not configured.
+    /// Set if the paths were found automatically.
     automatic: bool,
-    /// Set if the paths do not depend on the system's interfaces.
+    /// Set if the paths do not depend on the machine's interfaces.
     fixed: bool,
-    /// Mark of the paths' packets for the machine's routing rules; 0 for none.
+    /// Mark of the paths' packets for routing rules; 0 for none.
     mark: u32,
     entries: Vec<Entry>,
     /// NAT64 prefixes by interface index.
@@ -93,7 +93,7 @@ impl PathTable {
         }
     }
 
-    /// Creates the paths behind TUN interfaces; all of them if none is specified.
+    /// Creates the paths behind TUN interfaces: those in `specs`, or all if it is empty.
     pub(crate) fn from_tuns(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
         let all = || {
             let spec = |tun: &TunPath| PathSpec::new(LocalSpec::Interface(tun.interface.clone()));
@@ -116,13 +116,13 @@ impl PathTable {
         table
     }
 
-    /// Compares the paths with the machine's current state: opens and closes sockets and updates the core.
+    /// Updates the paths to the machine's current state: opens and closes sockets and updates the core.
     pub(crate) fn update(&mut self, shard: &Shard, interfaces: &Interfaces) {
         self.resolve(interfaces);
         self.apply_to_core(shard);
     }
 
-    /// Checks that every configured path was opened, or will be used when it appears.
+    /// Checks that every configured path was opened or can be used once it appears.
     pub(crate) fn check(&self) -> Result<(), BindError> {
         for entry in self.entries.iter().filter(|entry| !entry.absent) {
             if let Some(reason) = &entry.error {
@@ -133,7 +133,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Sets the mark of all paths' packets for the machine's routing rules.
+    /// Sets the mark of all paths' packets for routing rules.
     pub(crate) const fn with_mark(mut self, mark: u32) -> Self {
         self.mark = mark;
         self
@@ -180,8 +180,8 @@ impl PathTable {
         }
     }
 
-    /// Drops paths whose interfaces are gone for good: a tethered phone returns with another name. The latest ones
-    /// that were changed by hand are kept, so that the change still applies if the interface returns.
+    /// Drops paths whose interfaces are gone, because a tethered phone returns with another name. The latest paths that
+    /// were changed by hand are kept, so that the change still applies if the interface returns.
     fn drop_vanished_paths(&mut self, interfaces: &Interfaces) {
         let is_gone = |entry: &Entry| match &entry.spec.local {
             LocalSpec::Interface(name) => interfaces.find_by_name(name).is_none(),
@@ -196,7 +196,7 @@ impl PathTable {
         });
     }
 
-    /// Problems of configured paths. Empty if paths are found automatically, or if none is known.
+    /// Returns the problems of configured paths; empty if paths are found automatically or no problem is known.
     pub(crate) fn unusable_reason(&self) -> Vec<String> {
         let named = self.entries.iter().filter(|_| !self.automatic);
         named.filter_map(Entry::unusable_reason).collect()
@@ -256,8 +256,7 @@ impl PathTable {
         self.last_logged = wanted;
     }
 
-    /// Ensures that there is a socket for this address on this interface, and replaces it if the interface has
-    /// changed.
+    /// Ensures that a socket for this address on this interface exists; replaces it if the interface has changed.
     fn ensure_socket(&mut self, shard: &Shard, end: &LocalEnd) -> std::io::Result<()> {
         match self.sockets.get(&end.address) {
             Some(index) if *index == end.interface.1 => return Ok(()),
@@ -269,7 +268,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Returns an address id, which changes as rarely as possible: there are 255.
+    /// Returns an address id. Ids change as rarely as possible, because there are only 255.
     fn id(&mut self, key: Key) -> Option<AddressId> {
         if let Some(id) = self.ids.get(&key) {
             return Some(*id);
@@ -292,8 +291,8 @@ impl PathTable {
     }
 
     /// Candidates for the attempts to connect to `servers`, in this order: the last winner; other servers on the
-    /// winner's path; all paths and servers in turns, so that neither a failed path nor a failed server is tried
-    /// completely before the next; backup paths last.
+    /// winner's path; all paths and servers in turn, so that neither a failed path nor a failed server delays all
+    /// others; backup paths last.
     pub(crate) fn candidates(
         &self,
         servers: &[SocketAddr],
@@ -312,11 +311,11 @@ impl PathTable {
                 entry.ends.iter().filter(fits).map(move |end| (end, remote))
             });
             for (nth, (end, remote)) in pairs.enumerate() {
-                let path = entry.called();
+                let path = entry.display_name();
                 let candidate = Candidate { path, end: end.clone(), remote, backup: entry.backup };
                 let won = winner == Some((end.address, remote));
                 let works = winner.is_some_and(|(local, _)| local == end.address);
-                // The paths take turns, so that a failed one costs one delay regardless of the number of addresses.
+                // The paths take turns, so that a failed path costs one delay regardless of the number of addresses.
                 let rank = (!won, entry.backup, !works, turn + nth, nth);
                 found.push((rank, candidate));
             }
@@ -326,7 +325,7 @@ impl PathTable {
         found.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// Returns the first server address whose family differs from the reached one.
+    /// Returns the first server address whose family differs from that of the address in use.
     pub(crate) fn other_family_server(
         &self,
         servers: &[SocketAddr],
@@ -338,7 +337,7 @@ impl PathTable {
         servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
     }
 
-    /// Local ends of the paths that may be used now.
+    /// Local ends of the paths that may currently be used.
     pub(crate) fn usable_local_ends(&self) -> Vec<LocalEnd> {
         let usable = self.entries.iter().filter(|entry| entry.is_up());
         usable.flat_map(|entry| &entry.ends).filter(|end| !end.behind_tun).cloned().collect()
@@ -377,16 +376,16 @@ impl PathTable {
         before != prefix
     }
 
-    /// Paths that are up, by name, each with its contacts.
+    /// Paths that are up, each with its name and contacts.
     pub(crate) fn known_contacts<'a>(
         &self,
         contacts: &'a [Contact],
     ) -> Vec<health::NamedContacts<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
-        up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
+        up.map(|entry| (entry.display_name(), entry.contacts(contacts))).collect()
     }
 
-    /// Changes a path by hand. `name`: index, interface, address, or the path as configured.
+    /// Changes a path by hand. `name` is its index, interface, address, or configured text.
     pub(crate) fn change(
         &mut self,
         shard: &Shard,
@@ -439,7 +438,8 @@ impl PathTable {
         Ok(())
     }
 
-    /// Takes over the paths of `other`, which have been looked up. Ids and sockets of remaining addresses are kept.
+    /// Takes over the paths of `other`, whose addresses have been looked up. Remaining addresses keep their ids and
+    /// sockets.
     pub(crate) fn replace(&mut self, shard: &Shard, other: PathTable) {
         let old = std::mem::replace(&mut self.entries, other.entries);
         self.automatic = other.automatic;
@@ -466,13 +466,13 @@ impl PathTable {
                 })
         };
         self.entries.iter().enumerate().position(names).ok_or_else(|| {
-            let reason = format!("no such path (there are {})", self.entries.len());
+            let reason = format!("no such path (available: {})", self.entries.len());
             UnknownPath::new(name, reason)
         })
     }
 }
 
-/// Reason why the interface of a former path is not a path now.
+/// Reason why an interface that was a path no longer is one.
 fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     let interface = match &entry.spec.local {
         LocalSpec::Interface(name) => interfaces.find_by_name(name),
@@ -489,8 +489,8 @@ fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     }
 }
 
-/// Returns the addresses in the order of attempts, without translation: with DNS64, a resolver synthesizes addresses
-/// with one of these prefixes, which are valid only in its own network.
+/// Returns the addresses in the order of attempts, without those synthesized with one of these prefixes: such addresses
+/// from a DNS64 resolver are valid only in its own network.
 fn order_servers(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
     let mut plain: Vec<SocketAddr> = Vec::with_capacity(servers.len());
     for server in servers {
@@ -503,7 +503,7 @@ fn order_servers(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAdd
     interleave_families(&plain)
 }
 
-/// Orders the servers as in RFC 8305 section 4: the families take turns, beginning with that of the first server.
+/// Orders the servers as in RFC 8305 section 4: the families alternate, beginning with that of the first server.
 fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
     let first = servers.first().is_some_and(SocketAddr::is_ipv4);
     let (some, others): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! Paths of a client: how they are specified and changed, and their health.
+//! Paths of a client: their specification, changes, and health.
 
 pub use marline_core::{AddressPairFault, AddressPairInfo, PathHealthMonitor};
 pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, Prefix64, RadioKind};

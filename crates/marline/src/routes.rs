@@ -1,8 +1,8 @@
 //! Cache of recent route lookups.
 //!
-//! Each attempt to connect first checks if the path has a route to the server. A client that opens a thousand
-//! connections per second asks the kernel once: an answer is cached for a second, or until interfaces or routes
-//! change. If it has become wrong meanwhile, the attempt is not answered, and the race continues with the next path.
+//! Each attempt to connect first checks whether the path has a route to the server. Answers are cached for a second, or
+//! until interfaces or routes change, so a client that opens a thousand connections per second asks the kernel once per
+//! second. If a cached answer has become wrong, the attempt gets no answer, and the race continues with the next path.
 //! Negative answers are not cached.
 
 use core::net::IpAddr;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use marline_io::LocalEnd;
 
-/// Lifetime of an answer. Changes of policy rules are not notified.
+/// Lifetime of an answer. The kernel does not report changes of policy rules.
 const LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of cached answers.
 const MAX_CACHED_ANSWERS: usize = 256;
@@ -28,11 +28,10 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Checks that the routing tables have a route from `end` to `remote`, with an answer that is at most a second
-    /// old.
+    /// Checks that the routing tables contain a route from `end` to `remote`, with an answer at most a second old.
     ///
     /// # Errors
-    /// The kernel's, or a mismatch of address families.
+    /// The kernel's error, or one if the address families differ.
     pub(crate) fn check(&self, end: &LocalEnd, remote: IpAddr) -> io::Result<()> {
         self.check_at(Instant::now(), end, remote, |end, remote| end.check_route(remote))
     }
@@ -58,7 +57,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Clears the cache after a change.
+    /// Clears the cache after a change of interfaces or routes.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_good_for_a_second_or_until_something_changes() {
+    fn an_answer_is_cached_for_a_second_or_until_a_change() {
         let (routes, now) = (Routes::default(), Instant::now());
         let end = LocalEnd::from_tun("wlan0", IpAddr::from([192, 0, 2, 1]));
         let (near, far) = (IpAddr::from([192, 0, 2, 9]), IpAddr::from([203, 0, 113, 9]));

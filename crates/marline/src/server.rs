@@ -31,9 +31,9 @@ use crate::transport_config::TransportConfig;
 use crate::{BindError, Stream, carrier, multimob};
 use announced::AnnouncedAddress;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
-use succession::ProcessPlace;
+use succession::SharedProcessState;
 
-/// Server that accepts connections. Clones share everything.
+/// Server that accepts connections. Clones share all state.
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -50,14 +50,14 @@ struct Inner {
     listen: Vec<SocketAddr>,
     /// Addresses that native carriers announce.
     addresses: Arc<Mutex<Vec<AnnouncedAddress>>>,
-    /// Task that follows the interfaces of the announced addresses.
+    /// Task that follows changes of the announced addresses' interfaces.
     watch: Option<AbortHandle>,
     /// Relation to other processes that share the addresses.
-    place: ProcessPlace,
+    place: SharedProcessState,
 }
 
 impl Inner {
-    /// Closes the accept queue; the shards release the connections that wait in it.
+    /// Closes the accept queue; the shards release its connections.
     fn close_queue(&self) {
         for incoming in self.queue.close() {
             if let Some(shard) = self.shard_of(incoming.id) {
@@ -136,8 +136,8 @@ impl Server {
         Ok(Server { inner: Arc::new(inner) })
     }
 
-    /// Waits for the next connection and returns it with its peer's address (that of the first subflow). Returns
-    /// `None` after [`close`](Self::close) on any clone. Safe to cancel.
+    /// Waits for the next connection and returns it with the peer's address on the first subflow. Returns `None` after
+    /// [`close`](Self::close) on any clone. Safe to cancel.
     pub async fn accept(&self) -> Option<(Stream, SocketAddr)> {
         let incoming = self.inner.queue.pop().await?;
         let shard = self.inner.shard_of(incoming.id)?;
@@ -145,8 +145,8 @@ impl Server {
         Some((Stream::new(stream, Arc::clone(&self.inner.config.registry)), incoming.peer))
     }
 
-    /// Stops accepting: waiting connections are reset, further ones are refused, and every [`accept`](Self::accept)
-    /// returns `None`. Accepted connections continue.
+    /// Stops accepting: waiting connections are reset, new ones are refused, and every [`accept`](Self::accept) returns
+    /// `None`. Accepted connections continue.
     pub fn close(&self) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
@@ -154,7 +154,7 @@ impl Server {
         self.inner.close_queue();
     }
 
-    /// Sets the behavior of connections accepted from now on; existing ones are not changed.
+    /// Sets the behavior of connections accepted from now on; existing connections are not changed.
     pub fn set_transport(&self, transport: &TransportConfig) {
         let mut transport = transport.clone();
         multimob::allow_following(transport.as_core_mut());
@@ -185,11 +185,11 @@ impl Server {
     }
 
     /// Changes an announced address by hand, for all connections: `Down` withdraws it (REMOVE_ADDR) and closes the
-    /// subflows to it, `Up` announces it again, and `Backup` and `Primary` set if subflows to it carry data while
+    /// subflows to it, `Up` announces it again, and `Backup` and `Primary` set whether subflows to it carry data while
     /// others can (MP_PRIO). Native carriers only.
     ///
     /// # Errors
-    /// `address` was not [announced](ServerBuilder::announce), port included.
+    /// The address and port were not [announced](ServerBuilder::announce).
     pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), UnknownPath> {
         announced::change(&self.inner.shards, &self.inner.addresses, address, change)
     }
@@ -232,7 +232,7 @@ impl Server {
 
     /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)),
     /// segment by segment, while the receiver exists. A slow receiver misses some. This works for one connection at a
-    /// time: the receiver of another one gets no further events. Returns `None` if no shard has such a connection.
+    /// time: a new receiver ends the events of the previous one. Returns `None` if no shard has such a connection.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> Option<broadcast::Receiver<MonitorEvent>> {
         Some(traffic_of(self.inner.shard_of(of)?, of))
@@ -274,7 +274,7 @@ impl Server {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
     }
 
-    /// Histogram over all shards of the time from a write until the peer had received it completely. One write per
+    /// Histogram, across all shards, of the time from a write until the peer has received all of it. One write per
     /// connection is measured at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
@@ -283,7 +283,7 @@ impl Server {
         sum
     }
 
-    /// Counters of lanes for datagrams, over all shards.
+    /// Counters of datagram lanes, across all shards.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         let mut sum = LaneCounters::default();
@@ -291,8 +291,8 @@ impl Server {
         sum
     }
 
-    /// Waits until all connections have closed, for at most `patience`. Returns true if they have. Data that is
-    /// written but not delivered is lost if the process exits earlier.
+    /// Waits at most `patience` until all connections have closed. Returns true if they have. Data that is written but
+    /// not delivered is lost if the process exits earlier.
     pub async fn drained(&self, patience: Duration) -> bool {
         let mut all = true;
         for shard in &self.inner.shards {
@@ -307,7 +307,7 @@ fn open_framed(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
-) -> Result<(Vec<SocketAddr>, ProcessPlace), BindError> {
+) -> Result<(Vec<SocketAddr>, SharedProcessState), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
     if config.own.shards > 1 {
         Shard::connect_shards(shards);
@@ -317,11 +317,11 @@ fn open_framed(
         let listen = succession::adopt_sockets(config, shards, handover.sockets)?;
         let listeners = Mutex::new(succession::waiting(handover.listeners));
         let older_processes = Mutex::new(handover.older_processes);
-        return Ok((listen, ProcessPlace { generations, listeners, older_processes }));
+        return Ok((listen, SharedProcessState { generations, listeners, older_processes }));
     }
     let (listen, listeners) = ports::open(config, shards)?;
     let listeners = Mutex::new(succession::accepting(listeners));
-    Ok((listen, ProcessPlace { generations, listeners, older_processes: Mutex::default() }))
+    Ok((listen, SharedProcessState { generations, listeners, older_processes: Mutex::default() }))
 }
 
 /// Opens the sockets and ports of shards with a native carrier.
@@ -329,7 +329,7 @@ fn open_native(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
-) -> Result<(Vec<SocketAddr>, ProcessPlace), BindError> {
+) -> Result<(Vec<SocketAddr>, SharedProcessState), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
     let (mut older_processes, mut inherited) = (Vec::new(), None);
     if shards.len() > 1 {
@@ -343,10 +343,10 @@ fn open_native(
     let each: Vec<&Shard> = shards.iter().map(|shard| &***shard).collect();
     let listen = announced::listen(config, &each, inherited)?;
     let (listeners, older_processes) = (Mutex::default(), Mutex::new(older_processes));
-    Ok((listen, ProcessPlace { generations, listeners, older_processes }))
+    Ok((listen, SharedProcessState { generations, listeners, older_processes }))
 }
 
-/// Draws the keys of Fast Open cookies, which all shards share because a client with a cookie may reach any of them.
+/// Generates the keys of Fast Open cookies. All shards share them, because a client with a cookie may reach any shard.
 fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
     let drawn = SecretRng::from_os().map(|mut rng| rng.key());
     let drawn = drawn.map_err(|error| BindError::io("generate a secret", error))?;
@@ -365,7 +365,7 @@ fn capture_name(config: &ServerBuilder, index: u8) -> String {
         _ => format!("server-shard{index}"),
     };
     if config.own.generation > 0 {
-        // The previous process still writes its own files.
+        // The previous process is still writing its own files.
         name = format!("{name}-generation{}", config.own.generation);
     }
     name

@@ -9,12 +9,12 @@ use marline_core::{ConnectionId, MonitorEvent};
 use marline_io::{Captures, Shard, ShardHandle};
 use tokio::sync::broadcast;
 
-/// Number of monitor events by which a slow receiver may lag behind.
+/// Number of monitor events that are kept for a slow receiver.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
-/// The same limit for traffic events, of which there are several per segment.
+/// Number of traffic events that are kept for a slow receiver; there are several per segment.
 const TRAFFIC_CAPACITY: usize = 8_192;
 
-/// Channel of decisions, once there was a subscriber.
+/// Channel for decisions, once there has been a subscriber.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions(OnceLock<broadcast::Sender<MonitorEvent>>);
 
@@ -25,7 +25,7 @@ impl Decisions {
         shards: &[Arc<ShardHandle>],
     ) -> broadcast::Receiver<MonitorEvent> {
         let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
-        // This must come first: a shard without a subscriber stops sending.
+        // Subscribe first: a shard without a subscriber stops sending.
         let receiver = listeners.subscribe();
         shards.iter().for_each(|shard| shard.report_decisions(listeners.clone()));
         receiver
@@ -39,7 +39,7 @@ pub(crate) fn traffic_of(shard: &Shard, of: ConnectionId) -> broadcast::Receiver
     receiver
 }
 
-/// Capture files in this directory, if there is one.
+/// Creates capture files in this directory, if one is given.
 pub(crate) fn captures(
     dir: Option<&Path>,
     name: &str,

@@ -17,11 +17,11 @@ pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 
 /// Multipath TCP connection with [`AsyncRead`] and [`AsyncWrite`].
 ///
-/// Reading ends (0 bytes) after the peer has shut its side down (DATA_FIN); `shutdown` shuts ours. Dropping a stream
-/// releases the connection: written data is still delivered, but unread or further incoming data of the peer aborts
-/// it.
+/// Reading ends (0 bytes) after the peer has shut down its side (DATA_FIN); `shutdown` shuts down ours. Dropping a
+/// stream releases the connection: written data is still delivered, but unread or further incoming data of the peer
+/// aborts it.
 ///
-/// Data is **not encrypted**: see the [first page](crate#security).
+/// Data is **not encrypted**: see [Security](crate#security).
 #[derive(Debug)]
 pub struct Stream {
     inner: marline_io::Stream,
@@ -59,7 +59,7 @@ impl Stream {
         Ok(oldest.path.local)
     }
 
-    /// Snapshot of the connection; `None` when it is closed.
+    /// Snapshot of the connection; `None` once it is closed.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         self.inner.info()
@@ -71,20 +71,20 @@ impl Stream {
         self.info().and_then(|info| info.fallback)
     }
 
-    /// Value that identifies this connection to a protocol inside it, equal on both sides: HMAC-SHA-256 over `label`
-    /// with both MPTCP keys, of which each side has drawn one at random. It is not secret, because the keys are sent
-    /// in clear, but it is unique. `None` on plain TCP.
+    /// Value that identifies this connection to an inner protocol, equal on both sides: HMAC-SHA-256 over `label` with
+    /// both MPTCP keys, each of which one side generated at random. The value is unique but not secret, because the
+    /// keys are sent in plaintext. `None` for plain TCP.
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.inner.export_binding(label)
     }
 
-    /// Ends the connection at once on both sides (MP_FASTCLOSE, RFC 8684 section 3.5).
+    /// Immediately ends the connection on both sides (MP_FASTCLOSE, RFC 8684 section 3.5).
     pub fn abort(self) {
         self.inner.abort();
     }
 
-    /// Records that the peer is authenticated: after its last path ends, the connection waits for it as long as
+    /// Records that the peer is authenticated: after the last path ends, the connection waits for the peer as long as
     /// configured, instead of the shorter time for unknown peers ([`Linger::stranger`](crate::config::Linger)).
     pub fn mark_authenticated(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
@@ -107,13 +107,13 @@ impl Stream {
     }
 
     /// Sets the time within which data should reach the peer after a path has accepted it (RFC 6897 does not define
-    /// such an interface). The scheduler becomes `deadline`: it sends data in parallel on a second path if its
-    /// probability of being late exceeds one percent and a later copy could not help. `None` restores the library's
-    /// default scheduler. The deadline is not strict: a path that cannot meet it is still used. The time is rounded
-    /// down to microseconds, and less than one counts as none.
+    /// such an interface). The scheduler becomes `deadline`: it also sends data on a second path if the probability of
+    /// lateness exceeds one percent and a later copy could not help. `None` restores the library's default scheduler.
+    /// The deadline is not strict: a path that cannot meet it is still used. The time is rounded down to microseconds;
+    /// less than one microsecond counts as `None`.
     ///
     /// # Errors
-    /// The registry of this connection's library does not have the scheduler.
+    /// The registry for this connection does not contain the scheduler.
     pub fn set_deadline(&self, within: Option<Duration>) -> Result<(), PolicyError> {
         match within {
             Some(within) => {
@@ -133,8 +133,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Splits the stream into owned halves for separate tasks, without a lock between them besides the connection's
-    /// own.
+    /// Splits the stream into owned halves for separate tasks. The halves share no lock except the connection's own.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         split::split(self)
@@ -173,8 +172,8 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Written data has been sent, as far as windows allow, or will be sent at the end of the runtime's turn
-        // together with that of other connections.
+        // Written data has been sent, as far as the windows allow, or will be sent at the end of the runtime's turn,
+        // together with data of other connections.
         Poll::Ready(Ok(()))
     }
 

@@ -1,9 +1,8 @@
 //! TLS 1.3 inside the stream, with a pinned key.
 //!
-//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate, and the client accepts only
-//! that key: there is no authority to ask and no name or date to check. The client gets the [`KeyPin`] by
-//! configuration, like an address. The server does not authenticate the client, which must be done inside the
-//! stream.
+//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate, and the client accepts only that
+//! key: there is no certificate authority, and no name or date to check. The client gets the [`KeyPin`] from its
+//! configuration, like an address. The server does not authenticate the client, which must be done inside the stream.
 //!
 //! ```
 //! use marline::tls::{Acceptor, Connector, Identity};
@@ -38,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! Keys are agreed by X25519MLKEM768 if both sides support it, otherwise by X25519.
+//! Keys are agreed with X25519MLKEM768 if both sides support it, otherwise with X25519.
 //!
 //! Disabled: TLS 1.2, 0-RTT (a request could be replayed), session tickets, server name indication (it would
 //! disclose the server's name).
@@ -72,7 +71,7 @@ pub use stream::TlsStream;
 /// Maximum duration of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why there is no TLS connection.
+/// Reason why a TLS connection could not be established.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -89,7 +88,7 @@ pub enum TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TlsError::Connect(_) => f.write_str("cannot connect for TLS"),
+            TlsError::Connect(_) => f.write_str("cannot connect"),
             TlsError::WrongKey => f.write_str("the server's key differs from the pinned key"),
             TlsError::Handshake(_) => f.write_str("TLS handshake"),
             TlsError::Config(_) => f.write_str("TLS configuration"),
@@ -119,7 +118,7 @@ impl From<TlsError> for io::Error {
     }
 }
 
-/// TLS client for a server with a pinned key. Clones share everything.
+/// TLS client for a server with a pinned key. Clones share the configuration.
 #[derive(Clone)]
 pub struct Connector {
     inner: TlsConnector,
@@ -138,7 +137,7 @@ impl Connector {
     /// Connects like [`Client::connect`] and performs the handshake.
     ///
     /// # Errors
-    /// The connection or the handshake fails, or the server has another key.
+    /// The connection or the handshake fails, or the server has a different key.
     pub async fn connect(
         &self,
         client: &Client,
@@ -150,7 +149,7 @@ impl Connector {
     /// Performs the handshake on a connected stream.
     ///
     /// # Errors
-    /// The server has another key, or the handshake fails.
+    /// The server has a different key, or the handshake fails.
     pub async fn handshake(&self, stream: Stream) -> Result<TlsStream, TlsError> {
         let handshake = self.inner.connect(server_name(), stream);
         match timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -168,7 +167,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// TLS server with the server's key. Clones share everything.
+/// Accepts TLS connections with the server's key. Clones share the configuration.
 #[derive(Clone)]
 pub struct Acceptor {
     inner: TlsAcceptor,
@@ -204,7 +203,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// Server configuration for rustls, for protocols that negotiate more, such as ALPN.
+/// Server configuration for rustls, for protocols that also negotiate other parameters, such as ALPN.
 ///
 /// # Errors
 /// The key is not usable.
@@ -227,7 +226,7 @@ pub fn server_config(identity: &Identity) -> Result<rustls::ServerConfig, rustls
 /// Client configuration for rustls.
 ///
 /// # Errors
-/// The provider does not support TLS 1.3 (which does not happen).
+/// The provider does not support TLS 1.3 (the one used here does).
 pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error> {
     let provider = provider();
     let verifier = identity::PinnedVerifier::new(pin, provider.signature_verification_algorithms);
@@ -256,7 +255,7 @@ pub fn is_pin_mismatch(error: &io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidCertificate(found)) if *found == wrong)
 }
 
-/// Provider of ring, with the hybrid key exchange as first choice.
+/// Provider `ring`, with the hybrid key exchange as first choice.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.kx_groups.insert(0, &X25519MlKem768);

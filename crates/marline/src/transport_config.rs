@@ -12,9 +12,8 @@ use marline_time::Duration;
 
 /// Behavior of connections: policies, buffers, timers, options.
 ///
-/// The defaults are for interactive traffic: [`default_policies`], which are the scheduler `auto`, a full mesh of
-/// paths, the congestion control `cubic-westwood` and RACK-TLP. Setters return the configuration, so that calls can
-/// be chained:
+/// The defaults suit interactive traffic: [`default_policies`] are the scheduler `auto`, a full mesh of paths, the
+/// congestion control `cubic-westwood` and RACK-TLP. Setters return the configuration, so that calls can be chained:
 ///
 /// ```
 /// use marline::config::TransportConfig;
@@ -33,7 +32,7 @@ impl Default for TransportConfig {
     }
 }
 
-/// Setters of plain values, with the name of the core's field.
+/// Generates setters of plain values, named like the core's fields.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
         $($(#[$doc])*
@@ -59,7 +58,7 @@ impl TransportConfig {
         send_buffer: u64;
         /// Maximum receive buffer, in bytes of payload.
         receive_buffer: u64;
-        /// Growth of buffers to their maximum.
+        /// How buffers grow to their maximum.
         buffer_tuning: BufferTuning;
         /// Initial congestion window in segments (RFC 6928: 10, the default).
         initial_window: u32;
@@ -68,29 +67,29 @@ impl TransportConfig {
         /// Client: the application writes as soon as it is connected, so the third ACK may carry its first bytes.
         /// Default: off.
         speaks_first: bool;
-        /// Retransmissions of a first SYN before the attempt ends, each after twice the previous time.
+        /// Retransmissions of a first SYN before the attempt ends, with a timeout that doubles each time.
         syn_retries: u32;
-        /// Client: retransmissions of a first SYN before that time doubles; the total time of the attempt is
-        /// unchanged. Default: 4, as in Linux.
+        /// Client: retransmissions of a first SYN before the timeout starts to double; the attempt takes the same time
+        /// in total. Default: 4, as in Linux.
         linear_syn_retries: u32;
-        /// First SYNs with MP_CAPABLE before it is omitted (RFC 8684 section 3.7).
+        /// Number of first SYNs with MP_CAPABLE before the option is omitted (RFC 8684 section 3.7).
         mptcp_syn_retries: u32;
         /// Idle time after which keepalives start; `None` for never.
         keepalive: Option<Duration>;
-        /// Client: detection of a failed download path by its silence; `None` to leave it to the sender.
+        /// Client: detection of a failed download path from its silence; `None` to leave the detection to the sender.
         receive_timer: Option<ReceiveTimer>;
         /// Client: watch over an idle connection's only subflow; `None` for off.
         lone_keepalive: Option<LoneKeepalive>;
-        /// Client: probes of the server while only waiting for data; `None` for off. Clients without a setting use
-        /// the defaults.
+        /// Client: probes of the server while the client only waits for data; `None` for off. Clients without this
+        /// setting use the defaults.
         receive_probes: Option<ReceiveProbes>;
         /// Offer ECN (RFC 3168).
         ecn: bool;
         /// Pace transmissions.
         pacing: bool;
-        /// Time that a connection is kept after its last path ended.
+        /// Time for which a connection is kept after its last path has ended.
         linger: Linger;
-        /// Unanswered retransmission timeouts after which a subflow is closed although others work.
+        /// Unanswered retransmission timeouts after which a subflow is closed even though others work.
         subflow_retries: u32;
         /// Duration of TIME-WAIT of subflows.
         time_wait: Duration;
@@ -109,7 +108,7 @@ impl TransportConfig {
         max_segment_size: Option<u16>;
     }
 
-    /// Sets the scheduler of new connections, as an object. By name: [`ClientBuilder::scheduler`] and
+    /// Sets the scheduler of new connections, as an object. To set it by name, see [`ClientBuilder::scheduler`] and
     /// [`ServerBuilder::scheduler`].
     ///
     /// [`ClientBuilder::scheduler`]: crate::ClientBuilder::scheduler
@@ -131,8 +130,8 @@ impl TransportConfig {
         self
     }
 
-    /// Server: sets the scheduler that takes over when a client requests following ([`Extensions::FOLLOW_CLIENT`]);
-    /// `None` for the built-in one.
+    /// Server: sets the scheduler that takes over when a client requests that the server follow it
+    /// ([`Extensions::FOLLOW_CLIENT`]); `None` for the built-in one.
     pub fn follow_client(&mut self, scheduler: Option<Arc<dyn SchedulerFactory>>) -> &mut Self {
         self.core.follow_client = scheduler;
         self

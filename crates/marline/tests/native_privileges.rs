@@ -18,7 +18,7 @@ use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SERVER: &str = "10.1.0.2:7000";
-/// More than the ports that are reserved at first.
+/// Number of connections, more than the ports that are initially reserved.
 const CONNECTIONS: usize = 40;
 
 fn main() {

@@ -1,15 +1,15 @@
 //! BBR version 1: window and pacing rate follow a model of the path instead of losses.
 //!
 //! *Problem.* Loss-based controllers fill the bottleneck's queue before they get a signal (latency), and they treat
-//! every random loss as congestion (throughput on radio). What they need is the path's rate and its RTT without a
-//! queue. Together these determine how much should be in flight.
+//! every random loss as congestion (throughput on radio). What determines how much should be in flight is the path's
+//! rate and its RTT without a queue.
 //!
 //! *How.* The rate is the largest delivery rate of the last ten rounds, and the RTT is the smallest of the last ten
-//! seconds. They cannot be measured at the same time: a higher rate shows only with more in flight than fits, the true
-//! RTT only with less. So the controller cycles through one RTT at 1.25 times the rate, one at 0.75, and six at 1. If
-//! the RTT has not reached its minimum for ten seconds, it keeps only four segments in flight for 200 ms (`states.rs`).
-//! Sending is paced at gain x rate. The window is twice rate x RTT, so that delayed and aggregated ACKs do not stall
-//! sending. Samples taken while the application had nothing to send count only if they raise the estimate
+//! seconds. They cannot be measured at the same time: a higher rate shows only with more in flight than fits, and the
+//! true RTT only with less. So the controller cycles through one RTT at 1.25 times the rate, one at 0.75, and six at 1.
+//! If the RTT has not reached its minimum for ten seconds, it keeps only four segments in flight for 200 ms
+//! (`states.rs`). Sending is paced at gain x rate. The window is twice rate x RTT, so that delayed and aggregated ACKs
+//! do not stall sending. Samples taken while the application had nothing to send count only if they raise the estimate
 //! (`filter.rs`).
 //!
 //! *Losses* do not change the model. In the first round of a recovery, the sender sends as much as is delivered. After
@@ -28,7 +28,7 @@
 //! - A round in which the sender had too little to send still counts toward the end of Startup if the path was full in
 //!   it (`RoundEvidence`). A connection limited by its buffer has no other rounds. It would stay in Startup
 //!   indefinitely and send each bufferful as one burst at 2.9 times the rate.
-//! - Linux draws the first phase of the cycle at random. Here the start time determines it.
+//! - Linux chooses the first phase of the cycle at random. Here the start time determines it.
 //! - A scheduler's penalty halves the window once. As in Linux, the model grows it back within a round or two. ECN
 //!   marks are ignored, as in version 1.
 //! - The pacing rate is 1 % below the measured rate, as in Linux, so that a queue drains eventually.
@@ -41,7 +41,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant, Rate};
 
 use self::states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
-use super::filter::{LeastRtt, MaxRate, Rounds};
+use super::filter::{MinRttFilter, MaxRateFilter, Rounds};
 
 /// Minimum number of segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
 const MIN_SEGMENTS: u64 = 4;
@@ -50,9 +50,9 @@ const PACING_MARGIN: f64 = 0.99;
 
 /// Number of rounds covered by the maximum of the delivery rate.
 const RATE_ROUNDS: u64 = 10;
-/// Time covered by the minimum of the RTT.
+/// Length of the window for the minimum RTT.
 const RTT_WINDOW: Duration = Duration::from_secs(10);
-/// Duration of the reduced flight that measures the RTT.
+/// Duration of the reduced flight in which the RTT is measured.
 const PROBE_RTT: Duration = Duration::from_millis(200);
 /// Window in multiples of rate x RTT while probing for bandwidth.
 const WINDOW_GAIN: f64 = 2.0;
@@ -60,11 +60,11 @@ const WINDOW_GAIN: f64 = 2.0;
 /// Effect of a loss on the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Repair {
-    /// Not at all.
+    /// The window is not changed.
     No,
-    /// First round: send as much as is delivered.
+    /// In the first round, as much is sent as is delivered.
     Conserve,
-    /// Later rounds: grow back to the model.
+    /// In later rounds, the window grows back to the model.
     Grow,
 }
 
@@ -75,28 +75,28 @@ pub struct Bbr {
     initial_window: u64,
     state: State,
     rounds: Rounds,
-    rate: MaxRate,
-    rtt: LeastRtt,
+    rate: MaxRateFilter,
+    rtt: MinRttFilter,
     pipe: FullPipe,
     evidence: RoundEvidence,
     window: u64,
-    /// The window to return to after recovery or ProbeRtt.
+    /// Window to restore after recovery or ProbeRtt.
     saved_window: u64,
     repair: Repair,
     pace: Option<Rate>,
     ssthresh: u64,
-    /// Samples of segments sent before this many bytes were delivered measure ProbeRtt, not the path.
+    /// Samples of segments sent before this many bytes were delivered reflect ProbeRtt, not the path.
     held_back_until: u64,
-    /// The latest sample was app-limited.
+    /// True if the latest sample was app-limited.
     app_limited: bool,
     in_flight: u64,
     delivered: u64,
-    /// Sending resumed with nothing in flight, so ProbeRtt is unnecessary now.
+    /// True if sending resumed with nothing in flight, which makes ProbeRtt unnecessary for now.
     after_idle: bool,
 }
 
 impl Bbr {
-    /// A controller that starts with `initial_window` bytes.
+    /// Creates a controller that starts with `initial_window` bytes.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, now: Instant) -> Self {
         Bbr {
@@ -104,8 +104,8 @@ impl Bbr {
             initial_window,
             state: State::Startup,
             rounds: Rounds::default(),
-            rate: MaxRate::new(RATE_ROUNDS),
-            rtt: LeastRtt::new(RTT_WINDOW, now),
+            rate: MaxRateFilter::new(RATE_ROUNDS),
+            rtt: MinRttFilter::new(RTT_WINDOW, now),
             pipe: FullPipe::default(),
             evidence: RoundEvidence::default(),
             window: initial_window.max(u64::from(mss.max(1))),
@@ -125,7 +125,7 @@ impl Bbr {
         MIN_SEGMENTS * self.mss
     }
 
-    /// Bytes in flight according to the model at this gain.
+    /// Returns the bytes in flight according to the model at this gain.
     fn model(&self, gain: f64) -> u64 {
         let Some(rtt) = self.rtt.get() else { return self.initial_window };
         if self.rate.get() == Rate::ZERO {
@@ -134,7 +134,7 @@ impl Bbr {
         (self.rate.get().bytes_in(rtt) as f64 * gain) as u64
     }
 
-    /// The model plus room for bursts: one in the pacer, one on the link, and one behind a delayed ACK.
+    /// Returns the model plus room for bursts: one in the pacer, one on the link, and one behind a delayed ACK.
     fn target(&self, gain: f64) -> u64 {
         let burst = self.pace.map_or(0, |pace| pace.bytes_in(Duration::from_millis(1)));
         let probing = matches!(self.state, State::ProbeBw(cycle) if cycle.is_probing());
@@ -142,7 +142,7 @@ impl Bbr {
         self.model(gain) + 3 * burst.max(2 * self.mss) + more
     }
 
-    /// Updates rate and rounds. Returns whether a round ended.
+    /// Updates the rate and the rounds. Returns true if a round has ended.
     fn measure(&mut self, ack: &AckSample, sample: &RateSample) -> bool {
         let ended = self.rounds.on_sample(sample, ack.total_delivered);
         self.app_limited = sample.app_limited || sample.prior_delivered < self.held_back_until;
@@ -231,7 +231,7 @@ impl Bbr {
             return;
         }
         // Until the rate is known, samples are too small rather than too large (for a one-byte greeting, one byte per
-        // RTT). So the pacing rate is at least that of the initial window, and only rises.
+        // RTT). So the pacing rate starts with that of the initial window and only rises.
         let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
         let first = Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt);
         self.pace = Some(self.pace.unwrap_or(first).max(modeled));

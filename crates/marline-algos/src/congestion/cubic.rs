@@ -5,24 +5,24 @@
 //!
 //! *How.* After a loss at `W_max`, the window falls to 0.7 of it and then follows `W(t) = C (t - K)^3 + W_max`, where
 //! `K` is such that `W(0)` is the reduced window. Growth is fast at first, slow around `W_max`, and fast again beyond.
-//! It depends on time, not on the RTT. Where Reno would be faster (short RTT, small windows), the window follows an
+//! It depends on time, not on the RTT. Where Reno would be faster (short RTT, small window), the window follows an
 //! estimate of Reno's window instead. *Fast convergence*: a flow with a loss below `W_max` lowers its target, which
 //! leaves room for new flows.
 //!
 //! *Choices and differences.*
 //! - `t` advances only while the window is the limit, and by at most one SRTT per ACK: an application's pause must not
 //!   cause growth (RFC 9438 section 5.8).
-//! - After a timeout, the curve starts flat where congestion avoidance begins (section 4.8). The same applies after
-//!   HyStart++ left slow start without a loss.
+//! - After a timeout, the curve starts flat where congestion avoidance begins (section 4.8). This also applies after
+//!   HyStart++ has left slow start without a loss.
 //! - A spurious reduction is undone completely: window, ssthresh and the curve (section 4.9).
 //! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole segment per round trip
-//!   (section 4.3). Linux continues with [`ALPHA`] of one, and so does [`RenoEstimate::Linux`]. Where the estimate is
-//!   followed, this makes a difference of a tenth: at 50 Mbit/s, 20 ms and 0.1 % loss, 24.5 instead of 22.4 Mbit/s
-//!   (Linux over an emulated link: 21.7).
+//!   (section 4.3). Linux continues with [`ALPHA`] of a segment, and so does [`RenoEstimate::Linux`]. Where the window
+//!   follows the estimate, this makes a difference of about 10 %: at 50 Mbit/s, 20 ms and 0.1 % loss, 24.5 instead of
+//!   22.4 Mbit/s (Linux over an emulated link: 21.7).
 //! - A scheduler's penalty restarts the curve from the reduced window. Otherwise the old curve would undo the reduction
 //!   within one round trip.
-//! - Floating-point code uses only + - * /, and a cube root built from these. The results are the same on every
-//!   machine, so runs are reproducible. The libm `cbrt` differs between systems.
+//! - Floating-point code uses only + - * /, and a cube root built from these. The results are equal on every machine,
+//!   so runs are reproducible. The libm `cbrt` differs between systems.
 //! - Reductions start from the window; see `window.rs` for this and other shared choices.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
@@ -35,9 +35,9 @@ use crate::slow_start::SlowStartKind;
 const C: f64 = 0.4;
 /// Share of the window that remains after a loss.
 const BETA: f64 = 0.7;
-/// Growth of the Reno estimate in segments per round trip. With [`BETA`], 3 (1 - beta) / (1 + beta) is as fair as Reno.
+/// Growth of the Reno estimate in segments per round trip. With [`BETA`], this formula makes CUBIC as fair as Reno.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// The window grows at most to this multiple of itself per round trip.
+/// Maximum growth of the window per round trip, as a multiple of the window.
 const MAX_TARGET: f64 = 1.5;
 
 /// Growth of the estimate of Reno's window beyond the window of the last loss.
@@ -46,7 +46,7 @@ pub enum RenoEstimate {
     /// Like Reno itself: one segment per round trip (RFC 9438 section 4.3).
     #[default]
     Rfc9438,
-    /// As below that window: `ALPHA` segments per round trip.
+    /// `ALPHA` segments per round trip, as below that window.
     Linux,
 }
 
@@ -55,7 +55,7 @@ pub enum RenoEstimate {
 struct Curve {
     /// Window at the last loss (lowered by fast convergence); 0 if unknown.
     w_max: f64,
-    /// The window before the last reduction; the Reno estimate speeds up beyond it.
+    /// Window before the last reduction, beyond which the Reno estimate grows faster.
     cwnd_prior: f64,
     /// Plateau of the current epoch.
     origin: f64,
@@ -67,7 +67,7 @@ struct Curve {
     elapsed: Duration,
     /// Last ACK that advanced the epoch; `None` between epochs.
     last_ack: Option<Instant>,
-    /// This epoch's share of one TCP's growth.
+    /// Share of one TCP's growth in this epoch.
     share: f64,
 }
 
@@ -95,13 +95,13 @@ impl Curve {
         self.last_ack = Some(now);
     }
 
-    /// The cubic function, in segments, `seconds` into the epoch.
+    /// Returns the value of the cubic function in segments, `seconds` into the epoch.
     fn window_at(&self, seconds: f64) -> f64 {
         let x = seconds - self.k;
         C * self.share * x * x * x + self.origin
     }
 
-    /// The window after `segments` more have been delivered.
+    /// Returns the window after `segments` more have been delivered.
     fn window_after(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
         let beyond = estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
         let alpha = if beyond { 1.0 } else { ALPHA };
@@ -111,7 +111,7 @@ impl Curve {
             return self.w_est;
         }
         let target = self.window_at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
-        // One ACK may deliver more than a window after a hole is filled. That is still one round.
+        // When a hole is filled, one ACK may deliver more than a window. This is still one round.
         cwnd + (target - cwnd) * (segments / cwnd).min(1.0)
     }
 
@@ -130,14 +130,14 @@ pub struct Cubic {
     estimate: RenoEstimate,
     /// This subflow's share of one TCP's growth, from the next epoch on.
     share: f64,
-    /// `None` before the first slow start ends.
+    /// State of the curve; `None` before the first slow start ends.
     curve: Option<Box<Curve>>,
-    /// The curve before the latest reduction that may turn out to be spurious.
+    /// Curve before the latest reduction, which may turn out to be spurious.
     saved: Option<Box<Curve>>,
 }
 
 impl Cubic {
-    /// A controller that starts with `initial_window` bytes.
+    /// Creates a controller that starts with `initial_window` bytes.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         Cubic {
@@ -149,20 +149,20 @@ impl Cubic {
         }
     }
 
-    /// Selects an estimate of Reno's window.
+    /// Selects how the estimate of Reno's window grows.
     #[must_use]
     pub fn with_reno_estimate(mut self, estimate: RenoEstimate) -> Self {
         self.estimate = estimate;
         self
     }
 
-    /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. It scales the curve's steepness and
-    /// the estimate of Reno's window from the next loss or pause on.
+    /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. From the next loss or pause on, it
+    /// scales the steepness of the curve and the estimate of Reno's window.
     pub(super) fn set_growth_share(&mut self, share: f64) {
         self.share = share;
     }
 
-    /// Limits the reduction just made to this window in bytes.
+    /// Limits the reduction just made: the window does not fall below this many bytes.
     pub(super) fn stop_reduction_at(&mut self, bytes: f64) {
         self.window.raise_threshold_to(bytes);
         self.window.raise_to(bytes);
@@ -173,7 +173,7 @@ impl Cubic {
         self.window.raise_threshold_to(bytes);
     }
 
-    /// Keeps at most this much of a partly used window, but no less than after a pause.
+    /// Limits a partly used window to this many bytes, but not below the window after a pause.
     pub(super) fn limit_window_to(&mut self, bytes: f64) {
         self.window.limit_window_to(bytes);
         if let Some(curve) = &mut self.curve {
@@ -233,7 +233,7 @@ impl CongestionController for Cubic {
             }
             Change::TimedOut { before: Some(before) } => {
                 self.save();
-                // There is no plateau to aim at: the curve starts where slow start will end.
+                // There is no plateau, so the curve starts where slow start will end.
                 let curve = self.curve.get_or_insert_default();
                 **curve = Curve { cwnd_prior: before / mss, ..Curve::default() };
             }
@@ -268,8 +268,8 @@ fn seconds(d: Duration) -> f64 {
     d.as_nanos() as f64 / 1e9
 }
 
-/// Cube root of a nonnegative number, accurate to the last bit or two. Dividing the exponent by three gives a guess
-/// within 10 %, and each Newton step doubles the number of correct digits.
+/// Computes the cube root of a nonnegative number, accurate to the last bit or two. Dividing the exponent by three
+/// gives a guess within 10 %, and each Newton step doubles the number of correct digits.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

@@ -1,78 +1,77 @@
 //! CUBIC that checks whether each loss was congestion and keeps its window across pauses.
 //!
-//! *Problem.* CUBIC treats every loss as congestion: on a radio link with 1 % loss it achieves a fifth of the link's
-//! rate. And a sender of bursts starts each of them with the initial window, although it knew the path a second ago.
-//! Both affect interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with
-//! loss-based flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
+//! *Problem.* CUBIC treats every loss as congestion: on a radio link with 1 % loss, it achieves a fifth of the link's
+//! rate. And it starts each burst with the initial window, even if it measured the path a second ago. Both affect
+//! interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with loss-based
+//! flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Five rules around [`Cubic`]. Where none of them applies, it behaves exactly like CUBIC.
-//! - *A loss without a queue is not congestion.* A queue shows before it overflows. At the loss, the smoothed RTT
-//!   exceeds the smallest one by the delay of the queue, and more is in flight than the path delivers in a smallest RTT
-//!   at its fastest within the last [`RATE_ROUNDS`] round trips. If either condition fails ([`QUEUE_SHARE`] of the
-//!   smallest RTT, at least [`MIN_QUEUE_DELAY`]), and at most [`MAX_LOSS`] of recent data was lost, the window stays
-//!   as it
-//!   is, grows as if nothing had happened, and applies during recovery. A further loss in the same episode is judged
-//!   again. The RTT alone is not enough, because a radio's RTT varies without a queue. By Little's law, a smoothed rate
-//!   adds nothing to the RTT. The largest rate of several round trips does, because it was measured when the RTT was
+//! *How.* Five rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
+//! - *A loss without a queue is not congestion.* A queue shows before it overflows: the smoothed RTT exceeds the
+//!   smallest one by the queueing delay (1/[`QUEUE_SHARE`] of the smallest RTT, at least [`MIN_QUEUE_DELAY`]), and more
+//!   is in flight than the path delivers within the smallest RTT at its highest rate of the last [`RATE_ROUNDS`] round
+//!   trips. If either condition fails at the loss, and at most [`MAX_LOSS`] of recent data was lost, the window is not
+//!   reduced, continues to grow, and also applies during recovery. Another loss in the episode is judged again. The RTT
+//!   alone is not enough, because a radio's RTT varies without a queue. By Little's law, a smoothed rate adds nothing
+//!   to the RTT. The largest rate of several round trips adds information, because it was measured when the RTT was
 //!   small.
 //! - *A reduction stops at what the path delivers.* Where there is a queue, the window falls to 0.7 of itself, but not
-//!   below rate x smallest RTT, with the rate smoothed over the last deliveries (Westwood+). Behind a buffer of one
-//!   bandwidth-delay product or more, 0.7 of the window is the larger of the two, so beside CUBIC this is CUBIC.
+//!   below rate x smallest RTT, with the rate smoothed over the last deliveries (Westwood+). With a buffer of at least
+//!   one bandwidth-delay product, 0.7 of the window is the larger of the two, so in competition with CUBIC flows this
+//!   is CUBIC.
 //! - *A recovery is not limited by ACKs alone.* Rate x smallest RTT, and at least [`MIN_RECOVERY_FLIGHT`] segments, may
-//!   be in flight whatever PRR allows. PRR sends in response to ACKs. Where a burst ends with a loss, hardly any ACKs
-//!   are left: the last twenty segments are retransmitted one, two, four and eight at a time, and a small message
-//!   written meanwhile waits for them.
-//! - *Pauses.* A used window is kept for [`WINDOW_VALIDITY`] (RFC 7661's five minutes) instead of one timeout. If
-//!   less than
-//!   half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The first burst is paced
-//!   over half a round trip if there is no queue.
+//!   be in flight regardless of PRR. PRR sends in response to ACKs. Where a burst ends with a loss, hardly any ACKs are
+//!   left: the last twenty segments are retransmitted one, two, four and eight at a time, and a small message written
+//!   in the meantime waits for them.
+//! - *Pauses.* A window that was used is kept for [`WINDOW_VALIDITY`] (five minutes, as in RFC 7661) instead of one
+//!   timeout. If less than half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The
+//!   first burst is paced over half a round trip if there is no queue.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
 //! *Sources.* Westwood+ (Grieco and Mascolo, ACM CCR 2004) for the lower limit; RFC 7661 for the pauses. The queue test
-//! is that of Veno (Fu and Liew, IEEE JSAC 2003), with times instead of packets.
+//! is from Veno (Fu and Liew, IEEE JSAC 2003), but with times instead of packets.
 //!
-//! *What differs.* Westwood+ always sets the window to rate x RTT, which is less than half of it behind a large buffer.
-//! Here this is only the lower limit. Veno reduces to 0.8 on a random loss. Here nothing is reduced, because one loss
-//! per round trip would still halve the window every third one. RFC 7661 reduces the window to the bytes in flight on a
-//! loss after a pause. Here such a loss is treated like any other.
+//! *What differs.* Westwood+ always sets the window to rate x RTT, which is less than half the window if the buffer is
+//! large. Here this is only the lower limit. Veno reduces the window to 0.8 on a random loss. Here it is not reduced,
+//! because one loss per round trip would still halve it every three round trips. RFC 7661 reduces the window to the
+//! bytes in flight on a loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* as with CUBIC behind a long queue. After a pause, a burst is sent within about one round
+//! *p99 of a small message:* behind a long queue, as with CUBIC. After a pause, a burst is sent within about one round
 //! trip.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
-use super::filter::{MaxRate, Rounds};
+use super::filter::{MaxRateFilter, Rounds};
 use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
-/// There is a queue if the smoothed RTT exceeds the smallest by one `QUEUE_SHARE`th of it.
+/// There is a queue if the smoothed RTT exceeds the smallest RTT by this fraction of it (divisor).
 const QUEUE_SHARE: u32 = 8;
-/// Minimum for that excess, because less is jitter.
+/// Minimum for that excess, because a smaller one is jitter.
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
-/// Number of round trips whose largest delivery rate is taken as the path's rate. More would hide a queue behind a link
-/// that became slower.
+/// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
+/// became slower.
 const RATE_ROUNDS: u64 = 4;
-/// Largest share of losses, smoothed over [`LOSS_MEMORY`], for random loss. A path that loses more is congested or
-/// failing.
+/// Largest share of losses, smoothed over [`LOSS_MEMORY`], that counts as random. A path that loses more is congested
+/// or failing.
 const MAX_LOSS: f64 = 0.1;
 /// Number of segments over which the share of losses is smoothed.
 const LOSS_MEMORY: f64 = 300.0;
-/// A validated window is kept across pauses up to this length (RFC 7661 section 4.4).
+/// Length of the pause across which a validated window is kept (RFC 7661 section 4.4).
 const WINDOW_VALIDITY: Duration = Duration::from_secs(300);
-/// Segments that may always be in flight during recovery; more if the path holds more.
+/// Number of segments that may always be in flight during recovery; more if the path holds more.
 const MIN_RECOVERY_FLIGHT: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
-/// The maximum of bytes in flight covers one to two of these spans.
+/// Length of a span. The maximum of bytes in flight covers one to two spans.
 const PIPE_SPAN: Duration = Duration::from_secs(15);
 
-/// True if the losses of the current episode count as congestion.
+/// Whether the losses of the current episode count as congestion.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Episode {
-    /// There is no episode.
+    /// There is no loss episode.
     #[default]
     None,
     /// Losses are random: the window was not reduced.
@@ -90,8 +89,8 @@ pub struct CubicWestwood {
     /// Smoothed delivery rate in bytes per second; 0 before the first sample.
     rate: f64,
     rounds: Rounds,
-    /// Largest delivery rate of the last [`RATE_ROUNDS`].
-    fastest: MaxRate,
+    /// Largest delivery rate in the last [`RATE_ROUNDS`] round trips.
+    fastest: MaxRateFilter,
     /// Bytes in flight before the last ACK.
     in_flight: u64,
     srtt: Duration,
@@ -102,15 +101,15 @@ pub struct CubicWestwood {
     pipe: [u64; 2],
     pipe_began: Instant,
     last_ack: Instant,
-    /// Detection of subflows behind the same bottleneck; `None` until it is first requested.
+    /// Detects subflows behind one bottleneck; `None` until first requested.
     shared: Option<Box<SharedBottleneck>>,
-    /// True if the next ACK should bring the views of all subflows.
-    looks: bool,
+    /// True if the next ACK should include the views of all subflows.
+    wants_views: bool,
     next_look: Instant,
 }
 
 impl CubicWestwood {
-    /// A controller that starts with `initial_window` bytes.
+    /// Creates a controller that starts with `initial_window` bytes.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         CubicWestwood {
@@ -119,7 +118,7 @@ impl CubicWestwood {
             episode: Episode::None,
             rate: 0.0,
             rounds: Rounds::default(),
-            fastest: MaxRate::new(RATE_ROUNDS),
+            fastest: MaxRateFilter::new(RATE_ROUNDS),
             in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -128,20 +127,20 @@ impl CubicWestwood {
             pipe_began: Instant::ZERO,
             last_ack: Instant::ZERO,
             shared: None,
-            looks: false,
+            wants_views: false,
             next_look: Instant::ZERO,
         }
     }
 
-    /// Returns true if a loss now counts as congestion.
+    /// Returns true if a loss would now count as congestion.
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.queues() && self.exceeds_path_capacity())
+            || (self.has_queue() && self.exceeds_path_capacity())
     }
 
     /// Returns true if packets wait in a queue on the path.
-    fn queues(&self) -> bool {
+    fn has_queue(&self) -> bool {
         self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(MIN_QUEUE_DELAY)
     }
 
@@ -152,7 +151,7 @@ impl CubicWestwood {
         self.in_flight > fits
     }
 
-    /// Bytes that the path holds without a queue, at the smoothed delivery rate.
+    /// Returns the number of bytes that the path holds without a queue, at the smoothed delivery rate.
     fn delivered_per_rtt(&self) -> f64 {
         self.rate * self.min_rtt.as_nanos() as f64 / 1e9
     }
@@ -207,7 +206,7 @@ impl CubicWestwood {
         self.last_ack = ack.now;
     }
 
-    /// Handles a pause: keeps the window if it was used, otherwise the used part of it.
+    /// Handles a pause: keeps the window if it was used, otherwise only the used part.
     fn on_pause(&mut self, now: Instant, me: SubflowId) {
         if now.since(self.last_ack) > WINDOW_VALIDITY {
             self.cubic.on_signal(CongestionSignal::Idle, now, me, &[]);
@@ -219,9 +218,9 @@ impl CubicWestwood {
 }
 
 impl CubicWestwood {
-    /// Examines the other subflows at intervals while the window limits this one.
+    /// Samples the other subflows at intervals while the window limits this one.
     fn sample_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        if self.looks {
+        if self.wants_views {
             self.next_look = ack.now + sampling_interval(group);
             if group.len() > 1 {
                 let shared = self.shared.get_or_insert_with(|| Box::new(SharedBottleneck::new()));
@@ -229,7 +228,7 @@ impl CubicWestwood {
                 self.cubic.set_growth_share(shared.growth_share());
             }
         }
-        self.looks = ack.cwnd_limited
+        self.wants_views = ack.cwnd_limited
             && ack.now >= self.next_look
             && self.cubic.window() >= self.cubic.ssthresh();
     }
@@ -288,17 +287,17 @@ impl CongestionController for CubicWestwood {
     }
 
     fn wants_group(&self) -> bool {
-        self.looks
+        self.wants_views
     }
 
     fn ssthresh(&self) -> u64 {
         self.cubic.ssthresh()
     }
 
-    /// Leaves pacing to the core, except where there is no queue. There it paces at twice the window per round trip, so
-    /// that a burst is sent in half of one.
+    /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round
+    /// trip, so that a burst is sent in half a round trip.
     fn pacing_rate(&self) -> Option<Rate> {
-        if self.srtt.is_zero() || self.cubic.window() < self.cubic.ssthresh() / 2 || self.queues() {
+        if self.srtt.is_zero() || self.cubic.window() < self.cubic.ssthresh() / 2 || self.has_queue() {
             return None;
         }
         Some(Rate::over(2 * self.cubic.window(), self.srtt))

@@ -4,17 +4,17 @@
 use marline_policy::RateSample;
 use marline_time::{Duration, Instant, Rate};
 
-/// Counts round trips by delivered bytes: a round ends when a segment is delivered that was sent after the previous
-/// round ended. No timer is involved, so this works however the RTT changes.
+/// Counts round trips by delivered bytes: a round ends when a segment sent after the end of the previous round is
+/// delivered. No timer is involved, so this works even if the RTT changes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Rounds {
     count: u64,
-    /// The round ends with the delivery of a segment that was sent when at least this much had been delivered.
+    /// The round ends when a segment is delivered that was sent after at least this many bytes had been delivered.
     ends_at_delivered: u64,
 }
 
 impl Rounds {
-    /// Processes a sample. Returns whether a new round began.
+    /// Processes a sample. Returns true if a new round has begun.
     pub(super) fn on_sample(&mut self, sample: &RateSample, total_delivered: u64) -> bool {
         let ended = sample.prior_delivered >= self.ends_at_delivered;
         if ended {
@@ -35,10 +35,10 @@ impl Rounds {
     }
 }
 
-/// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the best, the best since
-/// that, and the best since the second, each younger than the previous one.
+/// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the largest rate, the largest
+/// since then, and the largest since the second, each newer than the previous one.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct MaxRate {
+pub(super) struct MaxRateFilter {
     window: u64,
     best: [Sample; 3],
 }
@@ -49,9 +49,9 @@ struct Sample {
     rate: Rate,
 }
 
-impl MaxRate {
+impl MaxRateFilter {
     pub(super) const fn new(window: u64) -> Self {
-        MaxRate { window, best: [Sample { round: 0, rate: Rate::ZERO }; 3] }
+        MaxRateFilter { window, best: [Sample { round: 0, rate: Rate::ZERO }; 3] }
     }
 
     pub(super) const fn get(&self) -> Rate {
@@ -75,8 +75,8 @@ impl MaxRate {
         self.drop_expired(new);
     }
 
-    /// Replaces a maximum that is too old by the next best, and ensures that a best of every third of the window is
-    /// known.
+    /// Replaces a maximum that is too old with the next largest, and ensures that a maximum of every third of the
+    /// window is known.
     fn drop_expired(&mut self, new: Sample) {
         let age = new.round - self.best[0].round;
         if age > self.window {
@@ -93,24 +93,24 @@ impl MaxRate {
     }
 }
 
-/// The smallest RTT of the last seconds and when it was measured.
+/// Smallest RTT of the last seconds, and the time at which it was measured.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct LeastRtt {
+pub(super) struct MinRttFilter {
     window: Duration,
     least: Option<Duration>,
     seen_at: Instant,
 }
 
-impl LeastRtt {
+impl MinRttFilter {
     pub(super) const fn new(window: Duration, now: Instant) -> Self {
-        LeastRtt { window, least: None, seen_at: now }
+        MinRttFilter { window, least: None, seen_at: now }
     }
 
     pub(super) const fn get(&self) -> Option<Duration> {
         self.least
     }
 
-    /// Adds a sample. Returns whether the window had passed without one as small.
+    /// Adds a sample. Returns true if the window had passed without an equally small one.
     pub(super) fn on_sample(&mut self, now: Instant, rtt: Option<Duration>) -> bool {
         let expired = now.since(self.seen_at) > self.window;
         if let Some(rtt) = rtt
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_largest_of_the_last_rounds_and_no_older() {
-        let mut filter = MaxRate::new(10);
+        let mut filter = MaxRateFilter::new(10);
         filter.on_sample(1, mbit(80));
         for round in 2..=11 {
             filter.on_sample(round, mbit(50));
@@ -147,7 +147,7 @@ mod tests {
         filter.on_sample(12, mbit(40));
         assert_eq!(filter.get(), mbit(50), "the sample of 80 has expired");
         filter.on_sample(13, mbit(90));
-        assert_eq!(filter.get(), mbit(90), "a larger sample takes effect at once");
+        assert_eq!(filter.get(), mbit(90), "a larger sample takes effect immediately");
         filter.on_sample(100, mbit(10));
         assert_eq!(filter.get(), mbit(10), "old samples have expired");
     }
@@ -155,7 +155,7 @@ mod tests {
     /// Compares with the definition, within the precision of thirds.
     #[test]
     fn the_filter_stays_between_the_recent_and_the_window_maximum() {
-        let mut filter = MaxRate::new(12);
+        let mut filter = MaxRateFilter::new(12);
         let mut history: Vec<u64> = Vec::new();
         let mut state = 1_u64;
         for round in 0..2_000_u64 {
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_smallest_rtt_is_replaced_when_it_is_old() {
         let ms = Duration::from_millis;
-        let mut least = LeastRtt::new(Duration::from_secs(10), Instant::ZERO);
+        let mut least = MinRttFilter::new(Duration::from_secs(10), Instant::ZERO);
         assert!(!least.on_sample(Instant::from_secs(1), Some(ms(50))));
         assert!(!least.on_sample(Instant::from_secs(5), Some(ms(60))));
         assert_eq!(least.get(), Some(ms(50)));

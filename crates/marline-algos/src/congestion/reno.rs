@@ -4,12 +4,12 @@
 //! to fair shares. All later controllers are variations.
 //!
 //! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): congestion avoidance adds one segment per delivered
-//! window of bytes, whatever the number of ACKs. Fast recovery is not here. The core retransmits and limits sending by
-//! PRR, with [`ssthresh`] as the target.
+//! window of bytes, whatever the number of ACKs. Fast recovery is not part of this module: the core retransmits, and
+//! limits sending with PRR, with [`ssthresh`] as the target.
 //!
-//! *Deviations.* Those that `window.rs` lists, shared with CUBIC.
+//! *Deviations.* See `window.rs`; CUBIC shares them.
 //!
-//! *Purpose.* Reno is the reference: fairness and coupled controllers are defined relative to it, and its behavior can
+//! *Purpose.* Reno is the reference: fairness and coupled controllers are defined in terms of it, and its behavior can
 //! be computed by hand.
 //!
 //! [`ssthresh`]: CongestionController::ssthresh
@@ -32,7 +32,7 @@ pub struct Reno {
 }
 
 impl Reno {
-    /// A controller that starts with `initial_window` bytes.
+    /// Creates a controller that starts with `initial_window` bytes.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         Reno { window: Window::new(mss, initial_window, slow_start), counted: 0.0 }

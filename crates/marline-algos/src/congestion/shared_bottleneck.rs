@@ -1,37 +1,37 @@
 //! Detects subflows behind the same bottleneck, and computes each one's share of a single TCP's growth.
 //!
-//! *Problem.* Subflows that each grow like a TCP take several shares of a bottleneck that they have in common, such as
-//! two addresses of one access line, or a server's own uplink. Coupling all of them always, as RFC 6356 does, gives up
-//! capacity that separate paths could use beside other flows.
+//! *Problem.* Subflows that each grow like a TCP take several shares of a common bottleneck, such as an access line
+//! with two addresses or the server's uplink. Always coupling all of them, as RFC 6356 does, gives up capacity that
+//! separate paths could use in competition with other flows.
 //!
 //! *How.* Subflows behind one bottleneck share one queue, so the queueing delays of all of them rise and fall together.
 //! While its window is the limit, a subflow examines its siblings at intervals (half of the longest round trip, at
-//! least [`MIN_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
-//! of each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation
-//! exceeds [`SHARED`], until it falls below [`MIN_SHARED_CORRELATION`]. A delay that hardly varies is not evidence.
-//! Among
+//! least [`MIN_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that of
+//! each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation exceeds
+//! [`SHARED`], until it falls below [`MIN_SHARED_CORRELATION`]. A delay that hardly varies is not evidence. Among
 //! subflows that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one
-//! TCP's growth, with windows w and round trips r, so that together they grow like one TCP on the best of them.
+//! TCP's growth, with windows w and round trips r, so that together they grow like one TCP on the best subflow.
 //!
 //! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and Towsley
 //! (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of the delay.
 //!
-//! *What differs.* RFC 8382 compares summaries reported by receivers. Here both delays are available locally. LIA
+//! *What differs.* RFC 8382 compares summaries that receivers report. Here both delays are available locally. LIA
 //! couples Reno's growth; here the steepness of CUBIC's curve and its estimate of Reno's window are coupled.
 //!
-//! *p99 of a small message:* unchanged, except that behind bulk data of the same connection on a shared bottleneck, the
-//! queue is shorter.
+//! *p99 of a small message:* unchanged, except that the queue is shorter behind bulk data of the connection on a shared
+//! bottleneck.
 
 use marline_policy::{SubflowId, SubflowView};
 use marline_time::Duration;
 
-/// Shortest time between two samples.
+/// Minimum time between two samples.
 const MIN_SPAN: Duration = Duration::from_millis(25);
 /// Number of samples after which the weight of a sample has decayed to about a third.
 const MEMORY: f32 = 100.0;
-/// Samples needed before there is a verdict.
+/// Number of samples needed for a verdict.
 const MIN_SAMPLES: u16 = 30;
-/// A sibling shares the bottleneck above the first correlation, until it falls below the second.
+/// A sibling counts as sharing the bottleneck once the correlation exceeds the first value, until it falls below the
+/// second.
 const SHARED: f32 = 0.75;
 const MIN_SHARED_CORRELATION: f32 = 0.4;
 /// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
@@ -39,7 +39,8 @@ const MIN_DEVIATION: f32 = 0.001;
 /// Maximum number of siblings tracked.
 const MAX_SIBLINGS: usize = 7;
 
-/// Two delays in seconds sampled together: their exponentially weighted means, variances and covariance.
+/// Statistics of two delays, in seconds, that are sampled together: exponentially weighted means, variances and
+/// covariance.
 #[derive(Copy, Clone, Debug, Default)]
 struct DelayPair {
     looks: u16,
@@ -61,7 +62,7 @@ impl DelayPair {
         self.covariance = keep * (self.covariance + weight * off_mine * off_other);
     }
 
-    /// Correlation from -1 to 1; `None` if there were too few samples or the delays hardly varied.
+    /// Returns the correlation from -1 to 1; `None` if there were too few samples or the delays hardly varied.
     fn correlation(&self) -> Option<f32> {
         let deviations = self.variances.map(f32::sqrt);
         let varies = deviations.iter().all(|deviation| *deviation >= MIN_DEVIATION);
@@ -70,7 +71,7 @@ impl DelayPair {
     }
 }
 
-/// Another subflow of the same connection.
+/// Another subflow of this connection.
 #[derive(Copy, Clone, Debug)]
 struct Sibling {
     id: SubflowId,
@@ -78,7 +79,7 @@ struct Sibling {
     shares: bool,
 }
 
-/// One subflow's knowledge of the bottlenecks that it shares with its siblings.
+/// What one subflow knows about the bottlenecks that it shares with its siblings.
 #[derive(Debug)]
 pub(super) struct SharedBottleneck {
     siblings: Vec<Sibling>,
@@ -102,7 +103,7 @@ impl SharedBottleneck {
         let Some(queueing) = queueing_delay(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_active());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
-        // A sibling that pauses has no queue to compare and needs no share.
+        // A sibling that pauses has no queue to compare and needs no share of the growth.
         let busy = || others().filter(|view| view.bytes_in_flight > 0);
         for other in busy() {
             if let Some(theirs) = queueing_delay(other) {
@@ -137,13 +138,13 @@ pub(super) fn sampling_interval(group: &[SubflowView]) -> Duration {
     (longest / 2).max(MIN_SPAN)
 }
 
-/// Queueing delay within a round trip, in seconds.
+/// Returns the queueing delay within a round trip, in seconds.
 fn queueing_delay(view: &SubflowView) -> Option<f32> {
     let queueing = view.srtt?.saturating_sub(view.min_rtt?);
     Some(queueing.as_nanos() as f32 / 1e9)
 }
 
-/// RFC 6356's share of growth of `mine` among the subflows that share its bottleneck.
+/// Returns RFC 6356's share of growth of `mine` among the subflows that share its bottleneck.
 fn coupled_share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) -> f64 {
     let window_and_rtt = |view: &SubflowView| {
         let rtt = view.srtt.filter(|srtt| !srtt.is_zero())?.as_nanos() as f64 / 1e9;
@@ -165,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// A subflow of 40 ms with a window of `segments` behind a queue of `queue_ms`.
+    /// Builds a subflow of 40 ms with a window of `segments` and a queue of `queue_ms`.
     fn behind(id: u8, segments: u64, queue_ms: u64) -> SubflowView {
         SubflowView {
             srtt: Some(ms(40 + queue_ms)),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn two_whose_queues_rise_and_fall_together_take_half_of_the_growth_of_half_a_tcp_each() {
+    fn two_subflows_with_correlated_queues_share_the_growth_of_one_tcp() {
         let mut shared = SharedBottleneck::new();
         look(&mut shared, 20, 40, 0);
         assert_eq!(shared.growth_share(), 1.0, "before enough samples");
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_sibling_has_gone_or_is_silent_grows_as_a_tcp_again() {
+    fn a_subflow_without_an_active_sibling_grows_like_a_tcp() {
         let mut shared = SharedBottleneck::new();
         look(&mut shared, 200, 40, 0);
         let pausing = SubflowView { bytes_in_flight: 0, ..behind(1, 20, 30) };

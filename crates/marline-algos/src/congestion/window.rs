@@ -1,13 +1,13 @@
 //! Congestion window shared by the loss-based controllers: the window itself, its slow start, and its reduction on
-//! congestion signals. Each controller has its own growth curve for congestion avoidance and its own reduction factor.
+//! congestion signals. The growth curve for congestion avoidance and the reduction factor belong to each controller.
 //!
-//! Choices where the RFCs allow several:
-//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes the latter, RFC 9438
-//!   section 4.6 allows the former). A window that only grows while it is the limit is sufficient evidence, and the
-//!   loss of a small message must not collapse a window that large ones validated.
+//! Choices where the RFCs allow alternatives:
+//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 uses the latter, RFC 9438
+//!   section 4.6 allows the former). A window that grows only while it is the limit is sufficient evidence, and the
+//!   loss of a small message must not collapse a window that large ones have validated.
 //! - *One reduction per episode.* A timeout during fast recovery sets the window to one segment
 //!   but keeps ssthresh; an ECN mark during recovery changes nothing (RFC 3168 section 6.1.2).
-//! - *Undo* restores the state before the last reduction, also shortly after its episode ended, because a DSACK may
+//! - *Undo* restores the state before the last reduction, even shortly after its episode has ended, because a DSACK may
 //!   arrive late. A spurious timeout during fast recovery undoes the timeout, not the loss that began the recovery.
 //!   Reductions for ECN are kept, because the mark was not an error.
 //! - *Idle* (RFC 5681 section 4.1): the window falls back to the initial one. ssthresh keeps three
@@ -22,7 +22,7 @@ use crate::slow_start::{SlowStart, SlowStartKind};
 /// Smallest ssthresh, in segments.
 const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
 
-/// Effect of a signal on the window.
+/// Effect of a congestion signal on the window.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Change {
     /// No change that the curve must handle.
@@ -31,13 +31,13 @@ pub enum Change {
     Reduced {
         /// The reduction may turn out to be spurious.
         undoable: bool,
-        /// The window before, in bytes.
+        /// Window before the reduction, in bytes.
         before: f64,
     },
-    /// The window is one segment, and the previous state was saved. `before` is `None` if ssthresh was already reduced
-    /// for the same episode.
+    /// The window was set to one segment, and the previous state was saved. `before` is `None` if ssthresh was already
+    /// reduced for the same episode.
     TimedOut {
-        /// The window before, in bytes.
+        /// Window before the timeout, in bytes.
         before: Option<f64>,
     },
     /// The last reduction was undone.
@@ -51,18 +51,18 @@ pub enum Change {
 pub struct Window {
     mss: f64,
     cwnd: f64,
-    /// Infinite while unknown.
+    /// Slow-start threshold; infinite while unknown.
     ssthresh: f64,
     initial: f64,
     slow_start: Box<dyn SlowStart>,
-    /// A reduction was made for losses that are not repaired yet.
+    /// True if a reduction was made for losses that are not yet repaired.
     in_episode: bool,
     /// Window and ssthresh before the latest reduction.
     saved: Option<Box<(f64, f64)>>,
 }
 
 impl Window {
-    /// A window of `initial_window` bytes, in slow start.
+    /// Creates a window of `initial_window` bytes, in slow start.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         let mss = f64::from(mss.max(1));

@@ -1,38 +1,38 @@
-//! Datagram policy `auto`: the path with the best forecast, and a copy on another one where that is worth its bytes.
+//! Datagram policy `auto`: chooses the path with the best forecast, and sends a copy on another path where it is worth
+//! its bytes.
 //!
-//! *Problem.* All datagrams on both paths are as early as can be, for twice the bytes. On one path they are late
-//! whenever that path is, and a datagram that is late is lost. Most of the time the paths are fine, and a copy is
-//! worth nothing.
+//! *Problem.* If all datagrams are sent on both paths, they arrive as early as possible, but cost twice the bytes. On
+//! one path, they are late whenever the path is, and a late datagram is useless. Most of the time the paths work well,
+//! and a copy is worth nothing.
 //!
-//! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of what is sent, or 16 kB a second), and go where
+//! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of the sent bytes, or 16 kB/s) and are spent where
 //! they help:
-//! - *Sparse flows* (voice, the inputs of a game) leave on two paths as long as the budget lasts, which for them is
-//!   always.
-//! - *Other flows* go on the path whose forecast p90, behind what waits there, is earliest. A flow stays where it is
-//!   until another path is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that paths that are alike do not
-//!   reorder it.
-//! - *Signs of trouble* on that path (an answer overdue or lost lately, the machine says that it fades, its round
-//!   trips vary by a share of themselves) put a copy on a second path for as long as they last.
-//! - *A new path* may lose some of what it carries without a sign so far: until that is known there is a copy too.
-//! - *Without signs* there is a copy where it is likely enough to be the first to arrive; how likely, rises with
-//!   what is spent.
-//! - *Repairs* take the place of copies where a path loses single packets ([`MIN_REPAIR_LOSS`]) and nothing else speaks
-//!   against it, for flows that hand over several datagrams at once: a sum of the group, a quarter of it, saves
-//!   whichever is lost. The fuller the group, the more of the budget may be spent on it. What interrupts a path takes
-//!   more than one of a group, so that in other trouble copies are made.
-//! - *Rescue.* As soon as an answer is overdue by its forecast p99 everything that is on its way and still of use is
-//!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
-//!   the last part of the budget for itself, and may overdraw it by a quarter.
-//! - *Paths that cost* more than time (metered ones, and those whose radio is to sleep) have datagrams only where they
-//!   are earlier by [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk where there is no other path.
-//! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
-//!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
-//!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
-//!   two seconds.
+//! - *Sparse flows* (voice, game inputs) are sent on two paths while the budget lasts, which for them is always.
+//! - *Other flows* use the path with the earliest forecast p90, including data that waits there. A flow stays on its
+//!   path until another is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that similar paths do not reorder
+//!   it.
+//! - *Signs of trouble* on that path (an answer is overdue or was recently lost, the machine reports fading, or the
+//!   round trips vary much) cause a copy on a second path for as long as they last.
+//! - *A new path* may lose data without having shown any sign of it, so copies are sent until its losses are known.
+//! - *Without signs*, a copy is sent if it is likely enough to arrive first. The required probability rises with the
+//!   spent share of the budget.
+//! - *Repairs* replace copies where a path loses single packets ([`MIN_REPAIR_LOSS`]) but shows no other sign of
+//!   trouble, for flows that send several datagrams at once: repairs of a quarter of the group's size recover any lost
+//!   datagram. The larger the group, the more of the budget may be spent on it. An interruption of a path affects more
+//!   than one datagram of a group, so in other trouble copies are sent.
+//! - *Rescue.* As soon as an answer is overdue by its forecast p99, everything in transit that is still useful is sent
+//!   on another path. It arrives a round trip late instead of being lost, and costs the bytes in transit. The last part
+//!   of the budget is reserved for rescues, which may overdraw it by a quarter.
+//! - *Costly paths* (metered ones, and those whose radio should sleep) carry datagrams only if they are earlier by
+//!   [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk only if there is no other path.
+//! - *Bulk* uses one path at a time and is never copied, because its own congestion control treats reordering as loss.
+//!   It uses the path that delivers fastest, judged by the rates at which paths pass trains of frames, and changes
+//!   paths more reluctantly. The rate of a lightly used path is measured with a train of padded frames every two
+//!   seconds.
 //!
-//! *Sources.* Repairs, and where they are worth more than copies: docs/decisions/coding.md. Copies for as
-//! long as there are signs: ReMP (Frömmgen et al., 2016) copies always; the budget of bytes is that of the scheduler
-//! `auto`. *Differs* from that one: nothing here holds up what follows, so there is no order to keep.
+//! *Sources.* Repairs, and where they are worth more than copies: docs/decisions/coding.md. Copies while there are
+//! signs of trouble: ReMP (Frömmgen et al., 2016), which always copies. The byte budget is that of the scheduler
+//! `auto`. *Differs* from that scheduler: a datagram never delays those that follow, so order does not matter.
 
 use core::cmp::Reverse;
 
@@ -45,46 +45,46 @@ use marline_time::{Duration, Instant, Rate};
 use super::candidates::{self, is_costly};
 use crate::budget::{Budget, BudgetConfig};
 
-/// A flow moves to a path that is earlier by this share and by this time.
+/// A flow moves to a path that is earlier by both this share and this time.
 const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
-/// A metered path, or one whose radio should sleep, is avoided if another is later by no more than this.
+/// A metered path, or one whose radio should sleep, is avoided if another path is later by no more than this.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
-/// Delay that a lost datagram counts for: a path that loses one in a hundred is avoided for one without losses that
-/// is later by up to a hundredth of this.
+/// Delay for which a lost datagram counts: a path that loses one in a hundred is avoided if a path without losses is
+/// later by at most a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
 /// Assumed answer time of a path before its first answer.
 const UNKNOWN: Duration = Duration::from_millis(400);
-/// Time for which a sign of trouble counts.
+/// Time for which a sign of trouble remains relevant.
 const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
-/// Round trips vary much if their variation is at least this share of them.
+/// Divisor: round trips vary much if their variation is at least this fraction of them.
 const RTT_VARIATION_DIVISOR: u32 = 4;
 /// Shares of the budget up to which copies without signs of trouble, copies with signs, and rescues are made.
 const CALM_COPY_LIMIT: f32 = 0.7;
 const TROUBLE_COPY_LIMIT: f32 = 0.9;
 const RESCUE_LIMIT: f32 = 1.25;
 /// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least this
-/// many datagrams per burst, one for each group of this many frames.
+/// many datagrams per burst, one repair per this many frames.
 const MIN_REPAIR_LOSS: f32 = 0.002;
 const MIN_BURST: f32 = 1.5;
 const FRAMES_PER_REPAIR: u8 = 4;
-/// Shares of the budget up to which groups of one frame, two, three, and more are repaired.
+/// Shares of the budget up to which groups of one, two, three, and more frames are repaired.
 const REPAIR_LIMITS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
 /// A copy without signs of trouble is made if the probability that it arrives first is at least this, plus the square
 /// of the spent share.
 const MIN_COPY_CHANCE: f32 = 0.02;
-/// Bulk moves to a path that is this many times as fast after staying on one for this long, and to a much faster one
-/// at any time. A move wastes the data in transit and the window of the other path.
+/// Bulk moves to a path that is this many times as fast, or to a much faster one without having to stay on the old path
+/// for a minimum time. A move wastes the data in transit and the window of the other path.
 const MIN_BULK_SPEEDUP: f64 = 1.5;
 const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
 const MIN_BULK_STAY: Duration = Duration::from_secs(5);
 /// Time for which bulk waits for a path that has fallen silent.
 const MAX_BULK_WAIT: Duration = Duration::from_secs(1);
-/// Interval of probes of an unused path, for its round trip and for its rate.
+/// Interval at which an unused path is probed for its round trip and its rate.
 const EXPLORE_INTERVAL: Duration = Duration::from_millis(500);
 const RATE_EXPLORE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Settings.
+/// Settings of the policy.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
     /// Budget of copies and repairs.
@@ -99,7 +99,7 @@ impl Default for AutoConfig {
     }
 }
 
-/// The path with the best forecast, and copies within a budget.
+/// Datagram policy that uses the path with the best forecast, and copies within a budget.
 #[derive(Debug, Default)]
 pub struct Auto {
     config: AutoConfig,
@@ -129,7 +129,7 @@ impl Auto {
         let wanted = match flow.class {
             FlowClass::Bulk => false,
             FlowClass::Sparse => spent < 1.0,
-            // Losses of a path show only after some time.
+            // The losses of a path become known only after some time.
             FlowClass::Steady if trouble || !main.losses_known => spent < TROUBLE_COPY_LIMIT,
             FlowClass::Steady => {
                 spent < CALM_COPY_LIMIT
@@ -182,7 +182,7 @@ impl DatagramPolicy for Auto {
             return None;
         }
         let other = earliest(candidates::for_copies(context, on, true), flow)?;
-        // Half of a round trip there, or the copy is useless.
+        // A copy needs half a round trip on the other path; if that is too late, it is useless.
         (context.now + delay(other, flow) / 2 < flow.deadline).then_some(other.id)
     }
 
@@ -203,15 +203,15 @@ impl DatagramPolicy for Auto {
     }
 }
 
-/// Time at which a datagram sent now would be answered on a path, at the 90th percentile.
+/// Returns the time until a datagram sent now would be acknowledged on a path, at the 90th percentile.
 fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let ahead = path.bytes_queued + u64::from(flow.bytes);
     let answer = path.forecast.answer_after(ahead, Quantile::P90).unwrap_or(UNKNOWN);
-    // Overdue data is not ahead of us in the queue.
+    // Overdue data is not ahead of new data in the queue.
     answer + path.overdue
 }
 
-/// The same time, delayed by the required saving on paths that cost more than time, and by the path's losses.
+/// Returns this time, plus the required saving on costly paths and a penalty for losses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
@@ -224,7 +224,7 @@ fn earliest<'a>(
     paths.min_by_key(|path| priced_delay(path, flow))
 }
 
-/// The best path, or the flow's current one if that is about as good.
+/// Returns the best path, or the flow's current one if that is about as good.
 fn path_without_exploration<'a>(
     best: &'a DatagramPathView,
     stays: Option<&'a DatagramPathView>,
@@ -241,13 +241,13 @@ fn is_in_trouble(now: Instant, path: &DatagramPathView) -> bool {
     lately || !path.overdue.is_zero() || has_trouble_signs(path)
 }
 
-/// Signs of trouble other than isolated losses.
+/// Returns true for signs of trouble other than isolated losses.
 fn has_trouble_signs(path: &DatagramPathView) -> bool {
     let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / RTT_VARIATION_DIVISOR);
     varies || path.fading || !path.is_usable() || !path.stalled.is_zero()
 }
 
-/// True if datagrams on this path are repaired as a group instead of being copied.
+/// Returns true if datagrams on this path are repaired as a group instead of being copied.
 fn uses_group_repair(
     context: &DatagramContext<'_>,
     flow: &FlowView,
@@ -260,7 +260,7 @@ fn uses_group_repair(
         && !has_trouble_signs(main)
 }
 
-/// Probability that the answer to a copy on `other` arrives first.
+/// Returns the probability that a copy on `other` is acknowledged first.
 fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
     let ahead = other.bytes_queued + u64::from(flow.bytes);
     let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
@@ -268,7 +268,7 @@ fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &F
     main.forecast.late_probability(then.saturating_sub(own))
 }
 
-/// The path with the highest known delivery rate for bulk.
+/// Returns the path with the highest known delivery rate for bulk.
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
     let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
@@ -292,8 +292,8 @@ fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a Dat
     Some(if times > wanted { best } else { stays })
 }
 
-/// Delivery rate of a path: the rate at which it passes trains, or before the first train the rate that its window
-/// allows.
+/// Returns the delivery rate of a path: the rate at which it passes trains, or, before the first train, the rate that
+/// its window allows.
 fn rate(path: &DatagramPathView) -> Rate {
     const SECOND: Duration = Duration::from_secs(1);
     match path.forecast.bytes_in(SECOND) {

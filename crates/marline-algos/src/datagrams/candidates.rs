@@ -1,17 +1,17 @@
-//! Candidates among the paths: a regular path that answers before a backup, any that answers before one that is
-//! silent.
+//! Candidates among the paths: a regular path that answers before a backup, and any path that answers before a silent
+//! one.
 //!
-//! The order is that of the schedulers of streams: a backup carries datagrams only while no regular path answers,
-//! and a path that is about to fade is as good as a degraded one.
+//! The order is the one used by the stream schedulers: a backup carries datagrams only while no regular path answers,
+//! and a fading path ranks with a degraded one.
 
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
-/// Returns true if its use costs more than time: money, or the sleep of a radio.
+/// Returns true if using the path costs money or wakes a radio.
 pub(super) const fn is_costly(path: &DatagramPathView) -> bool {
     path.metered || path.radio
 }
 
-/// Rank of a path by its problems; lower is better.
+/// Returns the rank of a path by its problems; lower is better.
 fn rank(path: &DatagramPathView) -> u8 {
     match (path.health.is_unreachable(), path.backup) {
         (false, false) if path.is_usable() && !path.fading => 0,
@@ -22,7 +22,7 @@ fn rank(path: &DatagramPathView) -> u8 {
     }
 }
 
-/// The paths of the best available rank.
+/// Returns the paths of the best available rank.
 pub(super) fn best_paths<'a>(
     context: &DatagramContext<'a>,
 ) -> impl Iterator<Item = &'a DatagramPathView> + Clone {
@@ -31,9 +31,8 @@ pub(super) fn best_paths<'a>(
     paths.iter().filter(move |path| rank(path) == least)
 }
 
-/// Paths that may carry a copy of a datagram on this path: regular paths that answer. Those that cost money or keep a
-/// radio awake qualify only while this path is in trouble. A backup qualifies if the datagram itself goes on an
-/// unusable path.
+/// Returns the paths that may carry a copy of a datagram sent on this path: regular paths that answer. Costly paths
+/// qualify only while this path is in trouble. A backup qualifies if the datagram itself uses an unusable path.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,

@@ -1,13 +1,12 @@
-//! Full duplication: every datagram on the two paths with the smallest round trips, at any cost.
+//! Full duplication: sends every datagram on the two paths with the smallest round trips, at any cost.
 //!
-//! Except for the queues that it fills, only a sender that knows the future could do better. It exists for
-//! comparison.
+//! Apart from the queues that this fills, only a sender that knows the future could do better. For comparison.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};
 
 use super::min_rtt::key;
 
-/// Everything twice.
+/// Datagram policy that sends everything twice.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Duplicate;
 

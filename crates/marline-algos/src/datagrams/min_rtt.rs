@@ -1,20 +1,19 @@
-//! Smallest round trip first: the path with the smallest SRTT that has room in its window.
+//! Smallest round trip first: uses the path with the smallest SRTT that has room in its window.
 //!
-//! *Source.* The default scheduler of multipath QUIC implementations (xquic's and so mqvpn's `minrtt`), and of
-//! Linux. Here for comparison. *Differs:* a path that carries nothing is asked for its round trip each second, so
-//! that a round trip that was long once is not believed forever; a path without a sample goes first, so that it
-//! gets one.
+//! *Source.* The default scheduler of multipath QUIC implementations (`minrtt` of xquic, and so of mqvpn) and of Linux.
+//! For comparison. *Differs:* the round trip of an idle path is probed every second, so that an old long round trip
+//! does not count forever; a path without a sample comes first, so that it gets one.
 
 use marline_policy::{DatagramContext, DatagramPathView, DatagramPolicy, FlowView, Route};
 use marline_time::Duration;
 
 use super::candidates;
 
-/// The smallest SRTT.
+/// Datagram policy that prefers the smallest SRTT.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct MinRtt;
 
-/// Order: room in the window, then the SRTT.
+/// Sort key: room in the window, then the SRTT.
 pub(super) fn key(path: &DatagramPathView) -> (bool, Duration) {
     let full = path.bytes_in_flight + path.bytes_queued >= path.cwnd;
     (full, path.srtt.unwrap_or_default())

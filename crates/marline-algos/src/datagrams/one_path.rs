@@ -1,18 +1,18 @@
-//! One path: all datagrams on the path of one number, whatever happens. What a tunnel over one network does, for
-//! comparisons; where there is no such path, on the first that answers.
+//! One path: sends all datagrams on the path with a fixed number, like a tunnel over one network. For comparison. If
+//! there is no such path, it uses the first path that answers.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, PathId, Route};
 
 use super::candidates;
 
-/// All on one path.
+/// Datagram policy that uses a single path.
 #[derive(Copy, Clone, Debug)]
 pub struct SinglePath {
     path: PathId,
 }
 
 impl SinglePath {
-    /// On the path of this number.
+    /// Creates a policy that uses the path with this number.
     #[must_use]
     pub const fn new(path: PathId) -> Self {
         SinglePath { path }

@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant, Rate};
 
 pub(super) const NOW: Instant = Instant::from_secs(100);
 
-/// A path whose answers take so long, those at p90 and p99 a tenth and a third longer.
+/// Builds a path with this answer time; the p90 and p99 are longer by a tenth and a third.
 pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
     let ms = Duration::from_millis;
     let answers = [ms(rtt_ms), ms(rtt_ms * 11 / 10), ms(rtt_ms * 4 / 3)];
@@ -41,7 +41,7 @@ pub(super) fn context(paths: &[DatagramPathView]) -> DatagramContext<'_> {
     DatagramContext { now: NOW, paths, repairs: true }
 }
 
-/// A flow of a call.
+/// Builds the flow of a call.
 pub(super) fn flow() -> FlowView {
     FlowView {
         id: 1,

@@ -4,9 +4,8 @@
 //!
 //! *How.* The mesh of `mesh.rs` is kept open, but only subflows from the *primary* local address are regular. It is the
 //! first configured address with the `subflow` flag and without the `backup` flag. All others carry the backup flag, so
-//! schedulers do not use them until nothing else is usable. Whichever path won the race for the first handshake,
-//! priorities are corrected afterwards by MP_PRIO. If every address is flagged `backup`, the best of them carries the
-//! data.
+//! schedulers do not use them until nothing else is usable. If another path won the race for the first handshake,
+//! MP_PRIO corrects the priorities afterward. If every address is flagged `backup`, the best of them carries the data.
 //!
 //! *Source.* RFC 8684 sections 3.2 (B in MP_JOIN) and 3.3.8 (MP_PRIO); Apple's *handover* mode.
 //!
@@ -22,11 +21,11 @@ use marline_time::Instant;
 
 use super::mesh::{Mesh, starts_at};
 
-/// Keeps all paths open and uses one.
+/// Path manager that keeps all paths open and uses one.
 #[derive(Clone, Debug, Default)]
 pub struct Backup {
     mesh: Mesh,
-    /// Subflows whose priority change was already requested. The peer may insist on its own view, and a second request
+    /// Subflows whose priority change was already requested. The peer may insist on its own view, so a second request
     /// would not help.
     asked: SubflowSet,
 }
@@ -66,7 +65,7 @@ impl PathManager for Backup {
         }
         match *event {
             PathEvent::SubflowDown { id, .. } => self.asked.remove(id),
-            // Another address may now be the primary.
+            // Another address may have become the primary one.
             PathEvent::LocalUp(_) | PathEvent::LocalDown(_) => self.asked = SubflowSet::EMPTY,
             _ => {}
         }

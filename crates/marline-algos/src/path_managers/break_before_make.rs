@@ -2,34 +2,35 @@
 //!
 //! *Problem.* A standby subflow costs energy. On LTE, a join alone wakes the radio for about twelve seconds, about as
 //! much as the traffic of a voice assistant in a minute. `backup` opens it anyway. And when WiFi fails, the server does
-//! not know and keeps sending there.
+//! not notice and keeps sending over WiFi.
 //!
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh (`mesh.rs`). Nothing
-//! is sent from an address flagged `backup` until no primary subflow works any more:
-//! - at once, if each has a degraded address pair according to the path health monitor, fades, is silent (receive
+//! is sent from an address flagged `backup` until no primary subflow works anymore:
+//! - immediately, if each has a degraded address pair according to the path health monitor, fades, is silent (receive
 //!   timer, keepalives), or was made a backup by the peer (MP_PRIO);
-//! - at once, if the last one disappeared with its address (ours lost, the peer's withdrawn), or if data waits and
-//!   there is none;
+//! - immediately, if the last one disappeared with its address (ours was lost or the peer's was withdrawn), or if data
+//!   waits and there is no primary subflow;
 //! - after `patience`, if each is silent or none is left.
 //!
-//! Then one backup address is used, the first that is up (the next one if a join from it fails), with a Fast JOIN if
+//! Then the first backup address that is up is used (the next one if a join from it fails), with a Fast JOIN if
 //! negotiated. If the peer does not follow the client's choice, MP_PRIO marks the new subflow as regular, which is all
-//! that a stock server understands.
+//! that an ordinary server understands.
 //!
 //! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up to sixteen times
-//! that. The path health monitor probes degraded address pairs. An address that becomes available again is joined from
-//! at once. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair becomes
-//! healthy only after the monitor's clean period, which provides the hysteresis. When a primary subflow has been
-//! healthy for `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the backup
-//! subflow is closed. A shorter `quiet` saves battery, because the two packets of the close restart the radio's tail.
+//! that. The path health monitor probes degraded address pairs. When an address becomes available again, a join from it
+//! is sent immediately. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair
+//! becomes healthy only after the monitor's clean period, which provides the hysteresis. When a primary subflow has
+//! been healthy for `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the
+//! backup subflow is closed. A shorter `quiet` saves battery: the two packets that close the subflow restart the
+//! radio's tail.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob: the behavior of its kernel module with `open_bup=0`, reimplemented.
-//! Users of the kernel's stack have asked for the return to WiFi that lets cellular sleep again.
+//! Users of the kernel stack have asked for a return to WiFi that lets the cellular radio sleep again.
 //!
 //! *Differences.* The module never closes what it opened (`close=off`). It has no `patience` (equivalent to
 //! `patience=1h`: it waits for the path health monitor, the receive timer, keepalives, or the end of the last subflow).
 //! It probes a failed path only by retransmissions (`probe=1h`). These three together are the preset `multimob`. The
-//! module opens each backup address at most once, this manager as often as necessary.
+//! module opens each backup address at most once; this manager opens it as often as necessary.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -45,20 +46,20 @@ use super::mesh::{Mesh, Plan, starts_at};
 /// Maximum number of times that the wait between two probes doubles.
 const PROBE_DOUBLINGS: u32 = 4;
 
-/// A failed path that is heard for less than this before it fails again has not recovered.
+/// Minimum time for which a failed path must answer to count as recovered if it fails again.
 const MIN_RECOVERY: Duration = Duration::from_millis(200);
 
-/// When a backup subflow is opened and closed.
+/// Determines when a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
     /// Time for which all primary subflows may be silent or absent before a backup subflow is opened for that reason
     /// alone.
     pub patience: Duration,
-    /// First wait between two probes of a silent primary subflow.
+    /// First interval between two probes of a silent primary subflow.
     pub probe: Duration,
     /// Time for which a primary subflow must have been healthy before backup ones are closed.
     pub settle: Duration,
-    /// Time for which backup subflows must have carried nothing new before they are closed.
+    /// Time for which backup subflows must have carried no new data before they are closed.
     pub quiet: Duration,
     /// True if backup subflows are closed when they are no longer needed.
     pub closes: bool,
@@ -77,7 +78,7 @@ impl Default for BreakBeforeMakeConfig {
 }
 
 impl BreakBeforeMakeConfig {
-    /// The behavior of MultiMob's kernel module.
+    /// Settings that reproduce MultiMob's kernel module.
     #[must_use]
     pub const fn multimob() -> Self {
         BreakBeforeMakeConfig {
@@ -90,42 +91,42 @@ impl BreakBeforeMakeConfig {
     }
 }
 
-/// Opens backup subflows only while they are needed.
+/// Path manager that opens backup subflows only while they are needed.
 #[derive(Clone, Debug, Default)]
 pub struct BreakBeforeMake {
     config: BreakBeforeMakeConfig,
     mesh: Mesh,
-    /// A backup subflow is needed.
+    /// True if a backup subflow is needed.
     needed: bool,
-    /// The backup address in use.
+    /// Backup address in use.
     chosen: Option<AddressId>,
-    /// When the last primary subflow became unhealthy, moved back by the duration of the trouble just before.
+    /// Time at which the last primary subflow became unhealthy, minus the duration of the trouble just before.
     trouble_since: Option<Instant>,
     /// Duration of the last trouble.
     last_trouble: Duration,
-    /// When a primary subflow became healthy.
+    /// Time at which a primary subflow became healthy.
     healthy_since: Option<Instant>,
-    /// Subflows reported silent and not heard from since.
+    /// Subflows that were reported silent and have received nothing since.
     silent: SubflowSet,
-    /// Probes of silent subflows: how many were sent, and when the next is due.
+    /// Probes of silent subflows: the number sent, and the time of the next.
     probes: BTreeMap<SubflowId, (u32, Instant)>,
     /// Priorities already requested. The peer may insist on its own view.
     asked: BTreeMap<SubflowId, bool>,
     wake_at: Option<Instant>,
 }
 
-/// Counts of the subflows of one kind.
+/// Number of subflows of one kind.
 #[derive(Copy, Clone, Debug, Default)]
 struct Tally {
     /// Established and not closing.
     established: usize,
     healthy: usize,
-    /// Known not to work now or soon: degraded address pair, fading, silent, or made a backup by the peer.
+    /// Subflows known to fail now or soon: on a degraded address pair, fading, silent, or made a backup by the peer.
     out: usize,
 }
 
 impl BreakBeforeMake {
-    /// A manager with these times.
+    /// Creates a manager with this configuration.
     #[must_use]
     pub fn new(config: BreakBeforeMakeConfig) -> Self {
         BreakBeforeMake { config, ..BreakBeforeMake::default() }
@@ -180,8 +181,8 @@ impl BreakBeforeMake {
             self.healthy_since.get_or_insert(cx.now);
             return;
         }
-        // A path heard only for a moment, perhaps by a late answer, has not recovered. But two short troubles of one
-        // lost segment each are not one long trouble: the time between them does not count.
+        // A path that answered only for a moment, perhaps late, has not recovered. But two short troubles of one lost
+        // segment each are not one long trouble: the time between them does not count.
         if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= MIN_RECOVERY) {
             self.last_trouble = Duration::ZERO;
         }
@@ -221,7 +222,7 @@ impl BreakBeforeMake {
         let news = spares().map(|view| view.last_new_at).max().unwrap_or(since);
         let over = (since + self.config.settle).max(news + self.config.quiet);
         if busy || over > cx.now {
-            // While data is in flight, check again after it has had time to arrive.
+            // While data is in flight, check again once it has had time to arrive.
             self.wake(over.max(cx.now + Duration::from_millis(if busy { 100 } else { 0 })));
             return;
         }
@@ -248,7 +249,7 @@ impl BreakBeforeMake {
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;
-        // Probe once before `patience` has passed, so that a single lost segment is recognized by the answer.
+        // Probe once before `patience` has passed, so that an answer reveals that only a single segment was lost.
         let first = if self.needed { probe } else { probe.min(patience / 2) };
         for view in primaries(cx).filter(failed) {
             let (count, at) = probes.entry(view.id).or_insert((0, cx.now + first));

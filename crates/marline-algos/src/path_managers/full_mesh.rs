@@ -3,10 +3,10 @@
 //! *Problem.* Use every path, follow address changes, and never give up on a path.
 //!
 //! *How.* `mesh.rs` handles pairs, retries and announcements. Subflows from an address flagged `backup` are opened with
-//! the backup flag, all others are regular.
+//! the backup flag; all others are regular.
 //!
 //! *Source.* RFC 8684 section 3.4 leaves the choice to the implementation. The flags, and the rule that a pinned or
-//! denied address is left out, follow the `fullmesh` manager of the Linux kernel.
+//! denied address is excluded, follow the `fullmesh` manager of the Linux kernel.
 //!
 //! *Differences from Linux.* Retries continue while the addresses exist. There is no distinction between endpoints used
 //! for the mesh and others (a pin restricts one).
@@ -18,7 +18,7 @@ use marline_time::Instant;
 
 use super::mesh::Mesh;
 
-/// Keeps one subflow per pair of addresses.
+/// Path manager that keeps one subflow per address pair.
 #[derive(Clone, Debug, Default)]
 pub struct FullMesh {
     mesh: Mesh,

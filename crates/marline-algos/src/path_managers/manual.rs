@@ -1,17 +1,17 @@
 //! Manual path manager: subflows are opened and closed only on request.
 //!
-//! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with the kernel's
+//! *Problem.* An application or experiment wants to decide which subflows exist, as with the kernel's
 //! `path_manager=userspace`.
 //!
-//! *How.* The endpoint's `path_action` opens, closes, announces and changes priorities. This manager adds nothing of
-//! its own: it never opens, reopens or announces anything. It accepts the peer's joins while there is room, because
-//! refusing them should be an explicit decision, too.
+//! *How.* The endpoint's `path_action` opens, closes, announces and changes priorities. This manager itself never
+//! opens, reopens or announces anything. It accepts the peer's joins while there is room, because refusing them should
+//! also be an explicit decision.
 
 use core::net::SocketAddr;
 
 use marline_policy::{PathAction, PathContext, PathEvent, PathManager};
 
-/// Leaves every decision to external commands.
+/// Path manager that leaves every decision to external commands.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Manual;
 

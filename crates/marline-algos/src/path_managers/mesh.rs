@@ -1,30 +1,30 @@
 //! Mesh of address pairs, shared by several path managers: which pairs should have a subflow, which have one, and when
-//! a missing one is retried.
+//! a missing subflow is retried.
 //!
 //! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out and is never
 //! reopened. Here a missing subflow is retried while both addresses exist: 1 s after a failure, then after 2, 4, 8 and
 //! 15 s. While the connection has no established subflow at all, the wait is at most 2 s, because nothing else carries
-//! the connection. An address that becomes available again (interface up, announced again) is tried at once. The
+//! the connection. An address that becomes available again (interface up, announced again) is tried immediately. The
 //! backoff is reset after a subflow has been established for 10 s. A path that fails sooner each time (for example at a
 //! middlebox that drops unknown options) keeps backing off.
 //!
 //! *Stuck subflows.* A NAT that has lost a connection's state and drops unknown packets looks like a dead path, but new
 //! ports get through. So if a pair's subflow is the connection's only one and has had two timeouts without an answer,
-//! the pair gets a second subflow, retried like any other. If the path is really dead, this costs an occasional SYN,
-//! and one of these is often the first packet to get through again.
+//! the pair gets a second subflow, retried like any other. If the path has actually failed, this costs an occasional
+//! SYN, which is often the first packet to get through again.
 //!
 //! *Which pairs.* Each local address that is up and has the `subflow` flag is combined with each remote address of its
-//! family, or only with the remote address that it is pinned to. The initial subflow's remote address is left out if
+//! family, or only with the remote address to which it is pinned. The initial subflow's remote address is excluded if
 //! the peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its first subflow
 //! before any gets its second.
 //!
 //! *Interfaces.* The addresses of one interface share its radio or line. Where a subflow from one of them works, none
 //! is opened from an address of the other family, because both would fail together.
 //!
-//! *Load balancers.* A peer that forbade joins to the initial subflow's remote address has a load balancer there. It
-//! would send joins to the wrong server, and the initial subflow as well once the client's address changes. So that
-//! subflow is closed when another one from the same local address goes to an address that the peer announced, unless
-//! the other one is a backup.
+//! *Load balancers.* A peer that forbade joins to the initial subflow's remote address has a load balancer there. The
+//! load balancer would send joins to the wrong server, and also the initial subflow once the client's address changes.
+//! So that subflow is closed when another one from the same local address goes to an address that the peer announced,
+//! unless the other one is a backup.
 //!
 //! *Roles.* The client opens subflows. A server can rarely reach its clients' addresses (NAT), so it announces its own
 //! `signal` addresses and waits.
@@ -38,25 +38,25 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Wait after the first failure; doubled after each further one.
+/// Delay after the first failure; it doubles after each further failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait.
+/// Maximum delay.
 const RETRY_MAX: Duration = Duration::from_secs(15);
-/// Longest wait while no subflow is established.
+/// Maximum delay while no subflow is established.
 const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
-/// Lifetime of a subflow after which earlier failures no longer count.
+/// Time for which a subflow must have been established so that earlier failures no longer count.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 type Pair = (AddressId, AddressId);
 
-/// History of a pair.
+/// Attempts to open a subflow on an address pair.
 #[derive(Copy, Clone, Debug)]
 struct Attempt {
-    /// Attempts since the last stable subflow.
+    /// Number of attempts since the last stable subflow.
     count: u32,
     /// Time of the last attempt or of its failure.
     at: Instant,
-    /// When the pair's subflow was established.
+    /// Time at which the pair's subflow was established.
     up_at: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ impl Attempt {
     }
 }
 
-/// Manner of opening subflows from a local address.
+/// How subflows from a local address are opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Set the backup flag.
@@ -76,35 +76,35 @@ pub(super) struct Plan {
     pub(super) fast: bool,
 }
 
-/// A pair that should have a subflow.
+/// Address pair that should have a subflow.
 struct WantedPair<'a> {
     local: &'a LocalAddress,
     remote: AddressId,
     to: SocketAddr,
-    /// Lower ranks are opened first.
+    /// Rank; pairs with lower ranks are opened first.
     rank: usize,
 }
 
-/// Attempts so far and pending actions.
+/// Attempts so far, and pending actions.
 #[derive(Clone, Debug, Default)]
 struct Work {
     actions: VecDeque<PathAction>,
     attempts: BTreeMap<Pair, Attempt>,
     announced: BTreeSet<AddressId>,
-    /// Subflows through a load balancer that were closed.
+    /// Subflows that were closed because they used a load balancer.
     left: SubflowSet,
 }
 
-/// Mesh of one connection.
+/// Address mesh of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mesh {
     established: bool,
-    /// Subflows on which nothing gets through. Their pairs may have another one.
+    /// Subflows on which nothing gets through. Their address pairs may get a second one.
     stuck: SubflowSet,
-    /// `None` for most connections, which have one subflow and nothing to do.
+    /// State that most connections do not need, because they have one subflow and nothing to do.
     work: Option<Box<Work>>,
     wake_at: Option<Instant>,
-    /// Time of an extra check after a subflow ended, because that subflow may still have been listed.
+    /// Time of an extra check after a subflow has ended, because it may still have been listed at that time.
     recheck_at: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Mesh {
         }
     }
 
-    /// Restricts each interface to one family: that of the initial subflow, or the other one after that has failed.
+    /// Restricts each interface to one family: that of the initial subflow, or the other one once that has failed.
     fn choose_families(&self, wanted: &mut Vec<WantedPair<'_>>, cx: &PathContext<'_>) {
         let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
         let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
@@ -286,7 +286,7 @@ impl Mesh {
         let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
         for pair in wanted {
             if room == 0 {
-                // Room becomes available by an event, not with time.
+                // Room becomes available through an event, not with time.
                 return;
             }
             let key = (pair.local.id, pair.remote);
@@ -314,7 +314,7 @@ impl Mesh {
     }
 }
 
-/// The pairs that should have a subflow but have none, except those made unnecessary by a subflow of the same
+/// Returns the pairs that should have a subflow but have none, except those made unnecessary by a subflow of the same
 /// interface.
 fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<WantedPair<'a>> {
     let mut wanted = Vec::new();
@@ -350,7 +350,7 @@ fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
     one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }
 
-/// Possible remote ends of subflows from a local address.
+/// Returns the possible remote ends of subflows from a local address.
 fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, SocketAddr)> {
     let allowed = |id: AddressId| !(cx.deny_join_id0 && id == AddressId(0));
     let Some(pin) = local.remote else {
@@ -364,13 +364,13 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
     match cx.remote.iter().find(|r| r.address == pin) {
         Some(known) if allowed(known.id) => vec![(known.id, pin)],
         Some(_) => Vec::new(),
-        // The pin was configured, not announced. The core connects to it whatever id is named.
+        // The pin was configured, not announced. The core connects to it regardless of the id.
         None => vec![(AddressId(0), pin)],
     }
 }
 
-/// Returns true if a subflow starts at a local address. The initial subflow has address id 0 whatever id the
-/// configuration gives its address, so addresses are compared as well.
+/// Returns true if a subflow starts at a local address. The initial subflow has address id 0 regardless of its
+/// address's id in the configuration, so addresses are compared as well.
 #[must_use]
 pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
     path.local_id == local.id || is_same_host(path.local.ip(), local.address.ip())

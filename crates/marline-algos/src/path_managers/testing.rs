@@ -1,4 +1,4 @@
-//! Simulated connection for unit tests of path managers: addresses, paths and a clock.
+//! Simulated connection for unit tests of path managers: addresses, paths, and a clock.
 
 use core::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub(super) fn addr(text: &str) -> SocketAddr {
     text.parse().expect("a socket address")
 }
 
-/// A local address with the `subflow` flag.
+/// Builds a local address with the `subflow` flag.
 pub(super) fn local(id: u8, address: &str) -> LocalAddress {
     LocalAddress::new(AddressId(id), addr(address))
 }
@@ -43,7 +43,7 @@ pub(super) struct Harness<M> {
 }
 
 impl<M: PathManager + Default> Harness<M> {
-    /// A client whose initial subflow from `from` to the server 10.0.0.1:443 is established.
+    /// Creates a client whose initial subflow from `from` to the server 10.0.0.1:443 is established.
     pub(super) fn client(local: &[LocalAddress], from: &str) -> Self {
         let server = addr("10.0.0.1:443");
         let mut harness = Harness {

@@ -1,26 +1,26 @@
-//! Loss detection for peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2),
-//! and a partial ACK during recovery uncovers the next hole (NewReno, RFC 6582). Time-based
-//! detection does not apply: without SACK it is unknown which of the older segments arrived.
+//! Loss detection for peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2), and a partial ACK
+//! during recovery uncovers the next hole (NewReno, RFC 6582). Time-based detection does not apply, because without
+//! SACK it is unknown which older segments arrived.
 
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 
-/// Number of duplicate ACKs that mean loss (RFC 5681 section 3.2).
+/// Number of duplicate ACKs that indicate a loss (RFC 5681 section 3.2).
 pub const DUP_THRESH: u32 = 3;
 
-/// Duplicate ACK counter of a sender without SACK.
+/// Counts duplicate ACKs for a sender without SACK.
 #[derive(Clone, Debug, Default)]
 pub struct NoSack {
     duplicates: u32,
 }
 
 impl NoSack {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     #[must_use]
     pub const fn new() -> Self {
         NoSack { duplicates: 0 }
     }
 
-    /// Duplicate ACKs since SND.UNA last moved.
+    /// Number of duplicate ACKs since SND.UNA last moved.
     #[must_use]
     pub const fn duplicates(&self) -> u32 {
         self.duplicates
@@ -31,7 +31,8 @@ impl NoSack {
         self.duplicates = 0;
     }
 
-    /// Handles an ACK. Appends segments that it shows to be lost to `lost`; `threshold` duplicates mean loss.
+    /// Handles an ACK. Appends segments that are now known to be lost to `lost`; `threshold` duplicates indicate a
+    /// loss.
     pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,

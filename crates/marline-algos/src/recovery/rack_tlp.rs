@@ -1,8 +1,8 @@
 //! RACK-TLP (RFC 8985): time-based loss detection, and probes when the tail of a flight is not acknowledged.
 //!
-//! *Problem.* Counting duplicate ACKs does not detect losses at the end of a burst (no later segment can be
-//! acknowledged), mistakes reordering for loss, and cannot detect the loss of a retransmission. All three end in a
-//! retransmission timeout: at least 200 ms of silence, which is then the p99 of an interactive flow.
+//! *Problem.* Counting duplicate ACKs misses losses at the end of a burst (no later segment can be acknowledged),
+//! mistakes reordering for loss, and misses the loss of a retransmission. Missed losses end in a retransmission
+//! timeout: at least 200 ms of silence, which then determines the p99 of an interactive flow.
 //!
 //! *How.* RACK (`rack_tlp/rack.rs`): a segment is lost if one that was *sent* later has arrived and enough time has
 //! passed for reordering to settle. TLP (`tlp.rs`): about two round trips after the last ACK, one segment is sent to
@@ -12,10 +12,10 @@
 //! - The reordering timer is set for the *first* segment that may become lost, not for the last, so that each is
 //!   retransmitted as soon as it is due.
 //! - Segments are kept in order of transmission (which the RFC recommends in section 8), so an ACK costs O(log n) per
-//!   segment it decides about and nothing for the others.
-//! - The probe timeout is a parameter (`tlp.rs`). By default it is as early as the path's variation allows, and probes
-//!   are also sent during recovery. `rack-tlp-rfc` follows the RFC.
-//! - RACK's RTT is that of the newest transmission that an ACK delivers. The RFC takes the last one processed; the two
+//!   segment that it affects and nothing for the others.
+//! - The probe timeout is a parameter (`tlp.rs`). By default it is as early as the RTT variation allows, and probes are
+//!   also sent during recovery. `rack-tlp-rfc` follows the RFC.
+//! - RACK's RTT is that of the newest transmission that an ACK delivers. The RFC uses the last one processed; the two
 //!   differ only if an ACK fills a hole. `rack-tlp-rfc` follows the RFC.
 
 mod rack;
@@ -30,18 +30,18 @@ use super::no_sack::{self, NoSack};
 use super::tlp::{ProbeConfig, PtoFormula, Tlp};
 use rack::Rack;
 
-/// Time-based loss detection and tail loss probes of one subflow.
+/// Loss recovery with time-based loss detection and tail loss probes for one subflow.
 #[derive(Clone, Debug)]
 pub struct RackTlp {
     rack: Rack,
     tlp: Tlp,
     no_sack: NoSack,
-    /// Bytes that duplicate ACKs allow beyond the window, without SACK.
+    /// Bytes that duplicate ACKs allow beyond the window if there is no SACK.
     bytes_beyond_window: Option<u32>,
 }
 
 impl RackTlp {
-    /// RACK with the given probes, which may be [off](ProbeConfig::OFF).
+    /// Creates RACK with these probes, which may be [off](ProbeConfig::OFF).
     #[must_use]
     pub fn new(probes: ProbeConfig) -> Self {
         let to_the_letter = probes.formula == Some(PtoFormula::Rfc8985);
@@ -54,7 +54,7 @@ impl RackTlp {
         }
     }
 
-    /// Loss recovery with the RFC's own probe timeout.
+    /// Creates loss recovery with the probe timeout of the RFC.
     #[must_use]
     pub fn rfc8985() -> Self {
         RackTlp::new(ProbeConfig::new(PtoFormula::Rfc8985))

@@ -2,76 +2,76 @@
 //! episode (two in a row if configured). An episode ends when its outcome is known.
 //!
 //! *Problem.* When to probe: too early, the probe retransmits segments that were only late; too late, it is no better
-//! than the retransmission timer. The formulas changed over time, above all for a lone segment, whose ACK the peer may
-//! delay ([`PtoFormula`]). An allowance of up to 200 ms makes the probe of a lone segment as late as the retransmission
-//! timer, so that a lone message gains nothing.
+//! than the retransmission timer. The formulas have changed over time, mainly for a lone segment, whose ACK the peer
+//! may delay ([`PtoFormula`]). An allowance of up to 200 ms makes the probe of a lone segment as late as the
+//! retransmission timer, so that a lone message gains nothing.
 //!
 //! [`PtoFormula::Variation`] is our own. It uses the RTT variation as RFC 9002 section 6.2 does. On a steady path,
-//! silence is significant after a quarter of a round trip more than usual. On a path with jitter, the RFC's value
+//! silence is significant a quarter of a round trip after the usual answer time. On a path with jitter, the RFC's value
 //! applies; the timeout is never later than that. It also probes during recovery, where a lost last ACK would otherwise
 //! cost a whole RTO. Each ACK restarts its timer, but new segments do not: otherwise a writer with a message every
 //! round trip would postpone the probe of the first one indefinitely. The peer's ACK delay for a lone segment is
-//! learned as the largest recent excess of such ACKs over the shortest RTT. On a thin stream, where every segment is a
-//! lone one, a fixed allowance would otherwise make up most of the delay of a lost message.
+//! learned as the largest recent excess of such ACKs over the shortest RTT. On a thin stream, where every segment is
+//! alone, a fixed allowance would otherwise be most of the delay of a lost message.
 //!
-//! *Choices.* Linux does not arm the timer while the window has room for unsent data. Here such data is sent at once
-//! (on another subflow, if the scheduler says so), so the case does not arise. The draft allows two probes in a row and
-//! Linux sends one: the parameter `probes` decides. The RFC's rule that an RTT sample must lie between two episodes
-//! applies only to its formula and ours.
+//! *Choices.* Linux does not arm the timer while the window has room for unsent data. Here such data is sent
+//! immediately (on another subflow, if the scheduler so decides), so the case does not arise. The draft allows two
+//! probes in a row and Linux sends one: the parameter `probes` decides. The RFC's rule that an RTT sample must lie
+//! between two episodes applies only to its formula and ours.
 
 use marline_policy::{AckOutcome, AckSummary, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
 use marline_time::{Duration, Instant, nanos};
 
-/// Default for the peer's longest delay of the ACK of a lone segment. Linux's and Marline's receivers acknowledge one
-/// at once or within 40 ms.
+/// Default for the peer's longest ACK delay for a lone segment. Receivers in Linux and Marline acknowledge it
+/// immediately or within 40 ms.
 pub const DEFAULT_PEER_ACK_DELAY: Duration = Duration::from_millis(40);
-/// The same in RFC 8985 section 7.2, in Linux and in the draft before it.
+/// The corresponding delay in RFC 8985 section 7.2, in Linux and in the preceding draft.
 pub const RFC_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
 /// Shortest probe timeout of [`PtoFormula::Variation`] and [`PtoFormula::Rfc8985`]: with an RTT of microseconds, twice
-/// the RTT is less than the delays of a process scheduler.
+/// the RTT is shorter than delays of the process scheduler.
 pub const MIN_PTO: Duration = Duration::from_millis(5);
 /// Shortest probe timeout of the draft.
 const DRAFT_MIN_PTO: Duration = Duration::from_millis(10);
 /// Margin that Linux adds to two round trips: formerly two ticks, now 2 ms.
 const LINUX_MARGIN: Duration = Duration::from_millis(2);
-/// Probe timeout before there is an RTT.
+/// Probe timeout before the first RTT sample.
 const PTO_WITHOUT_RTT: Duration = Duration::from_secs(1);
 
-/// A probe whose outcome is not known yet.
+/// Probe whose outcome is not yet known.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     /// SND.NXT when the probe was sent.
     end: Ssn,
-    /// The probe retransmitted the last segment.
+    /// True if the probe retransmitted the last segment.
     repeated: bool,
-    /// No ACK has arrived since the probe.
+    /// True if no ACK has arrived since the probe.
     unanswered: bool,
     /// Number of probes sent in the episode.
     probes: u8,
 }
 
-/// Probe timeout: silence after which a probe is sent. SRTT is that of the subflow. A *lone* segment is the only one
-/// outstanding. All formulas are limited by the armed retransmission timer, and give 1 s before the first RTT sample.
+/// Probe timeout: silence after which a probe is sent. SRTT is the subflow's. A *lone* segment is the only one
+/// outstanding. All formulas are limited by the armed retransmission timer, and yield 1 s before the first RTT sample.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum PtoFormula {
-    /// As early as the path's variation allows; never later than [`Rfc8985`](Self::Rfc8985).
+    /// As early as the RTT variation allows; never later than [`Rfc8985`](Self::Rfc8985).
     #[default]
     Variation,
     /// draft-dukkipati-tcpm-tcp-loss-probe-01: 2 SRTT; for a lone segment at least 1.5 SRTT + 200 ms; always at least
     /// 10 ms.
     Dukkipati,
-    /// Linux 3.10 to 4.12: the draft's values.
+    /// Linux 3.10 to 4.12: the values of the draft.
     Linux310,
     /// Linux after 4.12: 2 SRTT + 200 ms for a lone segment, 2 SRTT + 2 ms for several.
     Linux,
     /// RFC 8985 section 7.2: 2 SRTT, plus the peer's longest ACK delay (200 ms) for a lone segment.
     Rfc8985,
-    /// 2 SRTT + 2 ms, even for a lone segment: for peers that acknowledge it at once.
+    /// 2 SRTT + 2 ms, even for a lone segment: for peers that acknowledge it immediately.
     NoAllowance,
 }
 
 impl PtoFormula {
-    /// Every formula with its name in a policy spec.
+    /// Every formula with its name in policy specs.
     pub const ALL: [(&'static str, PtoFormula); 6] = [
         ("variation", PtoFormula::Variation),
         ("draft-dukkipati", PtoFormula::Dukkipati),
@@ -99,20 +99,20 @@ impl PtoFormula {
 /// Settings of tail loss probes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
-    /// When to probe; `None` disables probes.
+    /// Formula for the time of a probe; `None` disables probes.
     pub formula: Option<PtoFormula>,
     /// Longest expected ACK delay of the peer for a lone segment, for formulas that allow for it.
     pub peer_ack_delay: Duration,
-    /// Maximum number of probes in a row without an answer, at least 1.
+    /// Maximum number of unanswered probes in a row, at least 1.
     pub most_probes: u8,
 }
 
 impl ProbeConfig {
-    /// No probes.
+    /// No probes are sent.
     pub const OFF: ProbeConfig =
         ProbeConfig { formula: None, peer_ack_delay: RFC_PEER_ACK_DELAY, most_probes: 1 };
 
-    /// One probe by this formula, with the formula's usual ACK delay.
+    /// One probe with this formula and its usual ACK delay.
     #[must_use]
     pub const fn new(formula: PtoFormula) -> Self {
         ProbeConfig {
@@ -129,10 +129,10 @@ impl Default for ProbeConfig {
     }
 }
 
-/// The probe timer and the outcome of the last probe.
+/// Probe timer, and outcome of the last probe.
 #[derive(Clone, Debug)]
 pub struct Tlp {
-    // The configuration in half the space, because each idle subflow has one.
+    // Configuration in compact form, because each idle subflow has one.
     formula: Option<PtoFormula>,
     most_probes: u8,
     peer_ack_delay_ns: u64,
@@ -143,13 +143,13 @@ pub struct Tlp {
     samples_at_probe: u32,
 }
 
-/// Additional delay of the ACKs of lone segments, beyond the shortest RTT.
+/// Extra delay of ACKs for lone segments, beyond the shortest RTT.
 #[derive(Copy, Clone, Debug, Default)]
 struct LoneAckDelay {
     /// Start of the lone segment in flight.
     waiting: Option<Ssn>,
     samples: u32,
-    /// Largest recent excess.
+    /// Largest recent excess, in nanoseconds.
     excess_ns: u64,
 }
 
@@ -169,7 +169,7 @@ impl LoneAckDelay {
 }
 
 impl Tlp {
-    /// The state before the first probe.
+    /// Creates the state before the first probe.
     #[must_use]
     pub const fn new(config: ProbeConfig) -> Self {
         let lone = LoneAckDelay { waiting: None, samples: 0, excess_ns: 0 };
@@ -193,7 +193,7 @@ impl Tlp {
         self.formula == Some(PtoFormula::Variation)
     }
 
-    /// When a probe may become due.
+    /// Time at which a probe may become due.
     #[must_use]
     pub const fn timeout(&self) -> Option<Instant> {
         self.pto_at
@@ -218,7 +218,7 @@ impl Tlp {
         }
     }
 
-    /// New data was sent.
+    /// Handles the sending of new data.
     fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
         self.lone_ack_delay.waiting = (cx.board.segments() == 1).then_some(start);
         let before = self.pto_at;
@@ -240,7 +240,7 @@ impl Tlp {
             && cx.board.bytes_in_flight() > 0
     }
 
-    /// TLP_calc_PTO of the RFC.
+    /// Computes the probe timeout (TLP_calc_PTO of the RFC).
     fn pto(&self, formula: PtoFormula, cx: &RecoveryContext<'_>) -> Duration {
         let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
         let lone = cx.board.segments() == 1;
@@ -264,7 +264,7 @@ impl Tlp {
         }
     }
 
-    /// A segment was retransmitted. Only the adaptive formula probes for these, too.
+    /// Handles a retransmission. Only the adaptive formula also probes for retransmissions.
     fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
         if self.is_adaptive() {
             self.schedule(cx, cx.phase);
@@ -289,7 +289,7 @@ impl Tlp {
             return false;
         }
         self.pto_at = None;
-        // Section 7.3: probes must not prevent the samples from which SRTT learns that the path has become longer.
+        // Section 7.3: probes must not prevent the samples that show SRTT that the path has become longer.
         let rtt_is_fresh = cx.rtt.samples() as u32 != self.samples_at_probe
             || !self.formula.is_some_and(PtoFormula::needs_fresh_rtt)
             || self.episode.is_some();
@@ -320,7 +320,7 @@ impl Tlp {
         outcome
     }
 
-    /// TLP_process_ack of the RFC (section 7.4).
+    /// Handles an ACK during an episode (TLP_process_ack of the RFC, section 7.4).
     fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckOutcome {
         let lone =
             ack.delivered.iter().find(|segment| Some(segment.start) == self.lone_ack_delay.waiting);

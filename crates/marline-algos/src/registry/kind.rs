@@ -5,11 +5,11 @@ use core::fmt;
 /// Kinds of policies, and of wrappers around them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Which data is sent on which subflow.
+    /// Decides which data is sent on which subflow.
     Scheduler,
     /// Wrapper around a scheduler.
     SchedulerWrapper,
-    /// Which subflows exist.
+    /// Decides which subflows exist.
     PathManager,
     /// Congestion control.
     Congestion,
@@ -17,7 +17,7 @@ pub enum PolicyKind {
     CongestionWrapper,
     /// Loss recovery.
     Recovery,
-    /// Which path carries each datagram.
+    /// Decides which path carries each datagram.
     Datagrams,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// Error for a name that no policy of the kind has.
+/// Error for a name that no policy of this kind has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     /// Kind of policy that was requested.
@@ -55,22 +55,22 @@ impl fmt::Display for UnknownPolicy {
 
 impl core::error::Error for UnknownPolicy {}
 
-/// Error of a policy registration.
+/// Reason why a policy could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Another policy of the same kind has the name.
+    /// Another policy of this kind has the name.
     NameTaken {
         /// Kind of the registered policy.
         kind: PolicyKind,
-        /// The name.
+        /// Name of the other policy.
         name: String,
     },
-    /// The name is invalid: names consist of lower-case letters, digits and `-`, and begin with a letter.
+    /// The name is invalid: a name consists of lowercase letters, digits and `-`, and begins with a letter.
     BadName {
         /// Kind of the registered policy.
         kind: PolicyKind,
-        /// The name.
+        /// Rejected name.
         name: String,
     },
 }
@@ -83,8 +83,8 @@ impl fmt::Display for RegisterError {
             }
             RegisterError::BadName { kind, name } => write!(
                 f,
-                "`{name}` is not a valid name for a {kind}: use lower-case letters, digits and `-`, and begin \
-                 with a letter"
+                "`{name}` is not a valid name for a {kind}: use lowercase letters, digits and `-`, and begin with a \
+                 letter"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Factories built from a name and a closure, so that a policy needs no factory type of its own.
+//! Factories built from a name and a closure, so that a policy needs no separate factory type.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ macro_rules! named {
         }
 
         impl $named {
-            /// `name` is the name in specs: lower-case letters, digits and `-`.
+            /// `name` is the name in specs: lowercase letters, digits and `-`.
             pub fn new(
                 name: impl Into<String>,
                 build: impl Fn($($type),*) -> $made + Send + Sync + 'static,

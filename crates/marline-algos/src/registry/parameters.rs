@@ -3,10 +3,10 @@
 //! *Problem.* A policy's variants must be selectable by text, and a misspelled key or value must not be ignored: a
 //! measurement with the wrong parameter is worse than none.
 //!
-//! *How.* The policy's reader requests each of its keys, with the default. So the known keys are recorded, the error
-//! for an unknown key can list them, and [`Registry::parameters`](super::Registry::parameters) can list keys and
-//! defaults without a second table that would become outdated. Errors are collected until all keys are read,
-//! so that a reader is a plain struct literal without a `?`.
+//! *How.* The policy's reader requests each key with its default. So the known keys are recorded: the error for an
+//! unknown key can list them, and [`Registry::parameters`](super::Registry::parameters) can list keys and defaults
+//! without a second table that could become outdated. Errors are collected until all keys are read, so that a reader is
+//! a plain struct literal without a `?`.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -15,7 +15,7 @@ use marline_time::Duration;
 
 use super::PolicyKind;
 
-/// A parameter that a policy knows.
+/// Parameter that a policy accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterInfo {
     /// Key of the parameter.
@@ -33,13 +33,13 @@ pub struct ParameterError {
     pub kind: PolicyKind,
     /// The policy's name.
     pub policy: String,
-    /// The parameter.
+    /// Key of the parameter.
     pub key: String,
-    /// The error.
+    /// What is wrong with the parameter.
     pub problem: ParameterProblem,
 }
 
-/// Error of a parameter.
+/// Problem with a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterProblem {
     /// The policy has no such parameter.
@@ -49,7 +49,7 @@ pub enum ParameterProblem {
     },
     /// The policy no longer has this parameter.
     Gone {
-        /// The replacement, or why there is none.
+        /// Replacement, or why there is none.
         instead: String,
     },
     /// The parameter was given twice.
@@ -89,7 +89,7 @@ impl fmt::Display for ParameterError {
 
 impl core::error::Error for ParameterError {}
 
-/// Reads the parameters of one policy. Every method takes a key and its default. If the value cannot be parsed, the
+/// Reads the parameters of one policy. Every method takes a key and a default. If the value cannot be parsed, the
 /// method returns the default, and the registry reports the error.
 #[derive(Debug)]
 pub struct Parameters<'a> {
@@ -116,10 +116,10 @@ impl<'a> Parameters<'a> {
         Parameters { kind, policy, given, asked: Vec::new(), gone: Vec::new(), error: None }
     }
 
-    /// A custom value: `default` in its textual form, a description of the `expected` values, and a parser.
+    /// Reads a custom value, given `default` in its textual form, a description of the `expected` values, and a parser.
     ///
     /// # Panics
-    /// In debug builds, if the default itself cannot be parsed or the key is requested twice.
+    /// In debug builds, panics if the default cannot be parsed or the key is requested twice.
     pub fn parse_with<T>(
         &mut self,
         key: &str,
@@ -144,15 +144,15 @@ impl<'a> Parameters<'a> {
         value
     }
 
-    /// `on` or `off`.
+    /// Reads `on` or `off`.
     pub fn on_off(&mut self, key: &str, default: bool) -> bool {
         self.word(key, if default { "on" } else { "off" }, &[("on", true), ("off", false)])
     }
 
-    /// One of the words; returns the value paired with it.
+    /// Reads one of the words and returns the value paired with it.
     ///
     /// # Panics
-    /// If the default is not one of the words.
+    /// Panics if the default is not one of the words.
     pub fn word<T: Copy>(&mut self, key: &str, default: &str, words: &[(&str, T)]) -> T {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let find = |text: &str| words.iter().find(|(name, _)| *name == text).map(|(_, t)| *t);
@@ -160,13 +160,13 @@ impl<'a> Parameters<'a> {
             .expect("the default is one of the words")
     }
 
-    /// A duration such as `200ms`; `0` needs no unit.
+    /// Reads a duration such as `200ms`; `0` needs no unit.
     pub fn duration(&mut self, key: &str, default: Duration) -> Duration {
         let expected = "a duration such as `200ms`";
         self.parse_with(key, &format_duration(default), expected, read_duration).unwrap_or(default)
     }
 
-    /// A duration such as `200ms`, or `off`.
+    /// Reads a duration such as `200ms`, or `off`.
     pub fn duration_or_off(&mut self, key: &str, default: Option<Duration>) -> Option<Duration> {
         let text = default.map_or_else(|| "off".to_owned(), format_duration);
         let read = |text: &str| match text {
@@ -176,7 +176,7 @@ impl<'a> Parameters<'a> {
         self.parse_with(key, &text, "a duration such as `200ms`, or `off`", read).unwrap_or(default)
     }
 
-    /// A number or a percentage: `0.25` and `25%` are the same.
+    /// Reads a number or a percentage: `0.25` and `25%` are equal.
     pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         let expected =
             format!("a number from {} to {}, or a percentage", range.start(), range.end());
@@ -184,7 +184,7 @@ impl<'a> Parameters<'a> {
         self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
-    /// A number, a percentage, or `unlimited` (infinity).
+    /// Reads a number, a percentage, or `unlimited` (infinity).
     pub fn number_or_unlimited(
         &mut self,
         key: &str,
@@ -200,28 +200,28 @@ impl<'a> Parameters<'a> {
         self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub fn count(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let read = |text: &str| text.parse().ok().filter(|number| range.contains(number));
         self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
-    /// A number of bytes such as `64kB` or `1500B`.
+    /// Reads a number of bytes such as `64kB` or `1500B`.
     pub fn bytes(&mut self, key: &str, default: u64) -> u64 {
         let read = |text: &str| read_scaled(text, &BYTE_UNITS).map(|bytes| bytes as u64);
         let expected = "a number of bytes such as `64kB` or `1500B`";
         self.parse_with(key, &format_bytes(default), expected, read).unwrap_or(default)
     }
 
-    /// Rejects a value that is valid by itself but does not fit the others.
+    /// Rejects a value that is valid in itself but inconsistent with the others.
     pub fn refuse(&mut self, key: &str, expected: &str) {
         let given = self.given.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value);
         let (given, expected) = (given.to_owned(), expected.to_owned());
         self.fail(key, ParameterProblem::BadValue { given, expected });
     }
 
-    /// Declares a key that the policy no longer has. The error for it names the replacement `instead`.
+    /// Declares a key that the policy no longer accepts. The error for it names the replacement `instead`.
     pub fn declare_removed(&mut self, key: &'static str, instead: &'static str) {
         self.gone.push((key, instead));
     }

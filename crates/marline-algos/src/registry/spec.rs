@@ -1,12 +1,12 @@
-//! Policy specs: the textual form in which a policy and its parameters are chosen.
+//! Policy specs: textual form of a policy and its parameters.
 //!
 //! ```text
 //! min-rtt                                    a name
 //! blest,lambda=1.2,adapt=off                 with parameters
 //! min-rtt+orp,penalize=paper                 with a wrapper around it (schedulers, congestion control)
 //! ```
-//! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is
-//! one word on a command line.
+//! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so it is one word on a
+//! command line.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ use super::{ParameterError, PolicyKind, UnknownPolicy};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No policy has the name.
+    /// No policy has this name.
     Unknown(UnknownPolicy),
     /// A parameter is wrong.
     Parameter(ParameterError),
@@ -24,9 +24,9 @@ pub enum PolicyError {
     Syntax {
         /// Kind of policy that was requested.
         kind: PolicyKind,
-        /// The text.
+        /// Text of the spec.
         text: String,
-        /// Description of the error.
+        /// What is wrong with the text.
         problem: &'static str,
     },
 }
@@ -62,7 +62,7 @@ pub(super) struct Part<'a> {
     pub(super) given: Vec<(&'a str, &'a str)>,
 }
 
-/// Takes a spec apart: the policy first, then its wrappers.
+/// Splits a spec: the policy first, then its wrappers.
 pub(super) fn parse(kind: PolicyKind, text: &str) -> Result<Vec<Part<'_>>, PolicyError> {
     let wrong = |problem| PolicyError::Syntax { kind, text: text.to_owned(), problem };
     if text.contains(char::is_whitespace) {

@@ -1,4 +1,4 @@
-//! Table of policies and wrappers of one kind by name. Turns specs into factories.
+//! Table of the policies and wrappers of one kind, by name. Turns specs into factories.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ pub(super) type WrapFactory<F> = Box<dyn FnOnce(Arc<F>, &str) -> Arc<F>>;
 type Read<T> = Arc<dyn Fn(&mut Parameters<'_>) -> T + Send + Sync>;
 
 enum Entry<F: ?Sized> {
-    /// Without parameters.
+    /// Policy without parameters.
     Plain(Arc<F>),
-    /// Reads parameters first.
+    /// Policy that reads parameters first.
     Parametric(Read<MakeFactory<F>>),
 }
 
@@ -29,7 +29,7 @@ impl<F: ?Sized> Clone for Entry<F> {
     }
 }
 
-/// The factories of one kind by name.
+/// Factories of one kind, by name.
 pub(super) struct Table<F: ?Sized> {
     kind: PolicyKind,
     wrapper_kind: Option<PolicyKind>,
@@ -106,7 +106,7 @@ impl<F: ?Sized> Table<F> {
         self.wrappers.keys().map(String::as_str).collect()
     }
 
-    /// The factory that a spec describes.
+    /// Returns the factory that a spec describes.
     pub(super) fn get(&self, text: &str) -> Result<Arc<F>, PolicyError> {
         let parts = spec::parse(self.kind, text)?;
         let mut end = 0;

@@ -99,7 +99,7 @@ fn a_name_is_given_once_and_must_be_plain() {
         .unwrap();
 }
 
-/// Records what it was built with.
+/// Records the values with which it was built.
 #[derive(Debug)]
 #[expect(dead_code, reason = "read by Debug")]
 struct Around {
@@ -116,7 +116,7 @@ impl Scheduler for Around {
     }
 }
 
-/// A registry with a wrapper `around` and a scheduler `tuned` that prints its parameter.
+/// Creates a registry with a wrapper `around` and a scheduler `tuned` that prints its parameter.
 fn with_own() -> Registry {
     let mut registry = Registry::default();
     registry

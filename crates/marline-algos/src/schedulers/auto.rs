@@ -1,31 +1,30 @@
 //! The default scheduler: sends each piece of data on the path where it arrives first according to the forecast, and
 //! sends copies where they save the most time, within a budget of extra bytes.
 //!
-//! *Problem.* Choosing between two healthy paths does not improve the p99, and copies do not improve the median. The
-//! schedulers of the literature each do only one of the two. They choose the path with the smallest RTT or the earliest
-//! arrival, or they copy everything. They either ignore what paths do in the next second or pay for it with every byte.
+//! *Problem.* Choosing between two healthy paths does not improve the p99, and copies do not improve the median. Each
+//! scheduler in the literature does only one of the two: it chooses the path with the smallest RTT or the earliest
+//! arrival, or it copies everything. It either ignores what paths do in the next second or pays for it with every byte.
 //!
 //! *Objective.* The smallest p99 of the completion time of each message, with copies limited by [`BudgetConfig`]. All
 //! decisions compare [forecasts](marline_policy::Forecast):
 //! - *New data* is sent where it arrives first. The arrival time is the forecast p50 of the path, plus the time for the
 //!   sender's own queue on the path, plus the expected cost of trouble on the path, weighted by its risk. A run ends
-//!   where another path with room would be as early. Data is not sent on a path if one that is full now would deliver
-//!   it sooner together with all the rest, by its p90, or if it would block the faster ones at a bounded window. Copies
-//!   repair what is late by chance: when paths were chosen by p90, one with a wide spread stayed idle while bursts
-//!   waited for the other.
+//!   where another path with room would be equally early. Data is not sent on a path if a currently full path would, by
+//!   its p90, deliver it and all other data sooner, or if it would block faster paths at a bounded window. Paths are
+//!   compared by p50 because copies make up for chance delays; by p90, a path with a wide spread stayed idle while
+//!   bursts waited for the other.
 //! - *Copies* are made when no new data can be sent. A copy is worth the time that it is expected to save ([`worth`]).
 //!   It is made if that exceeds the price of its bytes, which rises with the spent share of the budget. A full budget
 //!   pays for everything that might help, an empty one only for what is almost certainly lost. Two candidates are
-//!   considered. One is the end of the written data, going backwards: the last segment of a path waits behind all
-//!   others there, and no later segment reveals its loss. The other is the front, as far as only paths with overdue
-//!   answers carry it, because it blocks everything behind it. In the worst case, both may spend the budget
-//!   [twice](MAX_SPENDING).
-//!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB each second spends all of
-//!   it and leaves most of the path unused. So copies may instead use a share of the capacity that is idle
+//!   considered. One is the end of the written data, going backward: the last segment on a path waits behind all
+//!   others, and no later segment reveals its loss. The other is the front, if only paths with overdue answers carry
+//!   it, because it blocks everything behind it. In the worst case, both may spend the budget [twice](MAX_SPENDING).
+//!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB every second spends all of
+//!   it and leaves most of the path unused. So copies may instead use a share of the idle capacity
 //!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
-//! - *Early repeats*: a free path that loses single packets repeats the end of a short message by itself, a few
-//!   milliseconds later ([`MIN_REPEAT_DELAY`]), so a slower path is not needed for that.
+//! - *Early repeats*: on a free path that loses single packets, the end of a short message is sent again a few
+//!   milliseconds later ([`MIN_REPEAT_DELAY`]), so no slower path is needed for that.
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -35,26 +34,25 @@
 //!   so that no message depends on it.
 //!
 //! A path with a late answer still gets data, because most such alarms are false on a healthy path, and a stream moved
-//! to a slower path would wait there. A path with an unanswered probe is silent. The core decides that, and such a path
-//! gets nothing.
+//! to a slower path would have to wait. A path with an unanswered probe is silent, as determined by the core, and gets
+//! nothing.
 //!
 //! *Why this is not worse than the best path, apart from the cost of exploring.* Let B be the best path for a message.
-//! A segment is sent on another path A only if the forecast says that it arrives there, in half of the cases, sooner
-//! than all remaining data would on B. If it is late, the gain of a copy on B grows steadily, and exceeds any price
-//! that the budget allows soon after A's p99. So while the budget lasts, the segment is late by at most that and one
-//! trip over B. If the budget covers the whole message, the copy is sent at once. Copies are sent after all new data
-//! that has room, so they do not delay it. This sketch leaves two gaps: a forecast is learned, and is wrong for some
-//! round trips after each change of a path; and when the budget is spent, the tail is that of one path with
-//! retransmissions.
+//! A segment is sent on another path A only if, by the forecast median, it arrives sooner on A than all remaining data
+//! would on B. If it is late, the gain of a copy on B grows steadily, and exceeds any price that the budget allows soon
+//! after A's p99. So while the budget lasts, the segment is late by at most that time and one trip over B. If the
+//! budget covers the whole message, the copy is sent immediately. Copies are sent after all new data that has room, so
+//! they do not delay it. This sketch leaves two gaps: a forecast is learned, and is wrong for some round trips after
+//! each change of a path; and once the budget is spent, the tail is that of one path with retransmissions.
 //!
 //! All of this is a function of the context, the spent budget and the repairs that are due (`auto/judge.rs`). When
-//! reasons are recorded, these arguments are logged with each decision, so that it can be recomputed
+//! reasons are recorded, these inputs are logged with each decision, so that it can be recomputed
 //! ([`Auto::recompute`]).
 //!
-//! *Sources.* Earliest arrival: ECF and STTF. Budget of bytes: AUGUR, PAAF and Hairpin agree that redundancy needs one.
-//! Ours: one forecast for all decisions, learned from its own errors, and the price.
+//! *Sources.* Earliest arrival: ECF and STTF. Byte budget: AUGUR, PAAF and Hairpin agree that redundancy needs one. Our
+//! contribution: one forecast for all decisions, learned from its own errors, and the price.
 //!
-//! *p99 of a small message:* that of full redundancy while the budget lasts.
+//! *p99 of a small message:* equal to full redundancy while the budget lasts.
 
 use marline_policy::{
     BudgetState, Decision, Dsn, Health, Question, Reason, Reinjection, Scheduler, SchedulerAction,
@@ -85,18 +83,19 @@ use repairs::Repairs;
 pub struct AutoConfig {
     /// Budget for copies on all paths together.
     pub budget: BudgetConfig,
-    /// Share of the idle capacity of paths without a price that copies may use, if that is more than `budget`
-    /// allows: 0 to 1. Ignored if the share of `budget` is 0.
+    /// Share of the idle capacity of free paths that copies may use, if that is more than `budget` allows: 0 to 1.
+    /// Ignored if the share of `budget` is 0.
     pub idle_share: f64,
     /// Additional budget for copies on each path that is metered or a backup.
     pub path_budget: BudgetConfig,
-    /// Time savings that costs other than time require.
+    /// Time that must be saved to justify costs other than time.
     pub terms: Terms,
 }
 
 impl Default for AutoConfig {
-    /// 5 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
-    /// would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
+    /// Copies may use 5 % of the idle capacity. The per-path budget is 5 % or 2 kB/s. New data uses a metered path if
+    /// the others would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save
+    /// half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
@@ -111,20 +110,21 @@ impl Default for AutoConfig {
     }
 }
 
-/// Cost of trouble on a path in multiples of its answer time: one to detect it, one to retransmit.
+/// Cost of trouble on a path, in multiples of its answer time: one to detect the trouble and one to retransmit.
 const TROUBLE_COST: u32 = 2;
 /// Weight of the tail relative to the mean.
 const TAIL_WEIGHT: f32 = 1.0;
 /// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
-/// Most segments of a message whose end is repeated early.
+/// Maximum number of segments of a message whose end is repeated early.
 const SHORT_SEGMENTS: u64 = 2;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
-/// Maximum spending in multiples of the budget.
+/// Maximum spending, in multiples of the budget.
 const MAX_SPENDING: f32 = 2.0;
 
-/// Bounds of the time between data and its early repeat, a quarter of SRTT: with less, one burst of losses hits both.
+/// Bounds of the time between data and its early repeat, which is a quarter of SRTT: if it were shorter, one burst of
+/// losses would hit both.
 const MIN_REPEAT_DELAY: Duration = Duration::from_millis(2);
 const MAX_REPEAT_DELAY: Duration = Duration::from_millis(10);
 
@@ -134,27 +134,27 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 /// The default scheduler.
 #[derive(Debug)]
 pub struct Auto {
-    /// The common budget and the per-path budget.
+    /// Common budget and per-path budget.
     limits: (BudgetConfig, BudgetConfig),
     idle_share: f64,
     opportunistic: Opportunistic,
     budget: Budget,
     path_budgets: PathBudgets,
     repairs: Repairs,
-    /// Spent shares of the budgets. Not updated with a single path, where they are not needed.
+    /// Spent shares of the budgets. Not updated if there is only one path, which needs none.
     spending: BudgetState,
-    /// Position in the stream and repeated bytes when last counted.
+    /// Position in the stream, and number of repeated bytes, when last counted.
     sent: Dsn,
     repeated: u64,
 }
 
 impl Auto {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto {
             limits: (config.budget, config.path_budget),
-            // Without a share of the new data, nothing beyond the rate is wanted.
+            // Without a share of the new data, nothing beyond the rate may be spent.
             idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share },
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
@@ -170,7 +170,7 @@ impl Auto {
         }
     }
 
-    /// Counts what was sent since the last call.
+    /// Counts what has been sent since the last call.
     fn count(&mut self, cx: &SchedulerContext<'_>) {
         let new = cx.unsent.start.since(self.sent.min(cx.unsent.start));
         if new > 0 {
@@ -192,7 +192,7 @@ impl Auto {
         self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
     }
 
-    /// Counts a repair or an early repeat, which are not among the repeated bytes.
+    /// Counts a repair or an early repeat, which the counter of repeated bytes does not include.
     fn count_extra(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
         let mss_of = |id| cx.subflow(id).map_or(0, |view| u64::from(view.mss));
         match decision {
@@ -212,8 +212,8 @@ impl Auto {
     }
 }
 
-/// Sum of the known rates of the paths whose use costs nothing but time. None of it is idle while the writer waits for
-/// room in the send buffer.
+/// Returns the sum of the known rates of the paths whose use costs only time. None of this capacity is idle while the
+/// writer waits for room in the send buffer.
 fn free_capacity(cx: &SchedulerContext<'_>) -> Rate {
     if expects_more_data(cx) {
         return Rate::ZERO;

@@ -1,29 +1,30 @@
-//! Adaptive redundancy: immediate copies while the path is risky, hedged ones otherwise.
+//! Adaptive redundancy: sends immediate copies while the path is risky, otherwise hedged ones.
 //!
-//! *Problem.* Full redundancy has the best tail latency but always costs twice the bytes. It helps
-//! only occasionally: when WiFi loses frames, during a handoff, before a path dies. The authors of
-//! ReMP name "an automatic detection of situations which benefit" as future work.
+//! *Problem.* Full redundancy has the best tail latency but always costs twice the bytes. It helps only occasionally:
+//! when WiFi loses frames, during a handoff, or before a path fails. The authors of ReMP name "an automatic detection
+//! of situations which benefit" as future work.
 //!
 //! *How.* The fastest path takes the data. The [forecast](marline_policy::Forecast) gives the probability that trouble
 //! (a loss, an unanswered probe, an answer that is half a round trip late) begins on it before the answer arrives, or
 //! has begun since its last use. The longer there has been no trouble, relative to the previous intervals between
-//! episodes, the lower this probability. If it exceeds `tail`, the copy is sent on the next path at once. Otherwise it
-//! is sent only if the answer is overdue (`hedged.rs`). A copy is also sent at once if nothing is known: on a path that
-//! came up less than `stale` ago, and while some path of the class has received nothing for that long, because the
-//! choice of the fastest path is then outdated. So copies are sent
+//! episodes, the lower this probability. If it exceeds `tail`, the copy is immediately sent on the next path. Otherwise
+//! it is sent only if the answer is overdue (`hedged.rs`). A copy is also sent immediately if nothing is known: on a
+//! path that came up less than `stale` ago, and while a path of the class has received nothing for that long, because
+//! the choice of the fastest path is then outdated. So copies are sent
 //! - while losses are frequent enough to affect the target quantile,
 //! - for the first segments on a path without recent history, after idle times or a handover,
 //! - for segments that are actually late, and for no others.
 //!
-//! While copies are made, the path still carries everything, so that any improvement shows at once. On a dying path,
-//! the last segments are hedged. Then its probe timeout makes it silent, and data is sent only on the others. When it
-//! returns, the earlier trouble counts against it until a few times the usual interval between episodes has passed.
+//! While copies are made, the path still carries everything, so any improvement shows immediately. On a failing path,
+//! the last segments are hedged. Then a probe timeout makes the path silent, and data is sent only on the others. When
+//! the path returns, the earlier trouble counts against it until a few times the usual interval between episodes has
+//! passed.
 //!
 //! *Limit:* the first losses of a bad phase are not predicted. Each costs a hedging delay.
 //!
 //! *Source.* Ours. The questions are those of Frömmgen et al. (CoNEXT workshop 2015, section 3) and of RAVEN (Lee et
-//! al., MobiCom 2018), which duplicates while the confidence intervals of the paths' delays overlap. That decision is
-//! based on the RTT, this one on trouble, because lost segments give no RTT sample.
+//! al., MobiCom 2018), which duplicates while the confidence intervals of the paths' delays overlap. RAVEN's decision
+//! is based on the RTT, this one on trouble, because lost segments yield no RTT sample.
 //!
 //! *p99 of a small message:* see the measurements in docs/research/papers/remp2015.md. Where losses are independent and
 //! frequent, no phase allows bytes to be saved, and this equals full redundancy.
@@ -36,14 +37,14 @@ use super::copies::CopyingScheduler;
 use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule};
 use super::per_subflow::PerSubflow;
 
-/// Conditions for immediate copies, and the delay of the others.
+/// Conditions for immediate copies, and settings of delayed ones.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoRedundantConfig {
     /// Settings of delayed copies.
     pub hedged: HedgedConfig,
     /// Probability of trouble above which a copy is not delayed, 0 to 1.
     pub tail: f64,
-    /// Silence after which nothing is known about a path, and age of a path below which nothing is known yet.
+    /// Silence after which nothing is known about a path, and age below which nothing is yet known about it.
     pub stale: Duration,
 }
 
@@ -54,12 +55,12 @@ impl Default for AutoRedundantConfig {
     }
 }
 
-/// Copies sent at once, for data on a path that is unknown or likely to be in trouble.
+/// Rule for immediate copies of data on a path that is unknown or likely to be in trouble.
 #[derive(Debug)]
 pub struct RiskyPaths {
     tail: f64,
     stale: Duration,
-    /// When each path came up or was first used.
+    /// Time at which each path came up or was first used.
     known_since: PerSubflow<Option<Instant>>,
 }
 
@@ -71,7 +72,7 @@ impl ImmediateCopyRule for RiskyPaths {
         (hedged, RiskyPaths { tail, stale, known_since: PerSubflow::new() })
     }
 
-    fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
+    fn should_copy_now(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let since = *self.known_since.value_mut(on.id).get_or_insert(cx.now);
         let class = Class::from_view(on);
         let unheard = |view: &SubflowView| {
@@ -93,7 +94,7 @@ impl ImmediateCopyRule for RiskyPaths {
     }
 }
 
-/// Min-RTT; copies at once on risky paths, hedged ones on others.
+/// Min-RTT scheduler with immediate copies on risky paths and hedged copies on others.
 pub type AutoRedundant = CopyingScheduler<HedgeRule<RiskyPaths>>;
 
 #[cfg(test)]

@@ -1,26 +1,25 @@
-//! Burst-end redundancy: the last segments of a burst are sent on all paths, the rest once.
+//! Burst-end redundancy: sends the last segments of a burst on all paths, and the rest once.
 //!
 //! *Problem.* The loss of a segment in the middle of a burst is detected within a round trip by the segments that
-//! follow. The last one has no successor: its loss shows only by silence, after a probe timeout at best. So the end of
-//! a burst determines its worst delay, and it is short.
+//! follow. The last segment has no successor: its loss shows only through silence, after a probe timeout at best. So
+//! the end of a burst, which is short, determines its worst delay.
 //!
 //! *How.* `min-rtt` for new data. Once everything written has been sent, its last `segments` segments (default 1, the
 //! one whose loss RACK cannot detect) are also sent on every other subflow with room, the fastest first. So a message
 //! of one segment is sent as with `redundant`, and of a burst of 70 segments 1.4 % are sent twice. The end is where the
 //! application stopped writing: a burst written in two parts has two ends if the sender is faster than the writer.
 //!
-//! *Source.* The end-of-flow resends of the ProgMP collection (Frömmgen et al., Middleware 2017),
-//! and the "newest segment only" rule of a later variant of the redundant Linux scheduler;
-//! reimplemented.
+//! *Source.* The end-of-flow resends of the ProgMP collection (Frömmgen et al., Middleware 2017), and the "newest
+//! segment only" rule of a later variant of the redundant Linux scheduler; both reimplemented.
 //!
-//! *p99 of a small message:* as with `redundant`. For a burst, a loss in the middle costs a round trip.
+//! *p99 of a small message:* as with `redundant`. In a burst, a loss in the middle costs a round trip.
 
 use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 
-/// Part of a burst that is copied.
+/// Settings of the part of a burst that is copied.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BurstEndConfig {
     /// Number of full segments at the end of a burst, 1 to 1000.
@@ -33,7 +32,7 @@ impl Default for BurstEndConfig {
     }
 }
 
-/// Copies of the end of a burst.
+/// Copy rule for the end of a burst.
 #[derive(Debug)]
 pub struct Tail {
     config: BurstEndConfig,
@@ -56,7 +55,7 @@ impl CopyRule for Tail {
     }
 }
 
-/// Min-RTT; the end of each burst on all subflows.
+/// Min-RTT scheduler that sends the end of each burst on all subflows.
 pub type BurstEnd = CopyingScheduler<Tail>;
 
 #[cfg(test)]

@@ -2,15 +2,15 @@
 //! backup. They are public so that schedulers outside this workspace can use them.
 //!
 //! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular one is usable. A
-//! full window changes nothing: data waits for it instead of moving to a metered path.
+//! full window changes nothing: data waits instead of moving to a metered path.
 //!
 //! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission
-//! timed out gets no data until something is received on it, so a backup takes over at once. If *every* active subflow
-//! is unreachable (always so with a single one), data is still sent, because the path may work, and plain TCP would
-//! send, too. Then the subflow heard from last is the best choice, even if it is a backup.
+//! timed out gets no data until something is received on it, so a backup takes over immediately. If *every* active
+//! subflow is unreachable, including a single one, data is still sent, because the path may work, and plain TCP would
+//! also send. Then the subflow that received something last is the best choice, even if it is a backup.
 //!
-//! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
-//! scheduler treated it as zero, so that every new subflow attracted a burst.)
+//! *Unknown RTT*: a subflow without an RTT sample comes after all others of its class. (The old Linux scheduler treated
+//! the RTT as zero, so that every new subflow attracted a burst.)
 
 use marline_policy::{
     DataRange, Decision, Eligibility, Health, Reinjection, ReinjectionCause, SchedulerContext,
@@ -18,7 +18,7 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-/// Preference class of an active subflow: only the first class with members is used.
+/// Preference class of an active subflow. Only the first class that has members is used.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Regular and healthy.
@@ -26,14 +26,14 @@ pub enum Class {
     /// Backup and healthy.
     Backup,
     /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, one that answers is
-    /// better than an unreachable one, whatever it costs.
+    /// better than an unreachable one, at any cost.
     Degraded,
-    /// Regular or backup: nothing was heard since a timeout.
+    /// Regular or backup: nothing was received since a timeout.
     Unreachable,
 }
 
 impl Class {
-    /// The class of a subflow; `None` if it cannot carry data at all.
+    /// Returns the class of a subflow; `None` if it cannot carry data at all.
     #[must_use]
     pub const fn from_view(view: &SubflowView) -> Option<Class> {
         if !view.is_active() {
@@ -54,7 +54,7 @@ impl Class {
     }
 }
 
-/// The class that new data may use now: the best one that has a member.
+/// Returns the class that new data may use now: the best one that has a member.
 #[must_use]
 pub fn best_class(subflows: &[SubflowView]) -> Option<Class> {
     subflows.iter().filter_map(Class::from_view).min()
@@ -65,14 +65,14 @@ pub fn members(subflows: &[SubflowView], class: Class) -> impl Iterator<Item = &
     subflows.iter().filter(move |view| Class::from_view(view) == Some(class))
 }
 
-/// Order of preference within a class: lower is better. Ties go to the lower slot.
+/// Sort key within a class: lower is better. Ties go to the lower slot.
 #[must_use]
 pub fn rank(view: &SubflowView) -> (bool, Duration) {
     (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
 }
 
-/// The subflow of a class that can take data now: the fastest, or in a class of degraded or unreachable ones the one
-/// heard from last. `None` if all are full.
+/// Returns the subflow of a class that can take data now: the fastest, or, among degraded or unreachable ones, the one
+/// that received something last. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
     candidates: impl Iterator<Item = &'a SubflowView>,
@@ -85,7 +85,8 @@ pub fn pick<'a>(
     ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)))
 }
 
-/// The decision when no candidate can take data: wait until the first pacer allows it, or until something changes.
+/// Returns the decision when no candidate can take data: wait until the first pacer allows it, or until something
+/// changes.
 pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     let opens = candidates
         .filter_map(|view| match view.eligibility {
@@ -96,10 +97,10 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     opens.map_or(Decision::Wait, Decision::WaitUntil)
 }
 
-/// Places new data when no subflow is healthy: on the one heard from last that has room, even if it is slower. Waiting
-/// for an idle one would never end.
+/// Places new data when no subflow is healthy: on the one with room that received something last, even if it is slower.
+/// Waiting for an idle one would never end.
 #[must_use]
-pub fn choose_latest_heard(class: Class, cx: &SchedulerContext<'_>) -> Decision {
+pub fn choose_last_receiver(class: Class, cx: &SchedulerContext<'_>) -> Decision {
     let candidates = || members(cx.subflows, class);
     pick(candidates(), class).map_or_else(
         || wait(candidates()),
@@ -108,8 +109,8 @@ pub fn choose_latest_heard(class: Class, cx: &SchedulerContext<'_>) -> Decision 
 }
 
 /// Sends new data on a subflow for which `takes` holds. If it also holds for the last segment that fits, with the
-/// others in flight by then, sends a run of all of them, otherwise one segment. For schedulers whose choice does not
-/// change by sending, and whose condition, if it holds for a segment, also holds for all earlier ones.
+/// others in flight by then, sends all of them as a run, otherwise one segment. For schedulers whose choice does not
+/// change through sending, and whose condition, if it holds for a segment, also holds for all earlier ones.
 #[inline]
 pub fn run_while(
     view: &SubflowView,
@@ -135,8 +136,8 @@ pub fn run_while(
 /// 1. the fastest healthy regular subflow that did not carry it (if all are full, wait for one);
 /// 2. none, if a healthy regular subflow already carries it, because its copy is in flight (a data-level timeout means
 ///    that it is not, so the data is sent there again);
-/// 3. 4. the same with healthy backups;
-/// 5. a degraded or unreachable one that did not carry it, the one heard from last;
+/// 3. and 4. the corresponding steps with healthy backups;
+/// 5. the degraded or unreachable subflow that did not carry it and received something last;
 /// 6. after a data-level timeout, any subflow at all.
 #[must_use]
 pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -165,7 +166,7 @@ fn has_fresh(all: &[SubflowView], class: Class, carried_by: SubflowSet) -> bool 
     members(all, class).any(|view| !carried_by.contains(view.id))
 }
 
-/// Cost of a path other than time: money, or a sleeping radio.
+/// Cost of a path other than time: money, or waking a radio.
 fn cost_rank(view: &SubflowView) -> (bool, bool) {
     (view.metered, view.wake_share >= 1.0)
 }

@@ -1,29 +1,28 @@
-//! Coded scheduler: sent data is also covered by repair sums, from which the peer recovers lost
-//! bytes.
+//! Coded scheduler: covers sent data with repair sums, from which the peer recovers lost bytes.
 //!
 //! *Problem.* A copy repairs one segment, and it is unknown which one will be lost, so the whole burst would have to be
-//! copied. A sum of all its segments on another path repairs any one of them, two sums any two. For a burst of 20
-//! segments with one or two losses, two repairs replace 20 copies.
+//! copied. A sum of all segments on another path repairs any one of them, and two sums repair any two. For a burst of
+//! 20 segments with one or two losses, two repairs replace 20 copies.
 //!
 //! *How.* `min-rtt` for new data, without holding anything back (as in `copies.rs`). Once a burst, or `window` segments
-//! of it, is in flight, its repairs are sent on the path with room that carried least of it: `rate` of its segments
-//! (default 30 %), rounded up. So a message of one segment gets its copy, at the same cost as with `redundant`. With
-//! `every=off` nothing is rounded up: fractions accumulate, a repair covers all unacknowledged data, and three of ten
+//! of it, is in flight, its repairs are sent on the path with room that carried the least of it: `rate` of its segments
+//! (default 30 %), rounded up. So a message of one segment gets a copy, and costs as much as with `redundant`. With
+//! `every=off`, nothing is rounded up: fractions accumulate, a repair covers all unacknowledged data, and three of ten
 //! one-segment messages get one.
 //!
-//! Data is covered by repairs only once. A repair without room waits while the data is unacknowledged. New data always
-//! goes first, so bulk transfers that fill all paths have repairs only at their end. A connection with one path has
-//! none, because they would be lost together with the data.
+//! Each piece of data is covered by repairs only once. If there is no room, a repair waits while the data is
+//! unacknowledged. New data always goes first, so bulk transfers that fill all paths have repairs only at their end. A
+//! connection with one path has none, because they would be lost together with the data.
 //!
-//! *Peers.* Only a Marline peer that agreed to it (`SchedulerContext::repairs`) supports repairs. For others,
+//! *Peers.* Only a Marline peer that has agreed to repairs (`SchedulerContext::repairs`) supports them. For others,
 //! `without=copies` sends copies of the end of the burst with the same number of bytes; `without=nothing` sends none.
 //!
 //! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP belong to the
-//! core (`docs/decisions/coding.md`). Ours: repairs follow the burst instead of being spread over time, because
-//! interactive bursts are shorter than a round trip.
+//! core (`docs/decisions/coding.md`). Our contribution: repairs follow the burst instead of being spread over time,
+//! because interactive bursts are shorter than a round trip.
 //!
 //! *p99:* docs/research/papers/remp2015.md, table `coding`. Repairs pay off for bursts of several segments on paths
-//! that lose some of them. They cannot help if more than `rate` of them are lost at once.
+//! that lose some of them. They cannot help if more than the share `rate` is lost at once.
 
 use marline_policy::{DataRange, Decision, Dsn, SchedulerContext, SubflowView};
 
@@ -38,11 +37,11 @@ const MAX_PARTS: usize = 128;
 pub enum WithoutRepairs {
     /// Copies of the end of each burst, with the same number of bytes.
     Copies,
-    /// Nothing.
+    /// Nothing is sent instead.
     Nothing,
 }
 
-/// Amount of repairs.
+/// Settings of the amount of repairs.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct CodedConfig {
     /// Repairs per segment, 0 to 1.
@@ -68,11 +67,11 @@ struct Plan {
     segments: u32,
 }
 
-/// Repairs of each burst.
+/// Copy rule that sends repairs of each burst.
 #[derive(Debug)]
 pub struct Repairs {
     config: CodedConfig,
-    /// All data before this has its repairs.
+    /// Start of the data that has no repairs yet.
     done: Dsn,
     /// Accumulated fractions of a repair, in thousandths.
     saved: u64,
@@ -107,13 +106,13 @@ impl Repairs {
         };
         let back = Dsn(range.end.0.saturating_sub(window)).max(cx.data_una);
         let start = if self.config.every { range.start } else { back };
-        // A symbol may have to be cut for a path with smaller segments.
+        // A symbol may have to be split for a path with smaller segments.
         let parts = longest.div_ceil(shortest) as u32;
         let segments = repairs as u32 * parts;
         self.plan = Some(Plan { range: DataRange::new(start, range.end), segments });
     }
 
-    /// The next repair of the plan. The plan ends when all its data is acknowledged or there is no second path.
+    /// Returns the next repair of the plan. The plan ends when all its data is acknowledged or no second path is left.
     fn next_repair(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         let Some(mut plan) = self.plan.take() else { return Decision::Wait };
         let range = DataRange::new(plan.range.start.max(cx.data_una), plan.range.end);
@@ -168,7 +167,7 @@ fn has_single_path(class: Class, cx: &SchedulerContext<'_>) -> bool {
     classes::members(cx.subflows, class).count() < 2
 }
 
-/// Number of bytes of a range that a subflow carried.
+/// Returns the number of bytes of a range that a subflow carried.
 fn carried_bytes(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_PARTS {
@@ -202,7 +201,7 @@ impl CopyRule for Repairs {
     }
 }
 
-/// Min-RTT; repairs of each burst on the other paths.
+/// Min-RTT scheduler with repairs of each burst on the other paths.
 pub type Coded = CopyingScheduler<Repairs>;
 
 #[cfg(test)]

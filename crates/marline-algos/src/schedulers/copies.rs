@@ -1,17 +1,16 @@
 //! Base of the redundant schedulers: an inner scheduler (`min-rtt` unless another is wrapped) places new data, and a
 //! copy rule decides which of it is sent a second time, when, and on which other subflow.
 //!
-//! *Problem.* Full redundancy costs every byte twice. Most of its gain comes from few of the copies: those of data
-//! without successors that would reveal its loss, and those made while a path is bad. The degrees of redundancy between
-//! none and all differ only in the copy rule, so each scheduler consists only of its rule (`redundant_idle`,
-//! `burst_end`, `probing`, `hedged`, `auto_redundant`).
+//! *Problem.* Full redundancy costs every byte twice. Most of the gain comes from a few copies: those of data without
+//! successors that would reveal its loss, and those made while a path is bad. The degrees of redundancy between none
+//! and full differ only in the copy rule, so each scheduler consists only of its rule (`redundant_idle`, `burst_end`,
+//! `probing`, `hedged`, `auto_redundant`).
 //!
 //! Common to all rules:
 //! - New data goes first: a copy is made only if there is no new data to send, or no subflow for it.
 //! - Only subflows of the best class carry copies. Backups never do, because they may be metered. Suspected subflows
-//!   get none while a healthy one exists, because a path must deliver its old data when it returns, before anything
-//!   newer.
-//! - A subflow carries data once. The core ensures that nothing acknowledged is sent again.
+//!   get none while a healthy one exists, because a returning path must deliver its old data before anything newer.
+//! - A subflow carries each piece of data once. The core ensures that nothing acknowledged is sent again.
 //!
 //! The functions are public so that external redundant schedulers can use them.
 
@@ -31,10 +30,10 @@ pub trait CopyRule: Debug + Send {
     /// Settings of the rule.
     type Config: Copy + Debug + Default + Send + Sync;
 
-    /// Creates the rule.
+    /// Creates the rule from its settings.
     fn from_config(config: Self::Config) -> Self;
 
-    /// The default scheduler for new data.
+    /// Returns the default scheduler for new data.
     #[must_use]
     fn base_scheduler() -> MinRtt {
         default_base()
@@ -46,18 +45,18 @@ pub trait CopyRule: Debug + Send {
         false
     }
 
-    /// New data starting at `start` is sent on `on`. The core may shorten it.
+    /// Called when new data starting at `start` is sent on `on`. The core may shorten it.
     fn on_new(&mut self, _on: &SubflowView, _start: Dsn, _cx: &SchedulerContext<'_>) {}
 
-    /// The next copy on a subflow of this class with room. Called when there is no new data to send, or none can be
-    /// sent.
+    /// Returns the next copy on a subflow of this class with room. Called when there is no new data to send, or none
+    /// can be sent.
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision;
 
     /// Handles an event.
     fn on_event(&mut self, _event: SchedulerEvent, _cx: &SchedulerContext<'_>) {}
 }
 
-/// A scheduler for new data and a rule for copies.
+/// Scheduler for new data, with a rule for copies.
 #[derive(Debug)]
 pub struct CopyingScheduler<R> {
     base: Box<dyn Scheduler>,
@@ -65,7 +64,7 @@ pub struct CopyingScheduler<R> {
 }
 
 impl<R: CopyRule> CopyingScheduler<R> {
-    /// Copies the data sent by `base` according to `config`.
+    /// Adds copies according to `config` to the data sent by `base`.
     #[must_use]
     pub fn wrap(base: Box<dyn Scheduler>, config: R::Config) -> Self {
         CopyingScheduler { base, rule: R::from_config(config) }
@@ -142,15 +141,15 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
     }
 }
 
-/// Default scheduler for new data: `min-rtt`, except that data for which a fast path has no room is sent on a slow one
-/// at once. Redundant schedulers trade bytes for latency, and a window closed by a loss does not open within a round
+/// Default scheduler for new data: `min-rtt`, except that data for which a fast path has no room is immediately sent on
+/// a slow one. Redundant schedulers trade bytes for latency, and a window closed by a loss does not open within a round
 /// trip.
 #[must_use]
 pub fn default_base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
 }
 
-/// The class whose members carry copies: the best one, unless it consists of backups.
+/// Returns the class whose members carry copies: the best one, unless it consists of backups.
 #[must_use]
 pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
@@ -163,7 +162,7 @@ pub fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.is_empty() && cx.unsent.start >= cx.written
 }
 
-/// The first data at or after `from` that this subflow did not carry and the peer does not have.
+/// Returns the first data at or after `from` that this subflow did not carry and the peer does not have.
 #[must_use]
 pub fn first_uncarried_range(
     id: SubflowId,
@@ -176,8 +175,8 @@ pub fn first_uncarried_range(
     (!range.is_empty()).then_some(range)
 }
 
-/// A copy of the oldest data at or after `from` that some subflow with room did not carry, on the
-/// fastest such subflow.
+/// Returns a copy of the oldest data at or after `from` that a subflow with room did not carry, on the fastest such
+/// subflow.
 #[must_use]
 pub fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Decision> {
     classes::members(cx.subflows, class)

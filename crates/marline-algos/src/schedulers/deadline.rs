@@ -1,23 +1,23 @@
-//! Deadline: copies so that data arrives within the time that the application allows.
+//! Deadline scheduler: sends copies so that data arrives within the time that the application allows.
 //!
 //! *Problem.* Only the application knows how much a copy is worth. In a game, a frame is worthless 80 ms after it was
-//! written; in a chat, two seconds are soon enough. Hedging based on a path's usual behavior (`hedged.rs`) serves
+//! written; in a chat, two seconds are fast enough. Hedging based on a path's usual behavior (`hedged.rs`) serves
 //! neither.
 //!
 //! *How.* `min-rtt` for new data. Each segment must arrive within the time `within` after it is given to a path.
-//! - A copy can wait until the answer is overdue, as in `hedged`, if it would then still arrive in time on some other
-//!   path in nine out of ten cases.
+//! - As in `hedged`, a copy waits until the answer is overdue, if in nine out of ten cases it would still arrive in
+//!   time on another path.
 //! - Otherwise, if the [forecast](marline_policy::Forecast) gives a probability above `risk` that the segment will be
-//!   late or lost, including the sender's own queue, its copy is sent on the fastest other path at once.
+//!   late or lost, including the sender's own queue, its copy is immediately sent on the fastest other path.
 //!
-//! So a long deadline costs as much as hedging, a short one that the path always meets costs no more, and with one that
-//! the path rarely meets, everything is copied.
+//! So a long deadline costs as much as hedging, and a short one that the path always meets costs no more. With a
+//! deadline that the path rarely meets, everything is copied.
 //!
-//! *Source.* Ours, for what RFC 6897 (section 5.1) leaves to implementations: an application that states the latency it
-//! needs.
+//! *Source.* Our own design for a feature that RFC 6897 (section 5.1) leaves to implementations: an application states
+//! the latency it needs.
 //!
 //! *Limits.* The time starts when data is given to a path: data that waited in the send buffer has already used some of
-//! it. The peer's application receives data only when all earlier data is there. As with `hedged`, only the last
+//! it. The peer's application receives data only after all earlier data has arrived. As with `hedged`, only the last
 //! `limit` bytes written are copied, once everything has been sent.
 
 use marline_policy::{Quantile, SchedulerContext, SubflowView};
@@ -28,14 +28,14 @@ use super::copies::CopyingScheduler;
 use super::delivery::{arrival_by, return_delay};
 use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule, time_until_overdue};
 
-/// Settings of the deadline.
+/// Settings of the deadline scheduler.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct DeadlineConfig {
     /// Settings of delayed copies.
     pub hedged: HedgedConfig,
-    /// Time between giving data to a path and its arrival.
+    /// Maximum time between giving data to a path and its arrival.
     pub within: Duration,
-    /// Probability of being later above which a copy is not delayed, 0 to 1.
+    /// Probability of lateness above which a copy is not delayed, 0 to 1.
     pub risk: f64,
 }
 
@@ -46,7 +46,7 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Copies sent at once, for data that may be late and could not be saved later.
+/// Rule for immediate copies of data that may be late and could not be saved later.
 #[derive(Debug)]
 pub struct MissedDeadlines {
     deviations: f64,
@@ -55,7 +55,7 @@ pub struct MissedDeadlines {
 }
 
 impl MissedDeadlines {
-    /// Returns true if a copy that waits for an overdue answer still arrives in time on another path.
+    /// Returns true if a copy that waits for an overdue answer would still arrive in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = time_until_overdue(on, self.deviations, cx) else { return false };
         let class = Class::from_view(on);
@@ -74,7 +74,7 @@ impl ImmediateCopyRule for MissedDeadlines {
         (hedged, MissedDeadlines { deviations: hedged.deviations, within, risk })
     }
 
-    fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
+    fn should_copy_now(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         if self.may_wait(on, cx) {
             return false;
         }
@@ -86,7 +86,7 @@ impl ImmediateCopyRule for MissedDeadlines {
     }
 }
 
-/// Min-RTT with copies of data that may be late.
+/// Min-RTT scheduler with copies of data that may be late.
 pub type Deadline = CopyingScheduler<HedgeRule<MissedDeadlines>>;
 
 #[cfg(test)]

@@ -1,32 +1,32 @@
 //! Follow-client scheduler (MultiMob): the server sends on the subflow that the client last used.
 //!
-//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about to be left. A server
-//! that compares RTTs on its own continues to send to a WiFi network that the client has given up until its own timers
-//! expire, or it wakes the cellular radio for a segment that could have waited.
+//! *Problem.* Only the phone knows which of its networks works, what it costs, and when the phone is about to leave it.
+//! A server that compares RTTs on its own continues to send to a WiFi network that the client has given up until its
+//! own timers expire, or it wakes the cellular radio for a segment that could have waited.
 //!
 //! *How.* The core stamps a subflow whenever it advances the connection: new data, a DATA_ACK that advanced, or the
 //! client's join (`SubflowView::last_new_at`). New data is sent on the regular subflow with the newest stamp, or on a
-//! backup if its stamp is strictly newer than those of all regular ones, because the client then uses its backup.
+//! backup if its stamp is strictly newer than those of all regular ones, because the client is then using its backup.
 //! Subflows that are potentially failed, or whose address pair the path health monitor considers bad, come after all
-//! others. Among those, the one heard from last is chosen. Retransmitted data follows the same rule.
+//! others. Among these, the one that received something last is chosen. This rule also applies to retransmitted data.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob, as decided by its kernel module, reimplemented. A client requests
 //! this scheduler from a Marline server with HELLO (docs/spec/experimental.md).
 //!
 //! *Differences.*
-//! - If the followed subflow's window is full, the scheduler waits for it. The module then takes any subflow with room,
-//!   whatever its stamp. Just after a handover, when the new path is in slow start, that is the abandoned path, and the
-//!   answer waits there for a timeout. `spill=on` selects the module's behavior. Even then no data moves to a backup
-//!   whose stamp is not the newest.
+//! - If the followed subflow's window is full, the scheduler waits for it. In this case, the module uses any subflow
+//!   with room, regardless of its stamp. Just after a handover, when the new path is in slow start, that is the
+//!   abandoned path, on which the answer waits for a timeout. `spill=on` selects the module's behavior. Even then no
+//!   data moves to a backup whose stamp is not the newest.
 //! - The module sends nothing while all subflows are silent. Here data is still sent, as with plain TCP, because the
 //!   suspicion may be wrong.
-//! - Data of a subflow with an unanswered probe is sent elsewhere at once. `reinject=rto` waits for the retransmission
-//!   timeout, as the module does.
+//! - Data of a subflow with an unanswered probe is immediately sent elsewhere. `reinject=rto` waits for the
+//!   retransmission timeout, as the module does.
 //! - The module flags subflows with an RTO of 1.5 s permanently. Here the path health monitor sets and clears that flag
 //!   (`bad_netpath`).
-//! - The wrapper `+orp` decides whether a window-limited server repeats the oldest data on the faster path.
+//! - The wrapper `+orp` determines whether a window-limited server repeats the oldest data on the faster path.
 //!
-//! *p99 of a small message:* that of the path chosen by the client, even if another one were faster.
+//! *p99 of a small message:* that of the path that the client has chosen, even if another path is faster.
 
 use core::cmp::Reverse;
 
@@ -40,14 +40,14 @@ use super::classes;
 /// Configuration of a [`FollowClient`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FollowClientConfig {
-    /// While the followed subflow is full, other subflows with room take the data, newest stamp first.
+    /// True if other subflows with room take the data while the followed subflow is full, newest stamp first.
     pub uses_other_subflows: bool,
-    /// Send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl FollowClientConfig {
-    /// The behavior of MultiMob's kernel module.
+    /// Settings that reproduce MultiMob's kernel module.
     pub const MULTIMOB: Self =
         FollowClientConfig { uses_other_subflows: true, reinjects_on_probe: false };
 }
@@ -58,14 +58,14 @@ impl Default for FollowClientConfig {
     }
 }
 
-/// Sends on the subflow on which the peer last sent something new.
+/// Scheduler that sends on the subflow on which the peer last sent something new.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct FollowClient {
     config: FollowClientConfig,
 }
 
 impl FollowClient {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn new(config: FollowClientConfig) -> Self {
         FollowClient { config }
@@ -88,7 +88,7 @@ enum ClientPath<'a> {
     None,
 }
 
-/// The subflow that the client uses, full or not, if any is usable.
+/// Returns the subflow that the client uses, full or not, if any is usable.
 fn usable_client_path<'a>(
     subflows: impl Iterator<Item = &'a SubflowView> + Clone,
 ) -> Option<&'a SubflowView> {
@@ -100,19 +100,19 @@ fn usable_client_path<'a>(
         (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
         (regular, backup) => regular.or(backup),
     };
-    // A degraded address pair that still receives may deliver a segment; one that timed out did not.
+    // A degraded address pair that still receives may deliver a segment; one that has timed out has not.
     healthy.or_else(|| {
         usable.min_by_key(|v| (v.health.is_unreachable(), Reverse(v.last_heard_at), v.backup))
     })
 }
 
-/// The newest stamp; among equal ones, the lowest slot.
+/// Returns the subflow with the newest stamp; among equal ones, the lowest slot.
 fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a SubflowView> {
     views.min_by_key(|view| (Reverse(view.last_new_at), view.id))
 }
 
-/// The module's choice when the followed subflow is full: the regular one with room and the newest stamp. A backup only
-/// if its stamp is newer than those of all regular ones, full ones included.
+/// Returns the module's choice when the followed subflow is full: the regular subflow with room and the newest stamp. A
+/// backup is chosen only if its stamp is newer than those of all regular subflows, including full ones.
 fn path_for_overflow(subflows: &[SubflowView]) -> Option<&SubflowView> {
     let healthy = || subflows.iter().filter(|view| view.is_active() && view.health.is_usable());
     let regular = || healthy().filter(|view| !view.backup);
@@ -134,7 +134,7 @@ impl Scheduler for FollowClient {
     }
 
     /// Uses the followed subflow, unless it is healthy and already carries the data, which is then in flight. If no
-    /// subflow is healthy, uses the best of those that did not carry it.
+    /// subflow is healthy, uses the best one that did not carry it.
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         let again = item.cause == ReinjectionCause::DataRto;
         let Some(best) = usable_client_path(cx.subflows.iter()) else { return Decision::Wait };

@@ -1,8 +1,8 @@
-//! Hedged redundancy: a copy is sent on another path only when the acknowledgment is overdue.
+//! Hedged redundancy: sends a copy on another path only when the acknowledgment is overdue.
 //!
 //! *Problem.* Nearly all copies of full redundancy are wasted, because the original arrives first. Each costs bytes,
-//! often on a metered path. But a copy made only when the loss is certain is sent after a probe timeout: twice the RTT
-//! on a path with varying delay.
+//! often on a metered path. But a copy made only when the loss is certain is sent after a probe timeout, which is twice
+//! the RTT on a path with varying delay.
 //!
 //! *How.* `min-rtt` for new data. For each segment, the scheduler computes when its answer is late from the
 //! [forecast](marline_policy::Forecast) of its path, behind the sender's own queue: `deviations` times the distance
@@ -10,22 +10,22 @@
 //! in which late answers are normal.) If the DATA_ACK has not arrived by then, the segment is also sent on the fastest
 //! other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss is then
 //! the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected, and its
-//! own recovery continues. If nothing at all was received on the path since the overdue segment was sent, the path is
-//! silent. Then its other outstanding data is copied at once, and so is everything sent until something is received on
-//! it. On a path that has never answered, nothing is overdue.
+//! own recovery continues. If nothing at all was received on the path after the overdue segment was sent, the path is
+//! silent. Then its other outstanding data is copied immediately, and so is everything sent until something is received
+//! on it. On a path that has never answered, nothing is overdue.
 //!
 //! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has been sent. Within bulk
 //! data, later segments reveal losses.
 //!
 //! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second request when the first
-//! has been outstanding for longer than most. There the delay is the 95th percentile of a service's latency. Here it is
-//! that of the path's answers, learned from errors.
+//! has been outstanding for longer than most. In that work, the delay is the 95th percentile of a service's latency.
+//! Here it is a quantile of the path's answer times, learned from errors.
 //!
-//! *What the papers leave open:* ReMP and its successors send copies at once or not at all. The
-//! delay and its limit are ours. Measured in docs/research/papers/remp2015.md.
+//! *What the papers leave open:* ReMP and its successors send copies immediately or not at all. The delay and its limit
+//! are our contribution. Measured in docs/research/papers/remp2015.md.
 //!
-//! *Extra bytes:* as many segments as are lost or late, a few percent. *p99 of a small message:* where less than 1 % is
-//! late, the path's own; otherwise about the sum of both paths' RTTs.
+//! *Extra bytes:* as many segments as are lost or late, a few percent. *p99 of a small message:* if less than 1 % is
+//! late, the p99 of the path; otherwise about the sum of both paths' RTTs.
 
 use core::fmt::Debug;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_
 /// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
 
-/// Delay of copies, and the data that is hedged.
+/// Settings of the delay of copies, and of the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
     /// Time to wait for the answer after the forecast p50, in multiples of the distance from p50 to p90, 0 to 100. The
@@ -57,20 +57,20 @@ impl Default for HedgedConfig {
     }
 }
 
-/// A segment with an outstanding answer.
+/// Segment with an outstanding answer.
 #[derive(Copy, Clone, Debug)]
 struct WatchedSegment {
     start: Dsn,
     on: SubflowId,
-    /// When it was sent.
+    /// Time at which it was sent.
     at: Instant,
-    /// When the answer is due.
+    /// Time at which the answer is due.
     due_at: Option<Instant>,
-    /// When to send the copy; `None` if it was sent or no path can take it.
+    /// Time at which to send the copy; `None` if it was sent or no path can take it.
     copy_at: Option<Instant>,
 }
 
-/// Time to wait for the answer to a segment sent now; `None` if nothing is known.
+/// Returns the time to wait for the answer to a segment sent now; `None` if nothing is known.
 pub(super) fn time_until_overdue(
     on: &SubflowView,
     deviations: f64,
@@ -88,19 +88,19 @@ pub trait ImmediateCopyRule: Debug + Send {
     /// Settings, including those of delayed copies.
     type Config: Copy + Debug + Default + Send + Sync;
 
-    /// Creates the settings of delayed copies, and the selection.
+    /// Creates the settings of delayed copies, and the rule.
     fn from_config(config: Self::Config) -> (HedgedConfig, Self)
     where
         Self: Sized;
 
-    /// Returns true if a segment sent on this path now is copied at once.
-    fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
+    /// Returns true if a segment sent on this path now must be copied immediately.
+    fn should_copy_now(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
 
     /// Handles an event.
     fn on_event(&mut self, _event: SchedulerEvent) {}
 }
 
-/// All copies are delayed.
+/// Rule that delays all copies.
 impl ImmediateCopyRule for () {
     type Config = HedgedConfig;
 
@@ -108,26 +108,26 @@ impl ImmediateCopyRule for () {
         (config, ())
     }
 
-    fn copies_at_once(&mut self, _on: &SubflowView, _cx: &SchedulerContext<'_>) -> bool {
+    fn should_copy_now(&mut self, _on: &SubflowView, _cx: &SchedulerContext<'_>) -> bool {
         false
     }
 }
 
-/// The copy rule, including copies without delay.
+/// Copy rule of hedging, including copies without delay.
 #[derive(Debug)]
 pub struct HedgeRule<I> {
     config: HedgedConfig,
-    impatience: I,
+    wait_deviations: I,
     watched: VecDeque<WatchedSegment>,
 }
 
 impl<I> HedgeRule<I> {
-    /// When the answer to a segment sent now is due; `None` if nothing is known.
+    /// Returns the time at which the answer to a segment sent now is due; `None` if nothing is known.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         Some(cx.now + time_until_overdue(on, self.config.deviations, cx)?)
     }
 
-    /// Data of the watched segment number `index`.
+    /// Returns the data of the watched segment with this index.
     fn range(&self, index: usize, cx: &SchedulerContext<'_>) -> DataRange {
         let end = self.watched.get(index + 1).map_or(cx.unsent.start, |next| next.start);
         DataRange::new(self.watched[index].start, end)
@@ -140,8 +140,8 @@ impl<I> HedgeRule<I> {
         }
     }
 
-    /// Returns true if an answer is overdue on a path and nothing was received since that segment was sent. Its other
-    /// data is then copied without waiting.
+    /// Returns true if an answer is overdue on a path and nothing was received after that segment was sent. The path's
+    /// other data is then copied without waiting.
     fn is_silent(&self, view: &SubflowView, now: Instant) -> bool {
         self.watched.iter().any(|watched| {
             watched.on == view.id
@@ -162,7 +162,7 @@ impl<I> HedgeRule<I> {
         }
     }
 
-    /// The copy that is due, if any.
+    /// Returns the copy that is due, if any.
     fn due_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let from = Dsn(cx.written.0.saturating_sub(self.config.limit));
         for index in 0..self.watched.len() {
@@ -204,8 +204,8 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     type Config = I::Config;
 
     fn from_config(config: I::Config) -> Self {
-        let (config, impatience) = I::from_config(config);
-        HedgeRule { config, impatience, watched: VecDeque::new() }
+        let (config, wait_deviations) = I::from_config(config);
+        HedgeRule { config, wait_deviations, watched: VecDeque::new() }
     }
 
     fn watches_segments(&self) -> bool {
@@ -214,7 +214,7 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
 
     fn on_new(&mut self, on: &SubflowView, start: Dsn, cx: &SchedulerContext<'_>) {
         self.drop_answered(cx);
-        let at_once = self.impatience.copies_at_once(on, cx) || self.is_silent(on, cx.now);
+        let at_once = self.wait_deviations.should_copy_now(on, cx) || self.is_silent(on, cx.now);
         let due_at = self.due_at(on, cx);
         let copy_at = if at_once { Some(cx.now) } else { due_at };
         // The core may have rejected the last segment.
@@ -236,11 +236,11 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     }
 
     fn on_event(&mut self, event: SchedulerEvent, _cx: &SchedulerContext<'_>) {
-        self.impatience.on_event(event);
+        self.wait_deviations.on_event(event);
     }
 }
 
-/// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
+/// Min-RTT scheduler with copies, on another path, of data that is not acknowledged in time.
 pub type Hedged = CopyingScheduler<HedgeRule<()>>;
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! Linux-like scheduler, for comparisons: silent paths are detected as in current kernels.
+//! Linux-like scheduler, for comparisons: detects silent paths like current kernels.
 //!
 //! *Problem.* The stall that users of the kernel see when WiFi fails is caused neither by the scheduler nor by TCP, but
-//! by the time until the connection uses another subflow. Comparisons in virtual time need an accurate model of that
-//! time.
+//! by the time until the connection uses another subflow. Comparisons in virtual time need an accurate model of this
+//! delay.
 //!
-//! *How*, for the sender:
+//! *How* the sender works:
 //! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, restarted by each DATA_ACK
 //!   that advances. When it fires, each subflow that has unacknowledged data and has received nothing since the last
 //!   expiry gets a mark.
-//! - At that time, the oldest data is sent again on a subflow without outstanding data: on a regular one at once, on a
-//!   backup only if every subflow that holds data has two marks.
-//! - New data stays on its subflow. With more than four marks, while another subflow has less than three, a subflow is
-//!   *stale*: its outstanding data and new data are sent elsewhere, also on backups, until something is received on it.
+//! - At that time, the oldest data is sent again on a subflow without outstanding data: immediately on a regular one,
+//!   on a backup only if every subflow that holds data has two marks.
+//! - New data stays on its subflow. A subflow with more than four marks is *stale* while another one has fewer than
+//!   three: its outstanding data and new data are sent elsewhere, also on backups, until something is received on it.
 //!
-//! *Source.* The behavior of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The lab's real-time keys measure
-//! the kernel itself. This model's stall lies within those results (tests of `marline-lab`).
+//! *Source.* The behavior of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The lab's real-time experiments
+//! measure the kernel itself. The stall of this model lies within those results (tests of `marline-lab`).
 //!
 //! *Differences.* Among regular subflows, the one with the lowest SRTT is chosen, where the kernel compares the
 //! duration of their queues. Data that the kernel gives to a subflow with a closed window waits here without a subflow,
-//! and is treated as if it had been given to one. The amount sent again at once is 32 kB, whereas the kernel sends one
-//! fragment of the application's data of up to that size.
+//! and is treated as if it had been given to one. When the timer fires, 32 kB are sent again, whereas the kernel sends
+//! one fragment of the application's data of up to that size.
 //!
-//! *p99 of a small message* on a path that dies: 400 ms plus the backup's delay, in each direction.
+//! *p99 of a small message* on a path that fails: 400 ms plus the backup's delay, in each direction.
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
@@ -32,18 +32,18 @@ use marline_time::{Duration, Instant};
 use super::classes;
 use super::per_subflow::PerSubflow;
 
-/// The connection's timer.
+/// Interval of the connection's retransmission timer.
 const TIMER: Duration = Duration::from_millis(200);
-/// A subflow becomes stale with more marks than this ...
+/// Number of marks above which a subflow becomes stale, if another one has fewer than [`ACTIVE_MARKS`].
 const STALE_MARKS: u32 = 4;
-/// ... if another one has fewer than this.
+/// Number of marks below which a subflow counts as active.
 const ACTIVE_MARKS: u32 = STALE_MARKS - 1;
-/// A backup repeats data if all that hold it have more marks than this.
+/// Number of marks that all subflows holding the data must exceed before a backup repeats it.
 const BACKUP_MARKS: u32 = 1;
-/// Bytes repeated when the timer fires.
+/// Number of bytes repeated when the timer fires.
 const TIMEOUT_REPEAT_BYTES: u64 = 32_768;
 
-/// Marks against a subflow.
+/// Marks of a subflow for its current silence.
 #[derive(Copy, Clone, Debug, Default)]
 struct SilenceMarks {
     marks: u32,
@@ -51,14 +51,14 @@ struct SilenceMarks {
     stale: bool,
 }
 
-/// Data to be sent again.
+/// Data to send again.
 #[derive(Copy, Clone, Debug)]
 struct Repeat {
     on: SubflowId,
     end: Dsn,
 }
 
-/// Linux-like scheduler.
+/// Scheduler that models the one in Linux.
 #[derive(Debug, Default)]
 pub struct Linux {
     timer: Option<Instant>,
@@ -113,7 +113,7 @@ impl Linux {
         }
     }
 
-    /// Adds a mark for a subflow that holds data when the timer fires. Returns the number of marks in its current
+    /// Adds a mark for a subflow that holds data when the timer fires. Returns the number of marks for its current
     /// silence.
     fn add_mark(&mut self, view: &SubflowView) -> u32 {
         let silence = self.silence(view.id);
@@ -144,7 +144,7 @@ impl Linux {
         self.repeat = Some(Repeat { on, end: cx.written });
     }
 
-    /// The next part of the data to be sent again, if any.
+    /// Returns the next part of the data to send again, if any.
     fn next_repeat(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let Repeat { on, end } = self.repeat?;
         let sent = cx.mappings.next_not_on(on, cx.data_una).map(|mapping| mapping.range);

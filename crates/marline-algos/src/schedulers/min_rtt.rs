@@ -1,29 +1,30 @@
 //! Lowest-RTT-first scheduler, the default of Multipath TCP in Linux from 2011 until its removal.
 //!
-//! *Problem.* If several subflows have room, which one takes the next segment? The one on which it arrives first,
-//! according to smoothed RTTs.
+//! *Problem.* If several subflows have room, which one takes the next segment? The one on which the segment arrives
+//! first, according to smoothed RTTs.
 //!
-//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that has room. Once it is
-//! full, the next one: under load every path is filled, and a burst smaller than the fast path's window stays on the
-//! fast path. When the peer's window is exhausted although a subflow has room, the blocking segment is sent again
-//! there, and the subflow that caused the blocking is slowed down (`opportunistic.rs`).
+//! *How.* Among the subflows of the best class (`classes.rs`) that have room, the one with the lowest SRTT is used.
+//! Once it is full, the next one is used: under load every path is filled, and a burst smaller than the fast path's
+//! window stays on the fast path. When the peer's window is exhausted although a subflow has room, the blocking segment
+//! is sent again on that subflow, and the one that caused the blocking is slowed down (`opportunistic.rs`).
 //!
 //! *Source.* The behavior of the out-of-tree Linux implementation (v0.8x to 0.96), described in Raiciu et al., NSDI
 //! 2012; reimplemented.
 //!
 //! *Differences.*
-//! - If all subflows are silent, data goes to the one heard from last, instead of nowhere.
+//! - If all subflows are silent, data goes to the one that received something last, instead of waiting.
 //! - A subflow without an RTT sample comes last, not first.
 //! - A slower subflow takes only data that is acknowledged before the faster ones would have to wait for it under a
-//!   bounded window or send buffer, and nothing that a full fast one would deliver sooner together with all the rest.
-//!   Both compare forecasts (`delivery.rs`). Otherwise all data that the slow one took from a small buffer was sent
-//!   again on the fast one, and each burst beyond the fast one's restart window waited for the slow path's round trip.
+//!   bounded window or send buffer, and no data that a full fast one would deliver sooner together with all the rest.
+//!   Both conditions compare forecasts (`delivery.rs`). Without them, all data that the slow subflow took from a small
+//!   buffer was sent again on the fast one, and each burst larger than the fast one's restart window waited for the
+//!   slow path's round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the slower paths under load,
-//!   because a paced sender waits nearly always. Schedulers that consider this (ECF, BLEST) are separate.
-//! - Data of a subflow with an unanswered probe is sent elsewhere at once, not after its retransmission timeout.
+//!   because a paced sender is nearly always waiting. Schedulers that consider this (ECF, BLEST) are separate.
+//! - Data of a subflow with an unanswered probe is sent elsewhere immediately, not after its retransmission timeout.
 //!
 //! Each difference except the first two is a parameter. With all of them off, this is `lowest-rtt`: what studies of
-//! Multipath TCP call the default scheduler, without opportunistic retransmission unless wrapped in `+orp`.
+//! Multipath TCP call the default scheduler, without opportunistic retransmission unless `+orp` is added.
 
 use marline_policy::{
     Decision, Quantile, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
@@ -35,21 +36,21 @@ use super::classes::{self, Class};
 use super::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_answers};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
-/// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
+/// Settings of a [`MinRtt`] beyond choosing the lowest RTT.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MinRttConfig {
-    /// Keep data off slow subflows if it would block the faster ones.
+    /// True to keep data off slow subflows if it would block the faster ones.
     pub avoids_blocking: bool,
-    /// Keep data off slow subflows if a full faster one would deliver all of it sooner.
+    /// True to keep data off slow subflows if a full faster one would deliver all of it sooner.
     pub completes_early: bool,
     /// Reaction to a blocked window.
     pub opportunistic: OpportunisticRules,
-    /// Send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl Default for MinRttConfig {
-    /// `min-rtt`: everything on.
+    /// Settings of `min-rtt`: everything on.
     fn default() -> Self {
         MinRttConfig {
             avoids_blocking: true,
@@ -61,7 +62,7 @@ impl Default for MinRttConfig {
 }
 
 impl MinRttConfig {
-    /// `lowest-rtt`: everything off.
+    /// Settings of `lowest-rtt`: everything off.
     pub const LOWEST_RTT: Self = MinRttConfig {
         avoids_blocking: false,
         completes_early: false,
@@ -70,7 +71,7 @@ impl MinRttConfig {
     };
 }
 
-/// Prefers the subflow with the lowest smoothed RTT.
+/// Scheduler that prefers the subflow with the lowest smoothed RTT.
 #[derive(Clone, Debug)]
 pub struct MinRtt {
     config: MinRttConfig,
@@ -78,14 +79,14 @@ pub struct MinRtt {
 }
 
 impl MinRtt {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn new(config: MinRttConfig) -> Self {
         MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
     }
 
-    /// Returns true if a segment on this subflow, after `ahead` bytes sent before it, neither blocks the faster ones
-    /// nor arrives after a full one would have delivered everything. An unknown subflow always takes data.
+    /// Returns true if a segment on this subflow, sent after `ahead` other bytes, neither blocks faster subflows nor
+    /// arrives after a full one would have delivered everything. An unknown subflow always takes data.
     fn accepts_segment(
         &self,
         view: &SubflowView,
@@ -97,7 +98,7 @@ impl MinRtt {
         if !blocking && !completion {
             return true;
         }
-        let rivals = Alternatives::find(view, class, OverdueWait::WaitedFor, cx);
+        let rivals = Alternatives::find(view, class, OverdueWait::Allowed, cx);
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
@@ -119,7 +120,7 @@ impl Scheduler for MinRtt {
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         if !class.is_usable() {
-            return classes::choose_latest_heard(class, cx);
+            return classes::choose_last_receiver(class, cx);
         }
         let candidates = || classes::members(cx.subflows, class);
         let picked = classes::pick(candidates(), class)

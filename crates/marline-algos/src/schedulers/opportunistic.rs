@@ -1,32 +1,33 @@
 //! Opportunistic retransmission and penalization (Raiciu et al., NSDI 2012, mechanisms M1 and M2).
 //!
 //! *Problem.* All subflows share one receive window. When the oldest outstanding segment is on a slow subflow, the
-//! window fills behind it and the fast subflow idles, although it has room.
+//! window fills behind it, and the fast subflow is idle although it has room.
 //!
 //! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest outstanding segment is
-//! sent on F as well, unless F carried it (M1). The subflows that blocked it are penalized: their window is halved, so
-//! that they occupy less of the receive window next time (M2). Each is configured separately:
+//! sent on F as well, unless F carried it (M1). The subflows that blocked it are penalized: their windows are halved,
+//! so that they occupy less of the receive window next time (M2). Each is configured separately:
 //!
 //! | retransmit | what is repeated on F |
 //! |---|---|
 //! | `paper` | the oldest segment, on whichever subflow |
-//! | `kernel` | the oldest, if its first holder has 4 segments of window or less, or more than 4 times F's RTT |
-//! | `wide` | the same, and then all that subflows with more than 4 times F's RTT hold, as far as F has room |
+//! | `kernel` | the oldest, if its first holder has a window of at most 4 segments, or more than 4 times the RTT of F |
+//! | `wide` | as `kernel`, plus all data held by subflows with more than 4 times the RTT of F, as far as F has room |
 //!
-//! | penalize | who pays | how often | ssthresh |
+//! | penalize | penalized subflow | how often | ssthresh |
 //! |---|---|---|---|
-//! | `paper` | the first holder S, if its window over RTT is less than F's | per RTT of S | the halved window |
-//! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start goes on |
+//! | `paper` | the first holder S, if its window divided by its RTT is less than that of F | per RTT of S | the halved
+//! window |
+//! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start continues |
 //!
 //! *Source.* The paper; its first code (2012) for `penalize=paper`; the later out-of-tree Linux scheduler for `kernel`.
 //! Reimplemented from descriptions.
 //!
 //! *Choices.* The paper has no condition for the retransmission, but all implementations have one: `paper` follows the
 //! paper, `kernel` what was measured in 2014 and later. Linux considers only the segment at the trailing edge and waits
-//! for its DATA_ACK: one segment per RTT of F. A path whose rate collapses slows the connection down to that. `wide`
-//! (used by `min-rtt`) lets F repeat as much as it has room for. When only the send buffer is exhausted, Linux repeats,
-//! and penalizes if no memory is left. It is the same here, where no memory is left when the buffer is full at its
-//! maximum size. (`wide` does not penalize then.)
+//! for its DATA_ACK: one segment per RTT of F. A path whose rate collapses slows the connection down to this rate.
+//! `wide` (used by `min-rtt`) lets F repeat as much as it has room for. When only the send buffer is exhausted, Linux
+//! repeats data, and penalizes if no memory is left. Here this means that the buffer is full at its maximum size.
+//! (`wide` does not penalize then.)
 
 use marline_policy::{
     Dsn, Eligibility, Mapping, Penalty, Phase, SchedulerAction, SchedulerContext, SchedulerEvent,
@@ -36,9 +37,9 @@ use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
 
-/// With fewer segments of window than this, a slow subflow is worth bypassing whatever its RTT.
+/// Number of segments of window below which a slow subflow is worth bypassing regardless of its RTT.
 const SMALL_WINDOW_SEGMENTS: u64 = 4;
-/// Otherwise its RTT must exceed the fast one's by more than this factor.
+/// Factor by which its RTT must otherwise exceed that of the fast one.
 const RTT_RATIO: u32 = 4;
 /// Maximum number of ranges repeated at once.
 const MAX_RANGES: usize = 64;
@@ -46,7 +47,7 @@ const MAX_RANGES: usize = 64;
 /// Which data is sent again on the fast subflow when it is blocked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Retransmit {
-    /// Nothing.
+    /// Nothing is sent again.
     Off,
     /// The oldest segment, on whichever subflow it is.
     Paper,
@@ -59,24 +60,24 @@ pub enum Retransmit {
 /// Which subflow is slowed down for blocking the fast one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalize {
-    /// None.
+    /// No subflow is penalized.
     Off,
-    /// The first holder if its throughput is lower, once per RTT of its own; ends slow start.
+    /// The first holder if its throughput is lower, once per RTT of this holder; ends slow start.
     Paper,
-    /// Every holder with a longer RTT, once per RTT of the fast one; slow start continues.
+    /// Every holder with a longer RTT, once per RTT of the fast subflow; slow start continues.
     Kernel,
 }
 
-/// Rules to apply.
+/// Rules for both mechanisms.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct OpportunisticRules {
     /// Retransmission (M1).
     pub retransmit: Retransmit,
     /// Penalization (M2).
     pub penalize: Penalize,
-    /// Retransmit also when only the send buffer is exhausted.
+    /// True to also retransmit when only the send buffer is exhausted.
     pub for_send_buffer: bool,
-    /// Also penalize then, if the buffer is full at its maximum size.
+    /// True to also penalize in that case, if the buffer is full at its maximum size.
     pub penalize_for_send_buffer: bool,
 }
 
@@ -95,7 +96,7 @@ impl OpportunisticRules {
         for_send_buffer: true,
         penalize_for_send_buffer: true,
     };
-    /// No rules.
+    /// Neither retransmission nor penalization.
     pub const OFF: Self = OpportunisticRules {
         retransmit: Retransmit::Off,
         penalize: Penalize::Off,
@@ -104,21 +105,21 @@ impl OpportunisticRules {
     };
 }
 
-/// Extra bytes, beyond the MSS, of a segment in the middle of a run, which has no mapping option. Repeating it on
-/// another subflow must cover all of it, or the data behind it still waits.
+/// Extra bytes beyond the MSS of a segment in the middle of a run, which has no mapping option. A repeat on another
+/// subflow must cover all of it, or the data behind it still waits.
 const MAPPING_OPTION: u64 = 20;
 
 /// State of both mechanisms, one per connection.
 #[derive(Clone, Debug)]
 pub struct Opportunistic {
     rules: OpportunisticRules,
-    /// Per subflow: when it last caused others to be penalized (`kernel`; there is no penalty in its first RTT) or was
-    /// last penalized itself (`paper`). Only subflows with such a time have an entry.
+    /// Per subflow: the time at which it last caused others to be penalized (`kernel`; there is no penalty in its first
+    /// RTT) or was last penalized itself (`paper`). Only subflows with such a time have an entry.
     last_penalty: Vec<(SubflowId, Instant)>,
 }
 
 impl Opportunistic {
-    /// The initial state: nothing was blocked yet.
+    /// Creates the initial state, in which nothing has been blocked.
     #[must_use]
     pub const fn new(rules: OpportunisticRules) -> Self {
         Opportunistic { rules, last_penalty: Vec::new() }
@@ -183,7 +184,7 @@ impl Opportunistic {
         held_up.repeat(self.rules.retransmit, out);
     }
 
-    /// Penalizes the holder of the trailing edge if its throughput is lower, once per its own round trip.
+    /// Penalizes the holder of the trailing edge if its throughput is lower, once per RTT of this holder.
     fn penalize_trailing_holder(
         &mut self,
         held_up: &HeadOfLineBlocking<'_>,
@@ -191,7 +192,7 @@ impl Opportunistic {
     ) {
         let Some(slow) = held_up.holders().next() else { return };
         let Some(slow_srtt) = slow.srtt else { return };
-        // Compares window / RTT without a division.
+        // Compares window / RTT without dividing.
         let brings = |view: &SubflowView, other_srtt: Duration| {
             u128::from(view.cwnd) * other_srtt.as_nanos()
         };
@@ -230,7 +231,7 @@ impl Opportunistic {
     }
 }
 
-/// A fast subflow has room, but the oldest data is elsewhere.
+/// State in which a fast subflow has room, but the oldest data is on another one.
 struct HeadOfLineBlocking<'a> {
     fast: &'a SubflowView,
     fast_srtt: Duration,
@@ -239,7 +240,7 @@ struct HeadOfLineBlocking<'a> {
 }
 
 impl HeadOfLineBlocking<'_> {
-    /// The other subflows that carry the oldest data.
+    /// Other subflows that carry the oldest data.
     fn holders(&self) -> impl Iterator<Item = &SubflowView> {
         let holds =
             |s: &&SubflowView| s.id != self.fast.id && self.oldest.carried_by.contains(s.id);
@@ -269,8 +270,8 @@ impl HeadOfLineBlocking<'_> {
         }
     }
 
-    /// Beyond the oldest segment, repeats as much as the fast subflow has room for of data held only by subflows with a
-    /// much longer RTT.
+    /// Repeats, beyond the oldest segment, data held only by subflows with a much longer RTT, as far as the fast
+    /// subflow has room.
     fn repeat_data_of_slow_subflows(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
         let HeadOfLineBlocking { fast, fast_srtt, cx, .. } = *self;
         let Eligibility::Ready { room } = fast.eligibility else { return };

@@ -2,12 +2,12 @@
 
 use marline_policy::SubflowId;
 
-/// One value per subflow, which is the default until it is changed.
+/// One value per subflow; it is the default until changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PerSubflow<T>(Vec<T>);
 
 impl<T: Clone + Default> PerSubflow<T> {
-    /// An empty list.
+    /// Creates an empty list.
     pub(super) const fn new() -> Self {
         PerSubflow(Vec::new())
     }

@@ -1,9 +1,9 @@
-//! Probing wrapper: the last segment of a burst is also sent on idle paths, to measure them.
+//! Probing wrapper: also sends the last segment of a burst on idle paths, to measure them.
 //!
 //! *Problem.* `min-rtt` does not use a slower path while the faster one has room. The slower path's RTT is then
-//! outdated: it may have become the better path, or may be dead, and the failure of the fast path is a bad moment to
-//! find out. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is being
-//! sent anyway measures the same, and may arrive first.
+//! outdated: the path may have become the better one, or may have failed, and the failure of the fast path is a bad
+//! time to find out. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is
+//! sent anyway also measures the RTT, and may arrive first.
 //!
 //! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also sent on each other
 //! subflow with room that has sent nothing for `idle` of its own RTTs (default 5) or has no RTT yet. So a path in use
@@ -12,8 +12,8 @@
 //! *Source.* The active-probing redundant scheduler of the ProgMP collection (Frömmgen et al.,
 //! Middleware 2017); reimplemented.
 //!
-//! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:* that of `min-rtt`,
-//! with the RTT of each path as recent as the traffic.
+//! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:* as with `min-rtt`,
+//! but the RTT of each path is as recent as the traffic.
 
 use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::Instant;
@@ -21,10 +21,10 @@ use marline_time::Instant;
 use super::classes::{self, Class};
 use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_empty};
 
-/// When a path counts as idle.
+/// Settings of what counts as an idle path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbingConfig {
-    /// Number of its own round trips without sending, 1 to 1000.
+    /// Number of the path's round trips without sending, 1 to 1000.
     pub idle_rtts: u32,
 }
 
@@ -40,7 +40,7 @@ impl ProbingConfig {
     }
 }
 
-/// Copies on paths that were idle.
+/// Copy rule for paths that were idle.
 #[derive(Debug)]
 pub struct IdlePaths {
     config: ProbingConfig,
@@ -65,7 +65,7 @@ impl CopyRule for IdlePaths {
     }
 }
 
-/// Min-RTT; the end of a burst is also sent on idle subflows.
+/// Min-RTT scheduler that also sends the end of a burst on idle subflows.
 pub type Probing = CopyingScheduler<IdlePaths>;
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
 //! Redundant scheduler: sends every byte on every path, as far as each path can keep up.
 //!
-//! *Problem.* A small message must arrive soon even if one path stalls at that moment, and it is unknown which. Sent on
-//! all paths, it takes the minimum of their delays, and the failure of one path does not delay it.
+//! *Problem.* A small message must arrive soon even if one of the paths stalls, and it is unknown which. Sent on all
+//! paths, it takes the minimum of their delays, and the failure of one path does not delay it.
 //!
-//! *How.* No subflow distinguishes new data from old. Each goes through the whole stream with its own cursor at the
-//! pace of its own window: first the data that is not DATA_ACKed, then the unsent data. So the fastest one sends the
+//! *How.* No subflow distinguishes new data from old. Each goes through the whole stream with its own cursor, as fast
+//! as its window allows: first the data that is not DATA_ACKed, then the unsent data. So the fastest subflow sends the
 //! new data first. A slower one follows and repeats it. When the data at its cursor has been DATA_ACKed, the cursor
 //! jumps to the oldest data that has not. So the slow path never repeats data that has arrived, throughput is that of
 //! the best path (on one path it is plain TCP), and the tail of a message is always on all paths, because the cursor
 //! does not depend on whether anything follows.
 //!
-//! Backups never carry copies, because they may be metered. If no regular subflow is usable, one of them carries new
-//! data (and the data of the lost paths is reinjected).
+//! Backups never carry copies, because they may be metered. If no regular subflow is usable, a backup carries new data
+//! (and the data of the lost paths is reinjected).
 //!
 //! *Source.* The cursor scheduler of the out-of-tree Linux implementation (Erbshäußer and Frömmgen, after Frömmgen et
 //! al., "ReMP TCP", ICC 2016); reimplemented from a description of its behavior.
 //!
-//! *Differences.* Suspected subflows get no copies while a healthy one exists, because a path must deliver its old data
-//! when it returns, before anything newer. If all are silent, all carry copies, because redundancy is then most useful.
+//! *Differences.* Suspected subflows get no copies while a healthy one exists, because a returning path must deliver
+//! its old data before anything newer. If all are silent, all carry copies, because then redundancy is most useful.
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
@@ -28,13 +28,13 @@ use super::classes;
 use super::per_subflow::PerSubflow;
 use super::round_robin::next_in_turn;
 
-/// Sends all data on all regular subflows.
+/// Scheduler that sends all data on all regular subflows.
 #[derive(Clone, Debug, Default)]
 pub struct Redundant {
-    /// Start of each subflow's last data. It has carried everything from the data that was oldest when it started up to
-    /// there.
+    /// Start of each subflow's last data. The subflow has carried everything before it, from the data that was oldest
+    /// when the subflow started.
     cursors: PerSubflow<Option<Dsn>>,
-    /// The last subflow that was given data.
+    /// Subflow that was given data last.
     last: Option<SubflowId>,
 }
 
@@ -43,7 +43,7 @@ impl Redundant {
         self.cursors.value_mut(id)
     }
 
-    /// The data that a subflow would send next.
+    /// Returns the data that a subflow would send next.
     fn next_data(&mut self, view: &SubflowView, cx: &SchedulerContext<'_>) -> Option<DataRange> {
         // A cursor behind DATA_ACK jumps to the oldest data that is not acknowledged.
         let from = self.cursor(view.id).map_or(cx.data_una, |cursor| cursor.max(cx.data_una));

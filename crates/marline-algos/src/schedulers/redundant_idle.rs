@@ -1,11 +1,11 @@
 //! Redundant-when-idle scheduler: sends copies of unacknowledged data, but only while there is no new data.
 //!
-//! *Problem.* Redundancy halves what two paths can carry together. While there is new data, all
-//! room is better used for it; only when all of it has been sent is room left over.
+//! *Problem.* Redundancy halves what two paths can carry together. While there is new data, all room is better used for
+//! it; room is left over only when all of it has been sent.
 //!
 //! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as usual. Once everything written has been sent,
 //! the oldest data that is not DATA_ACKed is also sent on the fastest subflow with room that did not carry it, segment
-//! by segment, until all subflows have carried all of it or are full. So a message that fits the windows is on all
+//! by segment, until all subflows have carried all of it or are full. So a message that fits the windows is sent on all
 //! paths at once, as with `redundant`, and so is the end of a long transfer.
 //!
 //! *Source.* "Redundant if no new data" of the ProgMP scheduler collection (Frömmgen et al., Middleware 2017);
@@ -19,7 +19,7 @@ use marline_policy::{Decision, Dsn, SchedulerContext};
 use super::classes::Class;
 use super::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 
-/// Copies when there is no new data.
+/// Copy rule for times without new data.
 #[derive(Clone, Debug, Default)]
 pub struct IdleCopies;
 
@@ -38,7 +38,7 @@ impl CopyRule for IdleCopies {
     }
 }
 
-/// Min-RTT; copies of all unacknowledged data when there is no new data.
+/// Min-RTT scheduler that copies all unacknowledged data when there is no new data.
 pub type RedundantIdle = CopyingScheduler<IdleCopies>;
 
 #[cfg(test)]

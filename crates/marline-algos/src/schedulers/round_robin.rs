@@ -3,15 +3,15 @@
 //! *Purpose.* A baseline that shows the benefit of path-aware schedulers, and a quick test that all
 //! paths work.
 //!
-//! *How.* Among the subflows of the best class (`classes.rs`) that have room, the one after the last used, in slot
+//! *How.* Among the subflows of the best class (`classes.rs`) that have room, the one after the last used one, in slot
 //! order, takes the configured number of full segments. Subflows without room are skipped, so under load the turns
 //! follow the ACKs and each path carries what it can. With `skip-full=off`, the scheduler waits for the subflow whose
-//! turn it is (the out-of-tree Linux round robin has both modes, too, with its switch `cwnd_limited`). Then all paths
-//! run at the speed of the slowest.
+//! turn it is (the out-of-tree Linux round robin also has both modes, selected by `cwnd_limited`). Then all paths run
+//! at the speed of the slowest.
 //!
-//! *Differences.* The Linux one ignored backup flags. This one uses backups only when needed, as RFC 8684 requires. A
-//! turn was one segment (`num_segments`); here it is sixteen, because a segment sent alone costs twice the work of one
-//! in a run. `segments=1` gives Linux's turns.
+//! *Differences.* The Linux scheduler ignored backup flags. This one uses backups only when needed, as RFC 8684
+//! requires. A turn was one segment (`num_segments`); here it is sixteen, because a segment sent alone costs twice as
+//! much work as one in a run. `segments=1` reproduces the turns of Linux.
 //!
 //! *p99 of a small message:* bad by design: every other turn takes the slow path.
 
@@ -24,10 +24,10 @@ use super::classes;
 /// Default number of segments per turn.
 const DEFAULT_TURN_SEGMENTS: u32 = 16;
 
-/// Length and conditions of a turn.
+/// Settings of the length and conditions of a turn.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RoundRobinConfig {
-    /// Segments per turn, at least one.
+    /// Number of segments per turn, at least one.
     pub segments: u32,
     /// True if a subflow without room loses its turn. Otherwise the scheduler waits for it.
     pub skips_full: bool,
@@ -39,17 +39,17 @@ impl Default for RoundRobinConfig {
     }
 }
 
-/// Gives a few segments to each subflow with room in turn.
+/// Scheduler that gives a few segments to each subflow with room in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     config: RoundRobinConfig,
     last: Option<SubflowId>,
-    /// Segments left in the current turn.
+    /// Number of segments left in the current turn.
     left: u32,
 }
 
 impl RoundRobin {
-    /// A scheduler with these turns.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn new(config: RoundRobinConfig) -> Self {
         RoundRobin { config, last: None, left: 0 }
@@ -86,7 +86,7 @@ impl Scheduler for RoundRobin {
     }
 }
 
-/// The first subflow after `last` in slot order, or the first of all.
+/// Returns the first subflow after `last` in slot order, or else the first of all.
 pub(super) fn next_in_turn<'a>(
     subflows: impl Iterator<Item = &'a SubflowView>,
     last: Option<SubflowId>,

@@ -1,6 +1,6 @@
 //! Classic slow start: the window grows by the bytes delivered (RFC 5681 section 3.1).
 //!
-//! *Problem.* Find the capacity of an unknown path in few round trips.
+//! *Problem.* The capacity of an unknown path must be found in few round trips.
 //!
 //! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): growth follows the bytes that ACKs
 //! deliver, not the number of ACKs, so that delayed and thinned ACKs do not slow it down and split
@@ -14,7 +14,7 @@ use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Doubles the window each round trip until a loss.
+/// Slow start that doubles the window each round trip until a loss.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Classic;
 

@@ -1,7 +1,7 @@
 //! HyStart++ (RFC 9406): slow start that ends when the round-trip time rises.
 //!
 //! *Problem.* Classic slow start ends with a loss, at up to twice the window that the path holds. On a path with a deep
-//! queue, that means a window's worth of losses and a full queue, which delays competing interactive flows. A rising
+//! queue, this causes a window's worth of losses and a full queue, which delays competing interactive flows. A rising
 //! RTT shows earlier that the queue is filling.
 //!
 //! *How.* Time is divided into rounds (a round ends when everything that was in flight at its start is delivered).
@@ -12,19 +12,19 @@
 //!
 //! *Differences from the RFC's text.*
 //! - Rounds are counted in delivered bytes instead of sequence numbers, which a controller here does not see. Without
-//!   loss (which ends slow start) both are the same.
+//!   loss (which ends slow start), both are equivalent.
 //! - `L`, the growth limit per ACK, is infinite, which section 4.3 allows for paced senders.
-//! - It is used for the initial slow start only, as section 4.3 recommends. Later ones have an ssthresh.
+//! - It is used only for the initial slow start, as section 4.3 recommends. Later slow starts have an ssthresh.
 
 use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Smallest RTT increase that counts.
+/// Smallest RTT increase that counts, in nanoseconds.
 const MIN_RTT_THRESH_NANOS: u64 = 4_000_000;
-/// RTT increase that always counts.
+/// RTT increase that always counts, in nanoseconds.
 const MAX_RTT_THRESH_NANOS: u64 = 16_000_000;
-/// Between the two, an increase counts from this fraction of the previous round's RTT on.
+/// Between the two, an increase counts if it is at least this fraction (divisor) of the previous round's RTT.
 const MIN_RTT_DIVISOR: u64 = 8;
 /// Minimum number of samples before a round is judged.
 const N_RTT_SAMPLE: u32 = 8;
@@ -36,9 +36,9 @@ const CSS_ROUNDS: u32 = 5;
 /// State of conservative slow start.
 #[derive(Copy, Clone, Debug)]
 struct Css {
-    /// Smallest RTT of the round in which it began, in nanoseconds.
+    /// Smallest RTT of the round in which CSS began, in nanoseconds.
     baseline: u64,
-    /// Number of rounds completed in it.
+    /// Number of rounds completed in CSS.
     rounds: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct HyStart {
     css: Option<Box<Css>>,
 }
 
-/// No value yet.
+/// Value that stands for none.
 const NONE: u64 = u64::MAX;
 
 impl Default for HyStart {

@@ -1,8 +1,8 @@
 //! Slow start, separate from congestion avoidance: window growth while the capacity is unknown.
 //!
-//! RFC 9406 is written as a part of slow start that any loss-based controller may use, and so it is here: Reno and
-//! CUBIC own a [`SlowStart`] and consult it for every ACK of the *initial* slow start. Later ones (after a timeout or a
-//! pause) have an ssthresh as the target and grow classically.
+//! RFC 9406 specifies a slow start that any loss-based controller may use. Accordingly, Reno and CUBIC own a
+//! [`SlowStart`] and consult it for every ACK of the *initial* slow start. Later ones (after a timeout or a pause) have
+//! an ssthresh as the target and grow classically.
 
 mod classic;
 mod hystart;
@@ -19,20 +19,20 @@ pub use hystart::HyStart;
 pub struct Growth {
     /// Bytes to add, if the window limits the sender.
     pub bytes: u64,
-    /// Slow start is over: ssthresh becomes the window, and congestion avoidance follows.
+    /// True if slow start ends: ssthresh becomes the window, and congestion avoidance follows.
     pub leave: bool,
 }
 
-/// Growth of a window with unknown ssthresh.
+/// Grows a window whose ssthresh is unknown.
 pub trait SlowStart: Debug + Send {
     /// Processes an ACK received outside of recovery.
     fn on_ack(&mut self, ack: &AckSample, mss: u32) -> Growth;
 
-    /// Discards the state of the current round, because sending pauses or starts over.
+    /// Discards the state of the current round because sending pauses or starts over.
     fn restart(&mut self);
 }
 
-/// Slow start of a controller.
+/// Kind of slow start of a controller.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlowStartKind {
     /// RFC 5681: double each round until a loss.
@@ -43,7 +43,7 @@ pub enum SlowStartKind {
 }
 
 impl SlowStartKind {
-    /// Creates one.
+    /// Creates a slow start of this kind.
     #[must_use]
     pub fn build(self) -> Box<dyn SlowStart> {
         match self {

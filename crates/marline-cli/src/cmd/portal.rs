@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline_io::{Interface, Interfaces, KeptCapabilities, resolvers_of};
+use marline_io::{Interface, Interfaces, KeptCapabilities, interface_resolvers};
 use marline_proxy::client::open_targets::OpenTargets;
 use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::Stopper;
@@ -116,7 +116,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
 fn choose_opener(args: &Args) -> anyhow::Result<PortalOpener> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
-    let found = || resolvers_of(&interface.name, interface.index);
+    let found = || interface_resolvers(&interface.name, interface.index);
     let resolvers = args.dns.map_or_else(found, |dns| vec![dns]);
     Ok(PortalOpener::new(interface.name.clone(), MARK, resolvers))
 }

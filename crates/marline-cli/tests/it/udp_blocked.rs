@@ -103,7 +103,7 @@ impl World {
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
-const TO_TCP: &str = "no answer over UDP: connections use TCP until UDP is answered";
+const TO_TCP: &str = "no answer over UDP; connections use TCP until UDP is answered";
 const TO_UDP: &str = "UDP is answered again";
 
 /// Bytes that would take five minutes at the rate to which datagrams are limited.
@@ -334,11 +334,11 @@ fn a_server_that_does_not_listen_on_tcp_is_named_as_such() {
     let Some(world) = World::start(dir.path(), "drop c0 c1", "--carrier udp") else { return };
     let said = world.testbed.run("client", &format!("{CURL} http://127.0.0.1:8080/ 2>&1 || true"));
     assert!(said.contains("curl:"), "{said}");
-    let why = "no answer over UDP, and the server does not listen on TCP there";
+    let why = "no answer over UDP; the server does not listen on TCP";
     assert!(world.testbed.log_with(world.client, why).contains("WARN"));
     let paths = format!("{NOBODY} marline path --control ./control.sock");
     let said = world.testbed.run("client", &paths);
-    assert!(said.contains("the server does not listen on TCP there"), "{said}");
+    assert!(said.contains("the server does not listen on TCP"), "{said}");
     // UDP alone works with an old server as before.
     world.udp("pass");
     world.download(20_000_000, || {});

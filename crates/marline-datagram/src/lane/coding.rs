@@ -1,17 +1,16 @@
-//! Coding of sent frames: groups of frames, and repairs from which a lost one is computed.
+//! Coding of sent frames: groups of frames, and repairs from which a lost frame can be computed.
 //!
-//! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum of the same
-//! length over all of them protects any one. If losses are single packets, as with radio links, repairs achieve as
+//! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum over all of them,
+//! of equal length, protects any one of them. If losses are single packets, as with radio links, repairs achieve as
 //! much as copies of everything, with a quarter of the bytes.
 //!
-//! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
-//! It ends when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or
-//! with a frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame,
-//! the repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
-//! compensate for it.
+//! *Solution.* Consecutive frames on a path form a *group* if the policy requests it and they have no copies. It ends
+//! when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or with a
+//! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
+//! repair is a copy. An overdue frame of a group is not sent again while the repairs compensate for it.
 //!
-//! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are the
-//! datagrams of whole frames, so no grid is needed, and a lost repair is not repeated.
+//! *Source.* The code is the one used for repairs of streams (docs/decisions/coding.md). *Differs:* a cell contains the
+//! datagrams of a whole frame, so no grid is needed, and a lost repair is not sent again.
 
 use std::collections::VecDeque;
 
@@ -32,11 +31,11 @@ const MAX_GROUP_TIME: Duration = Duration::from_millis(5);
 /// Maximum number of groups remembered after their end.
 const MAX_REMEMBERED_GROUPS: usize = 64;
 
-/// Groups of sent frames.
+/// Groups of sent frames, and their repairs.
 #[derive(Debug, Default)]
 pub(super) struct FrameGroups {
     open: Option<FrameGroup>,
-    /// Groups that have ended and whose repairs have not been requested yet.
+    /// Groups that have ended but whose repairs have not yet been requested.
     ended: VecDeque<FrameGroup>,
     leaving: Option<RepairsInProgress>,
     remembered: VecDeque<EndedGroup>,
@@ -64,12 +63,12 @@ struct RepairsInProgress {
     sent: Vec<u64>,
 }
 
-/// Group that has ended, with the losses that its repairs compensate for.
+/// Group that has ended, and the losses for which its repairs compensate.
 #[derive(Debug)]
 struct EndedGroup {
     on: PathId,
     numbers: Vec<u64>,
-    /// Numbers of its repairs.
+    /// Packet numbers of the group's repairs.
     repairs: Vec<u64>,
     missed: Vec<u64>,
 }
@@ -79,7 +78,7 @@ impl FrameGroup {
         Group { frames: self.numbers.len() as u8, on: self.on }
     }
 
-    /// Number of the only frame, if there is just one.
+    /// Number of the group's only frame; `None` if there are several.
     pub(super) fn only_frame(&self) -> Option<u64> {
         (self.numbers.len() == 1).then(|| self.numbers[0])
     }
@@ -142,7 +141,7 @@ impl FrameGroups {
 
     fn end_groups_if(&mut self, ends: impl Fn(&FrameGroup) -> bool) {
         let Some(open) = self.open.take_if(|open| ends(open)) else { return };
-        // Several groups wait only while nothing may be sent; the newest is the most useful.
+        // Several groups wait only while nothing may be sent. The newest is the most useful.
         if self.ended.len() >= 4
             && let Some(old) = self.ended.pop_front()
         {
@@ -167,13 +166,13 @@ impl FrameGroups {
         self.leaving = Some(RepairsInProgress { group, repairs, sent: Vec::new() });
     }
 
-    /// Group whose repair has to be sent next, with its path and row.
+    /// Returns the group whose repair must be sent next, with the repair's path and row.
     pub(super) fn next_repair(&self) -> Option<(&FrameGroup, PathId, u8)> {
         let leaving = self.leaving.as_ref()?;
         Some((&leaving.group, leaving.repairs.path, leaving.sent.len() as u8))
     }
 
-    /// Records that a repair was sent with this number, or cannot be sent.
+    /// Records that a repair was sent with this number, or could not be sent (`None`).
     pub(super) fn on_repair(&mut self, number: Option<u64>) {
         let Some(leaving) = &mut self.leaving else { return };
         leaving.sent.extend(number);
@@ -185,7 +184,7 @@ impl FrameGroups {
         }
     }
 
-    /// Discards a group without repairs.
+    /// Discards a group that gets no repairs.
     pub(super) fn discard_group(&mut self, group: FrameGroup) {
         self.reuse(group.parts);
     }
@@ -207,10 +206,10 @@ impl FrameGroups {
         self.spare.truncate(MAX_GROUP_FRAMES);
     }
 
-    /// Handles a frame that is lost on a path or whose acknowledgment is overdue. Returns the frames that repairs do
-    /// not compensate for, with their path: the frame itself, or all missing frames of its group.
+    /// Handles a frame that is lost on a path or whose acknowledgment is overdue. Returns the frames for which repairs
+    /// do not compensate, with their path: the frame itself, or all missing frames of its group.
     pub(super) fn on_missed(&mut self, number: u64, on: PathId) -> (PathId, Vec<u64>) {
-        // Before the repairs of its group are sent, the frame is treated alone.
+        // Before the repairs of its group are sent, the frame is treated individually.
         let Some(group) = self.remembered.iter_mut().find(|group| group.contains_frame(number))
         else {
             return (on, vec![number]);
@@ -223,7 +222,7 @@ impl FrameGroups {
         if group.missed.len() <= group.repairs.len() {
             return (on, Vec::new());
         }
-        // The group is returned once: further missing frames are treated alone.
+        // The group is returned once: more missing frames are treated individually.
         group.repairs.clear();
         (group.on, core::mem::take(&mut group.missed))
     }

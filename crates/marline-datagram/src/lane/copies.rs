@@ -7,11 +7,11 @@ use super::pieces::FrameInPieces;
 use super::sent_frames::{Copy, FrameToKeep};
 use super::{Lane, Transmit};
 
-/// Maximum number of copies that wait to be sent; further ones are not made.
+/// Maximum number of copies that wait to be sent; beyond it, no more are made.
 const MAX_COPIES: usize = 1_024;
 
 impl Lane {
-    /// Sends a frame again on another path as it was sealed, with the same number and bytes.
+    /// Sends a sealed frame again on another path, with the number and bytes unchanged.
     pub(super) fn transmit_copy(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         while let Some(Copy { number, path: id, rescue }) = self.copies.pop_front() {
             let Some(kept) = self.kept.find(number) else { continue };

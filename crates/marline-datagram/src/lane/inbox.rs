@@ -1,4 +1,4 @@
-//! Inbox of the driver: received datagrams and notices until they are polled.
+//! Inbox for the driver: received datagrams and notices until they are polled.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use marline_policy::PathId;
 use crate::FlowId;
 use crate::event::Event;
 
-/// Maximum number of waiting notices; the oldest are the relevant ones.
+/// Maximum number of waiting notices; beyond it, new ones are dropped, because the oldest are the relevant ones.
 const MAX_WAITING_NOTICES: usize = 256;
 
 /// Notice for the driver.
@@ -20,11 +20,11 @@ pub(super) enum Notice {
     Forged,
 }
 
-/// Datagrams and notices that the driver has not taken yet.
+/// Datagrams and notices that the driver has not yet taken.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// Flow, and end of its datagram.
+    /// Flow of each datagram, and the end of its bytes.
     arrived: VecDeque<(u64, usize)>,
     /// Start of the next datagram.
     start: usize,
@@ -32,7 +32,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Stores a datagram unless the inbox would then exceed `most_bytes`. Returns false if it is not stored.
+    /// Stores a datagram unless the inbox would exceed `most_bytes`. Returns false if it was not stored.
     pub(super) fn store(&mut self, flow: u64, payload: &[u8], most_bytes: usize) -> bool {
         self.release_memory();
         // An empty datagram also takes memory.

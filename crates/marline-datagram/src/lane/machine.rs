@@ -1,5 +1,4 @@
-//! Facts about the machine for a lane: paths that appear and disappear, their cost, sizes that do not pass, and the
-//! time.
+//! Input from the machine to a lane: paths that appear and disappear, their cost, sizes that do not pass, and the time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
 use marline_time::Instant;
@@ -8,7 +7,7 @@ use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};
 
 impl Lane {
-    /// Adds a path. Both ends use the same number: that of the session's subflow on it. Returns false if a path of
+    /// Adds a path. Both ends use the same number: that of the session's subflow on it. Returns false if a path with
     /// that number exists, the number is above 31, or there are too many paths.
     pub fn add_path(&mut self, id: PathId, now: Instant) -> bool {
         let limits = &self.config.limits;
@@ -30,42 +29,42 @@ impl Lane {
         }
     }
 
-    /// Sets the cost of using a path, and if either side has marked it as a backup.
+    /// Sets the cost of using a path, and whether either side has marked it as a backup.
     pub fn set_path_cost(&mut self, id: PathId, backup: bool, cost: PathCost) {
         if let Some(path) = self.path_mut(id) {
             (path.facts().backup, path.facts().cost) = (backup, cost);
         }
     }
 
-    /// Sets if the machine expects a path to disappear soon.
+    /// Sets whether the machine expects a path to disappear soon.
     pub fn set_path_fading(&mut self, id: PathId, fading: bool) {
         if let Some(path) = self.path_mut(id) {
             path.facts().fading = fading;
         }
     }
 
-    /// Sets if other components probe a path while it is unreachable, and report an answer
-    /// ([`on_path_answer`](Self::on_path_answer)). Then it is probed less often.
+    /// Sets whether other components probe a path while it is unreachable and report answers
+    /// ([`on_path_answer`](Self::on_path_answer)). The lane then probes it less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
             path.facts().is_probed = is_probed;
         }
     }
 
-    /// Reports that other traffic on a path was answered. If the path is unreachable, it is probed at once.
+    /// Reports that other traffic on a path was answered. If the path is unreachable, the lane probes it immediately.
     pub fn on_path_answer(&mut self, id: PathId) {
         if let Some(path) = self.path_mut(id).filter(|path| path.health().is_unreachable()) {
             path.request_probe();
         }
     }
 
-    /// Paths without acknowledgments.
+    /// Paths on which frames are no longer acknowledged.
     pub fn unreachable_paths(&self) -> impl Iterator<Item = PathId> {
         self.paths.iter().filter(|path| path.health().is_unreachable()).map(Path::id)
     }
 
-    /// Reports that nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is
-    /// gone.
+    /// Reports that nothing passes on a path, because of an ICMP error that quotes one of our frames, or because an
+    /// interface is gone.
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let unreachable = self.paths[at].on_unreachable(now);
@@ -73,8 +72,8 @@ impl Lane {
         }
     }
 
-    /// Reports that a path does not pass frames with more than this UDP payload, in bytes, according to an ICMP
-    /// error that quotes a frame of ours or to the socket.
+    /// Reports that a path does not pass frames with more than this UDP payload, in bytes, according to the socket or
+    /// an ICMP error that quotes one of our frames.
     pub fn set_path_mtu(&mut self, id: PathId, frame_bytes: u16, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let mtu_changed = self.paths[at].mtu().on_too_big(frame_bytes, now);
@@ -82,7 +81,7 @@ impl Lane {
         }
     }
 
-    /// Sets the class of a flow, which is then no longer derived from its rate.
+    /// Sets the class of a flow, instead of deriving it from the flow's rate.
     pub fn set_flow_class(&mut self, flow: FlowId, class: FlowClass, now: Instant) {
         self.flows.set_class(now, flow.0, class);
     }
@@ -90,7 +89,7 @@ impl Lane {
 
 /// Timers.
 impl Lane {
-    /// Time at which [`handle_timeout`](Self::handle_timeout) must be called.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.closed || self.next_number >= self.max_packets() {
@@ -101,14 +100,14 @@ impl Lane {
             let explores = self.policy.exploration_interval().and_then(|every| path.explore_at(every));
             let asks = path.next_timeout(true).filter(|at| *at < self.active_until);
             let explores = explores.filter(|at| *at < self.active_until);
-            [asks, path.next_timeout(false), path.opens_at(), explores]
+            [asks, path.next_timeout(false), path.next_send_at(), explores]
         });
         times.flatten().chain(self.coding.ends_at()).min()
     }
 
     /// Reports that the process did not run for some time, which the driver's clock excludes
-    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames in transit now.
-    /// Must be called before handling anything that has arrived meanwhile.
+    /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames now in transit.
+    /// Must be called before handling anything that arrived in the meantime.
     pub fn note_pause(&mut self) {
         self.paths.iter_mut().for_each(Path::note_pause);
     }

@@ -1,14 +1,15 @@
-//! Pieces: frames larger than a path allows, which are cut and reassembled.
+//! Pieces: frames larger than a path allows are cut and reassembled.
 //!
-//! *Problem.* The maximum frame size of a path is known only after probing, and differs between paths. A datagram
-//! that is rejected before it is known, or because another path is narrower, is lost without need.
+//! *Problem.* The maximum frame size of a path is known only after probing, and differs between paths. A datagram that
+//! is rejected while the size is unknown, or because another path is narrower, is lost needlessly.
 //!
-//! *Solution.* A frame is sealed whole, as for a path without limits, and its bytes are sent as PIECE items in
-//! frames of the path's size. Each of those has its own number, is acknowledged, and is copied or retransmitted by
-//! itself. Once all have arrived, the whole frame is processed like a received one, and only once due to the replay
-//! window. So a frame that was sent whole on one path can be repeated in pieces on a narrower one.
+//! *Solution.* A frame is sealed whole, as for a path without limits, and its bytes are sent as PIECE items in frames
+//! of the path's size. Each of these frames has its own number, and is acknowledged, copied and retransmitted
+//! individually. Once all have arrived, the whole frame is processed like a received one; the replay window ensures
+//! that this happens only once. So a frame that was sent whole on one path can be sent again in pieces on a narrower
+//! one.
 //!
-//! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
+//! *Limits.* The sender cuts a frame only after it has sent the previous one. The receiver keeps at most
 //! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MAX_INCOMPLETE_BYTES`]; the oldest are dropped first, and each is
 //! dropped after [`MAX_INCOMPLETE_AGE`].
 
@@ -30,21 +31,21 @@ use crate::queue::WaitingDatagram;
 /// Maximum number of incomplete frames of a lane, and of their bytes.
 const MAX_INCOMPLETE_FRAMES: usize = 64;
 const MAX_INCOMPLETE_BYTES: usize = 256 << 10;
-/// Maximum age of an incomplete frame. It exceeds the waiting time of any datagram at its sender plus the difference
-/// between two paths.
+/// Maximum age of an incomplete frame. It exceeds the maximum waiting time of a datagram at the sender plus the delay
+/// difference between two paths.
 const MAX_INCOMPLETE_AGE: Duration = Duration::from_secs(2);
 
 /// Whole frame that is sent in pieces.
 #[derive(Clone, Debug)]
 pub(super) struct FrameInPieces {
     pub(super) number: u64,
-    /// Sealed bytes.
+    /// Sealed bytes of the whole frame.
     pub(super) whole: Vec<u8>,
-    /// Data about the datagram in it, and the path it uses.
+    /// Data about the frame's datagram, and the path it uses.
     pub(super) keeping: FrameToKeep,
     /// Path for a copy of each piece.
     pub(super) copy: Option<PathId>,
-    /// True if the frame has been sent before. `rescue`: true if that is because it was not acknowledged.
+    /// True if the frame has already been sent. `rescue` is true if it is sent again because it was not acknowledged.
     pub(super) is_repeat: bool,
     pub(super) rescue: bool,
     /// Maximum length of the frames that carry the pieces.
@@ -100,12 +101,12 @@ impl FragmentedFrames {
         self.leaving.front()
     }
 
-    /// Next piece of the current frame.
+    /// Returns the next piece of the current frame.
     pub(super) fn next_piece(&mut self) -> Option<Piece<'_>> {
         self.leaving.front_mut().map(FrameInPieces::next)
     }
 
-    /// Returns the memory of the current frame if all of its pieces have been sent or if it is given up.
+    /// Returns the buffer of the current frame if all its pieces have been sent, or if `give_up` is true.
     pub(super) fn take_done(&mut self, give_up: bool) -> Option<Vec<u8>> {
         let done = |cut: &FrameInPieces| give_up || cut.sent >= cut.whole.len();
         if self.leaving.front().is_some_and(done) {
@@ -115,7 +116,7 @@ impl FragmentedFrames {
     }
 }
 
-/// Frames of which pieces have arrived.
+/// Incomplete frames, of which some pieces have arrived.
 #[derive(Debug, Default)]
 pub(super) struct PartialFrames {
     halves: BTreeMap<u64, PartialFrame>,
@@ -130,12 +131,12 @@ struct PartialFrame {
     began_at: Instant,
 }
 
-/// Error of a piece that violates the rules.
+/// Error for a piece that violates the rules.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadPiece;
 
 impl PartialFrames {
-    /// Stores a piece of an incomplete frame. Returns the frame if it was the last missing piece.
+    /// Stores a piece of an incomplete frame. Returns the frame if this was the last missing piece.
     pub(super) fn add_piece(
         &mut self,
         piece: &Piece<'_>,
@@ -168,7 +169,7 @@ impl PartialFrames {
         Ok(self.remove_frame(number).and_then(|half| half.assembly.into_whole()))
     }
 
-    /// Drops the pieces of a frame that has arrived otherwise.
+    /// Drops the pieces of a frame that has arrived in another way.
     pub(super) fn forget_frame(&mut self, number: u64) {
         if !self.halves.is_empty() {
             self.remove_frame(number);
@@ -209,7 +210,7 @@ impl PartialFrames {
 }
 
 impl Lane {
-    /// Seals a datagram that does not fit in a frame of the path; it is sent in pieces.
+    /// Seals a datagram that does not fit into one frame of the path, to be sent in pieces.
     pub(super) fn cut_datagram(&mut self, at: usize, datagram: WaitingDatagram, now: Instant) {
         let WaitingDatagram { flow, class, deadline, copy, payload, .. } = datagram;
         let mut whole = self.spare.pop().unwrap_or_default();
@@ -265,7 +266,7 @@ impl Lane {
     }
 
     /// Processes a piece. Its frame is processed once all pieces have arrived.
-    pub(super) fn take_piece(&mut self, piece: &Piece<'_>, now: Instant) {
+    pub(super) fn process_piece(&mut self, piece: &Piece<'_>, now: Instant) {
         if !self.window.is_new(piece.number) {
             self.stats.duplicates += 1;
             return;
@@ -290,7 +291,7 @@ impl Lane {
         }
         self.window.record(piece.number, now);
         self.stats.assembled_datagrams += 1;
-        self.take_body(piece.number, body, now);
+        self.process_body(piece.number, body, now);
     }
 }
 
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_bounded_in_number_in_bytes_and_in_time() {
+    fn incomplete_frames_are_bounded_in_number_bytes_and_time() {
         let mut halves = PartialFrames::default();
         for number in 0..1_000 {
             assert_eq!(halves.add_piece(&piece(number, 100, 0, &[1; 50]), Instant::ZERO), Ok(None));

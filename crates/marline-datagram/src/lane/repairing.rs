@@ -1,9 +1,9 @@
-//! Repair of received data: frames kept for some time, and frames computed from repairs.
+//! Repair of received data: frames kept for some time, and lost frames computed from repairs.
 //!
-//! No frames are kept before a peer has sent a repair, or [`KEEP_TIME`] after its last one. A repair over n frames, of
-//! which n - 1 are known, yields the last one. In general, k repairs over the same frames yield k of them, by
-//! elimination in the field of 256 elements. If that is not possible, the repair waits for late frames or for the
-//! next repair.
+//! Frames are kept only after the peer has sent a repair, until [`KEEP_TIME`] after its last one. A repair over n
+//! frames, of which n - 1 are known, yields the missing one. In general, k repairs over one set of frames yield k
+//! missing frames, by elimination in the field of 256 elements. If this is not yet possible, the repair waits for late
+//! frames or for the next repair.
 //!
 //! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
 //! peer's own frames could not have. Its cost is limited: [`MAX_KEPT_FRAMES`] frames, [`MAX_WAITING_REPAIRS`] repairs
@@ -19,23 +19,23 @@ use crate::frame::{self, Item, Items, LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_p
 
 /// Time after the last repair during which frames are kept.
 const KEEP_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of kept frames, the newest: those of a tenth of a second at 100 Mbit/s, because bulk data may be
-/// sent in parallel to a call.
+/// Maximum number of kept frames; the newest are kept. They span a tenth of a second at 100 Mbit/s, because bulk data
+/// may be sent during a call.
 const MAX_KEPT_FRAMES: usize = 1_024;
 /// Maximum number of waiting repairs.
 const MAX_WAITING_REPAIRS: usize = 16;
 
-/// Data for computing lost frames.
+/// Frames and repairs for computing lost frames.
 #[derive(Debug, Default)]
 pub(super) struct RepairState {
     until: Option<Instant>,
-    /// Datagrams of frames by number.
+    /// Datagrams of received frames, by packet number.
     kept: BTreeMap<u64, Vec<u8>>,
     waiting: VecDeque<WaitingRepair>,
     spare: Vec<Vec<u8>>,
 }
 
-/// Repair that waits for further frames or repairs.
+/// Repair that waits for more frames or repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WaitingRepair {
     row: u8,
@@ -49,7 +49,7 @@ impl RepairState {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Handles a received frame with these datagrams. Returns the frames that can be computed now.
+    /// Handles a received frame with these datagrams. Returns the frames that can now be computed.
     pub(super) fn on_frame(
         &mut self,
         number: u64,
@@ -84,7 +84,7 @@ impl RepairState {
         self.kept.insert(number, bytes);
     }
 
-    /// Handles a received repair. Returns the frames that can be computed now.
+    /// Handles a received repair. Returns the frames that can now be computed.
     pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
         self.until = Some(now + KEEP_TIME);
         let waiting = WaitingRepair {
@@ -129,7 +129,8 @@ impl RepairState {
         found
     }
 
-    /// Solves for the missing frames with as many repairs: Gaussian elimination, with the sums beside the matrix.
+    /// Solves for the missing frames with an equal number of repairs, by Gaussian elimination of the matrix and the
+    /// sums.
     fn solve_group(
         &self,
         numbers: &[u64],
@@ -165,8 +166,7 @@ impl RepairState {
     }
 }
 
-/// Transforms a square matrix to the identity matrix, together with the sums beside it. Returns false if it is
-/// singular.
+/// Transforms a square matrix to the identity matrix, and the sums with it. Returns false if it is singular.
 fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
     debug_assert!(rows.len() <= MAX_GROUP_FRAMES);
     for place in 0..rows.len() {
@@ -195,9 +195,9 @@ fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
 
 impl Lane {
     /// Processes frames that were computed from repairs.
-    pub(super) fn take_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
+    pub(super) fn process_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
         for (number, part) in found {
-            // The frame may have arrived before any were kept, or long ago.
+            // The frame may have arrived before frames were kept, or long ago.
             if !self.window.is_new(number) {
                 continue;
             }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_unless_repairs_come_and_not_for_long_after_the_last() {
+    fn frames_are_kept_only_near_received_repairs() {
         let frames = [(1, vec![1, 2, 3]), (2, vec![4, 5])];
         let mut repairing = RepairState::default();
         assert!(repairing.on_frame(1, &frames[0].1, NOW).is_empty() && repairing.kept.is_empty());

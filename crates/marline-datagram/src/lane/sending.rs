@@ -1,9 +1,8 @@
-//! Values of sending: the flow of a datagram, send errors, and the path of a frame.
+//! Types for sending: the flow of a datagram, send errors, and the path of a frame.
 
 use marline_policy::PathId;
 
-/// Flow of datagrams within a session. The two applications agree on the addresses that it connects. At most 2^62 -
-/// 1.
+/// Flow of datagrams within a session. The two applications agree on the addresses it connects. At most 2^62 - 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
@@ -11,16 +10,16 @@ pub struct FlowId(pub u64);
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The datagram exceeds the maximum, like a "packet too big" error of a router.
+    /// The datagram exceeds the maximum length (like a router's "packet too big" error).
     TooBig {
         /// Length of the largest datagram, in bytes.
         most_bytes: usize,
     },
-    /// The queue of its path is full.
+    /// The queue of the chosen path is full.
     QueueFull,
     /// The lane has no path.
     NoPath,
-    /// The keys may seal no more packets.
+    /// The keys must not seal any more packets.
     KeyLimitReached,
     /// The flow id exceeds 2^62 - 1.
     BadFlow,

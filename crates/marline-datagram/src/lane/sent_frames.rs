@@ -1,11 +1,11 @@
-//! Sealed frames kept for a copy on another path: at once, or if they are not acknowledged.
+//! Sealed frames kept to be sent again on another path: immediately, or if they are not acknowledged.
 
 use std::collections::BTreeMap;
 
 use marline_policy::{FlowClass, PathId};
 use marline_time::Instant;
 
-/// Frame that has to be sent again.
+/// Frame to send again.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Copy {
     pub(super) number: u64,
@@ -17,14 +17,14 @@ pub(super) struct Copy {
 #[derive(Clone, Debug)]
 pub(super) struct SentFrame {
     pub(super) bytes: Vec<u8>,
-    /// Flow of the first datagram in it.
+    /// Flow of the first datagram in the frame.
     pub(super) flow: u64,
     pub(super) class: FlowClass,
     pub(super) payload_bytes: u32,
-    /// Time until which it is useful.
+    /// Time until which the frame is useful.
     pub(super) deadline: Instant,
     sent_at: Instant,
-    /// Bit set of paths on which it was sent.
+    /// Paths on which the frame was sent (bit set).
     on: u32,
 }
 
@@ -33,7 +33,7 @@ impl SentFrame {
         self.on & 1 << (path.0 & 31) != 0
     }
 
-    /// Returns the data given when it was stored. The first path is no longer known.
+    /// Returns the data given when the frame was stored. The first path is no longer known.
     pub(super) const fn frame_to_keep(&self) -> FrameToKeep {
         let SentFrame { flow, class, payload_bytes, deadline, .. } = *self;
         FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
@@ -44,7 +44,7 @@ impl SentFrame {
     }
 }
 
-/// Frames by number; the oldest are replaced by the newest.
+/// Frames by number; the newest replace the oldest.
 #[derive(Debug)]
 pub(super) struct SentFrames {
     frames: BTreeMap<u64, SentFrame>,
@@ -62,12 +62,12 @@ pub(super) struct FrameToKeep {
     pub(super) path: PathId,
 }
 
-/// Limits of the frames.
+/// Limits of the kept frames.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct KeptLimits {
-    /// Number of frames.
+    /// Maximum number of frames.
     pub(super) frames: usize,
-    /// Total number of bytes.
+    /// Maximum number of bytes in total.
     pub(super) bytes: usize,
 }
 

@@ -73,8 +73,8 @@ fn hand_over(to: &mut Lane, now: Instant, frames: &[(PathId, Vec<u8>)]) {
     }
 }
 
-/// Creates lanes that know the round trips and maximum frame sizes of all paths, 10 ms each way.
-fn acquainted(policy: &str) -> [Lane; 2] {
+/// Creates lanes that know the round trips and maximum frame sizes of all paths, which take 10 ms each way.
+fn lanes_with_known_paths(policy: &str) -> [Lane; 2] {
     let [mut a, mut b] = lanes(policy);
     for lane in [&mut a, &mut b] {
         lane.send(at(0), FLOW, b"?").unwrap();
@@ -115,7 +115,10 @@ fn exchange_over(
                 lane.handle_timeout(at(ms));
             }
             let sent = frames(lane, at(ms)).into_iter();
-            assert!(lane.poll_timeout().is_none_or(|due| due > at(ms)), "it never comes to rest");
+            assert!(
+                lane.poll_timeout().is_none_or(|due| due > at(ms)),
+                "the lanes never become idle"
+            );
             let sent = sent.filter(|(path, frame)| passes(ms, *path, frame.len()));
             under_way.extend(sent.map(|(path, frame)| (ms + 10, to_b, path, frame)));
         }
@@ -124,7 +127,7 @@ fn exchange_over(
 
 #[test]
 fn both_copies_are_the_same_bytes_and_one_of_them_is_delivered() {
-    let [mut a, mut b] = acquainted("duplicate");
+    let [mut a, mut b] = lanes_with_known_paths("duplicate");
     a.send(at(200), FLOW, b"hello").unwrap();
     let sent = frames(&mut a, at(200));
     assert_eq!(sent.len(), 2);
@@ -140,7 +143,7 @@ fn both_copies_are_the_same_bytes_and_one_of_them_is_delivered() {
 
 #[test]
 fn datagrams_that_are_there_at_the_same_moment_share_a_frame_and_others_do_not_wait() {
-    let [mut a, mut b] = acquainted("one-path");
+    let [mut a, mut b] = lanes_with_known_paths("one-path");
     for text in [&b"one"[..], b"", b"three"] {
         a.send(at(200), FLOW, text).unwrap();
     }
@@ -157,7 +160,7 @@ fn datagrams_that_are_there_at_the_same_moment_share_a_frame_and_others_do_not_w
 
 #[test]
 fn a_million_replayed_or_changed_frames_are_ignored() {
-    let [mut a, mut b] = acquainted("duplicate");
+    let [mut a, mut b] = lanes_with_known_paths("duplicate");
     let mut rng = SeedTree::new(5).stream("attack");
     let mut seen = Vec::new();
     for number in 0..200u64 {
@@ -177,7 +180,7 @@ fn a_million_replayed_or_changed_frames_are_ignored() {
         let (path, original) = &seen[rng.below(seen.len() as u64) as usize];
         frame.clone_from(original);
         match rng.below(4) {
-            // Unchanged, on its path or on the other.
+            // Unchanged, on the original path or on the other one.
             0 => {}
             // Another number or id, or a changed body.
             1 => frame[rng.below(17) as usize] ^= 1 << rng.below(8),
@@ -195,7 +198,7 @@ fn a_million_replayed_or_changed_frames_are_ignored() {
     assert_eq!(stats.delivered_datagrams, 1 + 200);
     let counted = [stats.replays, stats.forged, stats.foreign];
     assert!(counted.iter().all(|count| *count > 100_000), "{counted:?}");
-    // None of this was answered.
+    // None of these frames was answered.
     b.handle_timeout(at(510));
     assert_eq!(frames(&mut b, at(510)), []);
 }
@@ -217,13 +220,13 @@ fn no_bytes_make_a_lane_panic_or_deliver() {
     assert!(b.stats().forged > 5_000);
     // Invalid frames have not changed the replay window.
     let [mut a, _] = lanes("auto");
-    a.send(at(600), FLOW, b"still there").unwrap();
+    a.send(at(600), FLOW, b"the last datagram still arrives").unwrap();
     let sent = frames(&mut a, at(600));
     hand_over(&mut b, at(610), &sent);
     assert_eq!(datagrams(&mut b).len(), 1);
 }
 
-/// Sealed frame with any body, which a peer with the key may send.
+/// Builds a sealed frame with any body, as a peer with the key may send it.
 fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
     let header = Header { lane: 0x0202, packet_number: number }.bytes();
     let [mut keys, _] = TestCipher::pair(3);
@@ -234,7 +237,7 @@ fn frame_of(number: u64, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn malformed_frames_of_a_peer_are_counted_and_harmless() {
-    let [_, mut b] = acquainted("auto");
+    let [_, mut b] = lanes_with_known_paths("auto");
     let mut rng = SeedTree::new(8).stream("bodies");
     for round in 0..50_000u64 {
         let mut body = vec![0; 1 + rng.below(120) as usize];
@@ -279,7 +282,7 @@ fn a_driver_that_does_not_poll_has_a_bounded_inbox() {
 
 #[test]
 fn an_oversized_datagram_is_refused_with_the_largest_size() {
-    let [mut a, mut b] = acquainted("auto");
+    let [mut a, mut b] = lanes_with_known_paths("auto");
     let most_bytes = a.largest_datagram();
     assert_eq!(
         a.send(at(200), FLOW, &vec![0; most_bytes + 1]),
@@ -298,7 +301,7 @@ fn an_oversized_datagram_is_refused_with_the_largest_size() {
 
 #[test]
 fn a_hundred_thousand_flows_of_one_client_take_bounded_room() {
-    let [mut a, _] = acquainted("auto");
+    let [mut a, _] = lanes_with_known_paths("auto");
     for flow in 0..100_000u64 {
         a.send(at(200 + flow / 100), FlowId(flow), &[0; 50]).ok();
         frames(&mut a, at(200 + flow / 100));
@@ -310,9 +313,9 @@ fn a_hundred_thousand_flows_of_one_client_take_bounded_room() {
 
 /// Cipher that records every sealed number.
 #[derive(Debug)]
-struct Noting(TestCipher, Arc<Mutex<Vec<u64>>>);
+struct RecordingCipher(TestCipher, Arc<Mutex<Vec<u64>>>);
 
-impl Seal for Noting {
+impl Seal for RecordingCipher {
     fn seal(&mut self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
         self.1.lock().unwrap().push(number);
         self.0.seal(number, header, body)
@@ -327,7 +330,7 @@ impl Seal for Noting {
 fn numbers_are_sealed_once_and_a_spent_key_seals_no_more() {
     let numbers = Arc::<Mutex<Vec<u64>>>::default();
     let [mut ours, _] = TestCipher::pair(3);
-    ours.seal = Box::new(Noting(TestCipher::new(1), Arc::clone(&numbers)));
+    ours.seal = Box::new(RecordingCipher(TestCipher::new(1), Arc::clone(&numbers)));
     let [_, mut same] = TestCipher::pair(3);
     same.open = Box::new(TestCipher::new(1));
     let [mut a, mut b] = lanes_of(&config("duplicate"), [ours, same]);
@@ -351,7 +354,7 @@ fn numbers_are_sealed_once_and_a_spent_key_seals_no_more() {
 
 #[test]
 fn a_lane_that_carries_nothing_lets_radios_sleep() {
-    let [mut a, mut b] = acquainted("auto");
+    let [mut a, mut b] = lanes_with_known_paths("auto");
     a.send(at(100), FLOW, b"x").unwrap();
     exchange(&mut a, &mut b, 100, 12_000);
     let counted = (a.stats().control_frame_bytes, b.stats().control_frame_bytes);
@@ -362,8 +365,8 @@ fn a_lane_that_carries_nothing_lets_radios_sleep() {
 
 #[test]
 fn datagrams_waiting_for_a_removed_path_use_another() {
-    let [mut a, mut b] = acquainted("one-path");
-    // More than the window allows.
+    let [mut a, mut b] = lanes_with_known_paths("one-path");
+    // This is more than the window allows.
     for _ in 0..80 {
         a.send(at(200), FLOW, &[1; 1_200]).unwrap();
     }
@@ -381,7 +384,7 @@ fn datagrams_waiting_for_a_removed_path_use_another() {
 
 #[test]
 fn a_silent_path_is_reported_once_and_can_answer_again() {
-    let [mut a, mut b] = acquainted("auto");
+    let [mut a, mut b] = lanes_with_known_paths("auto");
     let mut silent = 0;
     let mut answers = 0;
     let mut came = 0;
@@ -390,7 +393,7 @@ fn a_silent_path_is_reported_once_and_can_answer_again() {
             a.send(at(ms), FLOW, b"x").unwrap();
         }
         a.handle_timeout(at(ms));
-        // Between these times, the first path delivers nothing.
+        // Between 500 and 1,500 ms, the first path delivers nothing.
         let alive = |(path, _): &(PathId, Vec<u8>)| *path == B || !(500..1_500).contains(&ms);
         let sent: Vec<_> = frames(&mut a, at(ms)).into_iter().filter(alive).collect();
         hand_over(&mut b, at(ms), &sent);
@@ -407,9 +410,9 @@ fn a_silent_path_is_reported_once_and_can_answer_again() {
 }
 
 #[test]
-fn a_lane_comes_to_rest_while_its_paths_are_silent_and_more_waits_than_they_take() {
+fn a_lane_becomes_idle_while_its_paths_are_silent_and_full() {
     for policy in ["auto", "min-rtt", "duplicate", "one-path"] {
-        let [mut a, mut b] = acquainted(policy);
+        let [mut a, mut b] = lanes_with_known_paths(policy);
         for ms in 200..3_000 {
             for _ in 0..3 {
                 a.send(at(ms), FLOW, &[0; 1_000]).ok();

@@ -1,15 +1,15 @@
-//! Largest rate at which a path delivered within the last seconds, even if little was offered.
+//! Largest rate at which a path has delivered within the last seconds, even if little was offered.
 //!
-//! A window that has collapsed due to random losses stops a flow that the path carried a moment ago, and then no
-//! data is delivered that would let the window grow. So data up to the recent rate may be in transit with any
-//! window, unless the delay indicates a queue.
+//! A window that has collapsed due to random losses stops a flow that the path has just carried. Then no data is
+//! delivered that would let the window grow. So data up to the recent rate may be in transit with any window, unless
+//! the delay indicates a queue.
 
 use marline_time::{Duration, Instant, Rate};
 
 /// Rates are remembered for one to two of these spans.
 const SPAN: Duration = Duration::from_secs(4);
 
-/// Largest delivery rates of the current span and the previous one.
+/// Largest delivery rates in the current span and the previous one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct DeliveryRates {
     largest: [Rate; 2],

@@ -1,14 +1,14 @@
-//! Losses of single frames whose neighbors arrive. They are typical of a radio: a full queue or an outage drops
-//! several in a row.
+//! Losses of single frames whose neighbors arrive. They are typical of a radio; a full queue or an outage drops several
+//! in a row.
 
-/// Weight of the newest frame.
+/// Weight of the newest frame in the share.
 const GAIN: f32 = 1.0 / 256.0;
 
 /// Share of the frames that were lost while their neighbors arrived.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct IsolatedLosses {
     share: f32,
-    /// Position of the last lost frame, and true if it counted.
+    /// Position of the last lost frame, and true if it counted as isolated.
     last: Option<(u64, bool)>,
 }
 
@@ -21,8 +21,8 @@ impl IsolatedLosses {
         self.share *= 1.0 - GAIN;
     }
 
-    /// Losses are detected in sending order, but not all at the same time: the first of several in a row counts
-    /// until the second is detected.
+    /// Losses are detected in sending order, but one at a time: the first of several in a row counts until the second
+    /// is detected.
     pub(super) fn on_lost(&mut self, place: u64) {
         match self.last {
             Some((last, counted)) if place.checked_sub(1) == Some(last) => {

@@ -1,12 +1,12 @@
 //! Share of a path's frames that are lost for any reason.
 //!
-//! Frames with datagrams provide the share quickly. A path that only carries probes has two of them per second, so
-//! each acknowledged one counts for more there, and each lost one for even more: few probes are good evidence that a
-//! path loses data, and bad evidence that it does not.
+//! Frames with datagrams provide the share quickly. A path that carries only probes sends two per second, so each
+//! acknowledged probe counts for more, and each lost one for even more: a few probes are good evidence that a path
+//! loses data, and poor evidence that it does not.
 
 use marline_time::{Duration, Instant};
 
-/// Weights: of a frame, of a lost one after a pause, and of an acknowledged one after a pause.
+/// Weight of a frame: usually, if lost after a pause, and if acknowledged after a pause.
 const GAIN: f32 = 1.0 / 256.0;
 const LOST_AFTER_PAUSE: f32 = 1.0 / 32.0;
 const ARRIVED_AFTER_PAUSE: f32 = 1.0 / 96.0;
@@ -29,12 +29,12 @@ impl Losses {
         self.share
     }
 
-    /// Returns true if there were enough frames for the share to be meaningful.
+    /// Returns true if there were enough frames for a meaningful share.
     pub(super) const fn is_known(&self) -> bool {
         self.frames >= MIN_FRAMES
     }
 
-    /// Records the fate of a frame.
+    /// Records whether a frame was lost.
     pub(super) fn on_frame(&mut self, lost: bool, now: Instant) {
         let paused = self.last_at.is_none_or(|last| now.since(last) > PAUSE);
         let usual = match (paused, lost) {

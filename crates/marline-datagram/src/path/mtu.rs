@@ -1,22 +1,21 @@
-//! MTU of a path: the largest frame that passes it.
+//! MTU of a path: search for the largest frame that passes.
 //!
 //! As in DPLPMTUD (RFC 8899), a path begins with frames that pass on nearly all paths. Larger sizes are probed with
-//! padded frames without datagrams, the largest first. After [`PROBES_PER_SIZE`] losses, the next size is probed.
-//! Meanwhile larger datagrams are sent in pieces, so nothing waits for the search.
+//! padded frames without datagrams, the largest first. After [`PROBES_PER_SIZE`] losses, the next size is probed. In
+//! the meantime, larger datagrams are sent in pieces, so nothing waits for the search.
 //!
-//! When [`MIN_BLACK_HOLE_LOSSES`] frames above the safe size were lost and none arrived, the path has become
-//! narrower, and the
-//! search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4 path
-//! supports is used. A path that becomes silent is *suspected*: the cause may be a smaller MTU, so it continues with
-//! safe frames until the previous size has passed again.
+//! When [`MIN_BLACK_HOLE_LOSSES`] frames above the safe size were lost and none arrived, the path has become narrower,
+//! and the search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4
+//! path supports is used. A path that becomes silent is *suspected*, because the cause may be a smaller MTU: it
+//! continues with safe frames until the previous size passes again.
 
 use marline_time::{Duration, Instant};
 
-/// Initial frame size: a path MTU of 1,200 bytes, less than that of tunnels and mobile networks.
+/// Initial frame size: a path MTU of 1,200 bytes, which is less than the MTU of tunnels and mobile networks.
 pub(crate) const INITIAL_FRAME_BYTES: u16 = 1_172;
-/// Frame size that passes everywhere: an IPv4 packet of 576 bytes (RFC 791) without its headers.
+/// Frame size that passes everywhere: an IPv4 packet of 576 bytes (RFC 791) minus its headers.
 const MIN_FRAME_BYTES: u16 = 548;
-/// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and usual tunnels.
+/// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and common tunnels.
 const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, INITIAL_FRAME_BYTES, 972];
 /// Number of probes per size.
 const PROBES_PER_SIZE: u8 = 3;
@@ -34,13 +33,13 @@ pub(crate) struct Mtu {
     most: u16,
     /// Size that passes from the peer to us, according to the peer.
     reported_by_peer: Option<u16>,
-    /// Index of the size that is being probed; beyond the last one, none is.
-    trying: usize,
+    /// Index of the size being probed; beyond the last index, none is.
+    size_index: usize,
     tries: u8,
-    /// Number of the probe in transit.
+    /// Packet number of the probe in transit.
     probe: Option<u64>,
     large_lost: u8,
-    /// Position of the last large frame that arrived.
+    /// Position in the sending order of the last large frame that arrived.
     large_passed: Option<u64>,
     retry_at: Option<Instant>,
     /// Set after the path became unreachable: the previous size is probed again.
@@ -57,7 +56,7 @@ impl Mtu {
             safe_size: safe,
             most,
             reported_by_peer: None,
-            trying: sizes_below(most),
+            size_index: sizes_below(most),
             tries: 0,
             probe: None,
             large_lost: 0,
@@ -72,20 +71,20 @@ impl Mtu {
         self.frame_bytes
     }
 
-    /// Size that passes in both directions.
+    /// Largest size that passes in both directions.
     pub(crate) fn two_way_size(&self) -> u16 {
         self.reported_by_peer.map_or(self.frame_bytes, |bytes| bytes.min(self.frame_bytes))
     }
 
-    /// Size of the frame to probe with now, if any.
+    /// Returns the size of the probe to send now, if any.
     pub(crate) fn probe_size(&mut self, now: Instant) -> Option<u16> {
         if self.retry_at.is_some_and(|at| at <= now) {
-            (self.retry_at, self.trying, self.tries) = (None, sizes_below(self.most), 0);
+            (self.retry_at, self.size_index, self.tries) = (None, sizes_below(self.most), 0);
         }
         if self.probe.is_some() {
             return None;
         }
-        let wanted = SIZES.get(self.trying).copied().filter(|bytes| *bytes > self.frame_bytes);
+        let wanted = SIZES.get(self.size_index).copied().filter(|bytes| *bytes > self.frame_bytes);
         self.is_suspected &= wanted.is_some();
         wanted
     }
@@ -106,10 +105,10 @@ impl Mtu {
             return false;
         }
         self.probe = None;
-        let Some(size) = SIZES.get(self.trying).copied() else { return false };
+        let Some(size) = SIZES.get(self.size_index).copied() else { return false };
         self.frame_bytes = size;
         self.is_suspected = false;
-        self.trying = SIZES.len();
+        self.size_index = SIZES.len();
         self.announced != Some(size)
     }
 
@@ -121,11 +120,11 @@ impl Mtu {
         self.probe = None;
         self.tries += 1;
         if self.tries >= PROBES_PER_SIZE {
-            (self.trying, self.tries) = (self.trying + 1, 0);
+            (self.size_index, self.tries) = (self.size_index + 1, 0);
         }
     }
 
-    /// Records another lost frame. Returns true if the maximum has changed.
+    /// Records the loss of a frame that is not a probe. Returns true if the maximum has changed.
     pub(crate) fn on_lost(&mut self, place: u64, bytes: u32) -> bool {
         let narrower = self.narrower();
         let passed_since = self.large_passed.is_some_and(|passed| passed > place);
@@ -140,7 +139,7 @@ impl Mtu {
         true
     }
 
-    /// Records that the path does not answer, which may be due to a smaller MTU.
+    /// Records that the path does not answer, possibly because of a smaller MTU.
     pub(crate) fn suspect(&mut self) {
         if self.frame_bytes > self.safe_size {
             self.search_from(self.safe_size, self.frame_bytes);
@@ -150,11 +149,11 @@ impl Mtu {
 
     fn search_from(&mut self, frame_bytes: u16, most: u16) {
         self.frame_bytes = frame_bytes;
-        (self.trying, self.tries, self.probe) = (sizes_below(most), 0, None);
+        (self.size_index, self.tries, self.probe) = (sizes_below(most), 0, None);
         (self.large_lost, self.is_suspected) = (0, false);
     }
 
-    /// Records a maximum that the machine or a router reported. Returns true if the maximum has changed.
+    /// Records a maximum reported by the machine or a router. Returns true if the maximum has changed.
     pub(crate) fn on_too_big(&mut self, frame_bytes: u16, now: Instant) -> bool {
         let frame_bytes = frame_bytes.max(self.min_size());
         if frame_bytes >= self.most {
@@ -166,14 +165,14 @@ impl Mtu {
         changed
     }
 
-    /// Records the size that the peer announced. Returns true if the result has changed.
+    /// Records the size announced by the peer. Returns true if the result has changed.
     pub(crate) fn on_reported(&mut self, bytes: u16) -> bool {
         let before = self.two_way_size();
         self.reported_by_peer = Some(bytes.max(self.min_size()));
         before != self.two_way_size()
     }
 
-    /// If no sizes are probed, the size is fixed.
+    /// Minimum size; without probing, the configured size is fixed.
     fn min_size(&self) -> u16 {
         if self.safe_size == self.most {
             self.safe_size
@@ -182,12 +181,12 @@ impl Mtu {
         }
     }
 
-    /// Size to use when the present one no longer passes.
+    /// Returns the size to use when the current one no longer passes.
     fn narrower(&self) -> u16 {
         if self.frame_bytes > self.safe_size { self.safe_size } else { self.min_size() }
     }
 
-    /// Size that has to be announced to the peer, if any.
+    /// Returns the size that must be announced to the peer, if any.
     pub(crate) fn take_unannounced_size(&mut self) -> Option<u16> {
         let news =
             !self.is_suspected && self.announced.unwrap_or(self.safe_size) != self.frame_bytes;
@@ -195,7 +194,7 @@ impl Mtu {
     }
 }
 
-/// Index of the first size that is at most this large.
+/// Returns the index of the first size that is at most this large.
 fn sizes_below(most: u16) -> usize {
     SIZES.iter().position(|size| *size <= most).unwrap_or(SIZES.len())
 }
@@ -251,7 +250,7 @@ mod tests {
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
         assert_eq!(mtu.probe_size(Instant::ZERO), Some(1_392));
-        // A report cannot reduce it below the size that passes everywhere.
+        // A report cannot reduce the size below the one that passes everywhere.
         assert!(mtu.on_too_big(100, Instant::ZERO));
         assert_eq!(mtu.frame_bytes(), MIN_FRAME_BYTES);
         assert_eq!(mtu.probe_size(Instant::ZERO), None);

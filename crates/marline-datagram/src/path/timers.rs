@@ -10,8 +10,8 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// Time to wait for an acknowledgment before the path counts as unreachable. This is called whenever a frame is
-    /// sent or received on any path.
+    /// Time to wait for an acknowledgment before the path counts as unreachable. Cached, because this is called for
+    /// every frame sent or received on any path.
     fn patience(&self) -> Duration {
         let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
         self.patience.set(Some(patience));
@@ -27,7 +27,7 @@ impl Path {
 
     fn deadline(&self) -> Option<Instant> {
         let oldest = self.outstanding.oldest()?;
-        let patience = self.patience() * (1 << self.misses.min(6));
+        let patience = self.patience() * (1 << self.unanswered_timeouts.min(6));
         Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
     }
 
@@ -38,13 +38,14 @@ impl Path {
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
         if self.traits.is_probed {
-            // An answer to the other probes is reported here.
+            // Answers to the other probes are reported to this path.
             return Some(last + SHARED_PROBE_INTERVAL);
         }
-        Some(last + (self.patience() * (1 << self.misses.min(6))).min(MAX_PROBE_INTERVAL))
+        Some(last + (self.patience() * (1 << self.unanswered_timeouts.min(6))).min(MAX_PROBE_INTERVAL))
     }
 
-    /// Time at which [`on_timeout`](Self::on_timeout) must be called. `active` means that datagrams are being sent.
+    /// Returns the time at which [`on_timeout`](Self::on_timeout) must be called. `active` means that datagrams are
+    /// being sent.
     pub(crate) fn next_timeout(&self, active: bool) -> Option<Instant> {
         let asks = self.next_request_at().filter(|_| active);
         let known = [
@@ -57,12 +58,12 @@ impl Path {
         known.into_iter().flatten().min()
     }
 
-    /// Time at which waiting datagrams may be sent, if it is determined by the pacer.
-    pub(crate) fn opens_at(&self) -> Option<Instant> {
+    /// Time at which waiting datagrams may be sent, if they wait for the pacer.
+    pub(crate) fn next_send_at(&self) -> Option<Instant> {
         let waits = self.queues.has(Room::Any)
             && !self.health.is_unreachable()
             && self.outstanding.bytes_in_flight() < self.congestion.window();
-        waits.then(|| self.pacer.opens_at())
+        waits.then(|| self.pacer.next_send_at())
     }
 
     /// Handles due timers.
@@ -82,7 +83,7 @@ impl Path {
             self.on_missed(active, now, &mut outcome);
         }
         if active && self.next_request_at().is_some_and(|at| at <= now) {
-            self.misses = (self.misses + 1).min(10);
+            self.unanswered_timeouts = (self.unanswered_timeouts + 1).min(10);
             self.wants_ping = true;
         }
         outcome
@@ -90,15 +91,15 @@ impl Path {
 
     /// Handles the timeout of the oldest frame.
     fn on_missed(&mut self, active: bool, now: Instant, outcome: &mut Outcome) {
-        self.misses += 1;
+        self.unanswered_timeouts += 1;
         outcome.unreachable = self.mark_unreachable(UnreachableCause::ProbeTimeout, now);
-        if self.misses == 1 {
+        if self.unanswered_timeouts == 1 {
             if self.rtt.srtt().is_none() {
-                // Without a forecast, none of them could have been overdue before.
+                // Without a forecast, none of these frames could have been overdue earlier.
                 outcome.missed.extend(self.outstanding.numbers());
             }
             self.wants_ping = true;
-            // The next waiting time starts here.
+            // The next timeout starts now.
             self.pinged_at = Some(now);
             return;
         }
@@ -107,10 +108,10 @@ impl Path {
         self.on_lost(&lost, in_flight, now, outcome);
         self.loss_at = None;
         self.signal(
-            CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.misses == 2 },
+            CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.unanswered_timeouts == 2 },
             now,
         );
-        // If other components probe the path, it is probed at the pace of `next_request_at`.
+        // If other components probe the path, the lane probes it at the interval of `next_request_at`.
         self.wants_ping = active && !self.traits.is_probed;
         self.pace();
     }

@@ -1,4 +1,4 @@
-//! Addressee of a frame on a server: the process, among those that share a port, that the frame belongs to
+//! Addressee of a frame on a server: the process, among those that share a port, to which the frame belongs
 //! (docs/spec/udp-carrier.md section 7).
 
 use marline_core::Shard;
@@ -6,14 +6,14 @@ use marline_core::Shard;
 use super::frame::{self, Frame};
 use super::ingress::join_token;
 
-/// Process that a frame is for.
+/// Process to which a frame is addressed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Addressee {
-    /// The process of this generation, which drew the id.
+    /// The process of this generation, which generated the id.
     Generation(u8),
     /// The process that has the connection with this token.
     Token(u32),
-    /// Any process: the frame contains an id of the peer, which any of them may know.
+    /// Any process: the frame contains the peer's id, and the flow may belong to any of them.
     AnyProcess,
     /// The newest process.
     Newest,

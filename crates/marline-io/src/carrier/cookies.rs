@@ -14,12 +14,12 @@ const CAPACITY: usize = 256;
 /// Minimum lifetime of a cookie, which is valid in its time slot and the next.
 const COOKIE_LIFETIME: Duration = Duration::from_secs(COOKIE_SLOT_S);
 
-/// Cookies by our socket, whose address they are for, and the server.
+/// Cookies by server and by our socket for which they were issued.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(BTreeMap<(u16, SocketAddr), (Cookie, Instant)>);
 
 impl Cookies {
-    /// Stores the cookie of a busy server, which requires it for each flow opened from here.
+    /// Stores the cookie of a busy server, which requires it for each flow opened from this socket.
     pub(super) fn store(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
         let key = (outer.socket, outer.remote);
         if self.0.len() >= CAPACITY && !self.0.contains_key(&key) {
@@ -53,7 +53,7 @@ mod tests {
         };
         cookies.store(now, &outer(0, 443), [1; 17]);
         cookies.store(now, &outer(0, 443), [2; 17]);
-        assert_eq!(cookies.get(now, &outer(0, 443)), Some([2; 17]), "the latest");
+        assert_eq!(cookies.get(now, &outer(0, 443)), Some([2; 17]), "the newest cookie is kept");
         assert_eq!(cookies.get(now, &outer(1, 443)), None);
         assert_eq!(cookies.get(now, &outer(0, 444)), None);
         assert_eq!(cookies.get(now + COOKIE_LIFETIME, &outer(0, 443)), None);

@@ -45,7 +45,7 @@ impl UdpCarrier {
         Some(FramedBatch::Ready(outer))
     }
 
-    /// Records the peer's data from its handshake, which the core has accepted.
+    /// Records the peer's id and public key from its handshake, which the core has accepted.
     fn learn_peer(&mut self, id: u64, peer_flow: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if peer_flow == 0 || flow.peer_flow == peer_flow {
@@ -71,7 +71,7 @@ impl UdpCarrier {
         Some(HandshakeHeader::new(flow.peer_flow, id, &HandshakeBody { introduction, cookie }))
     }
 
-    /// Frames a batch without a flow: a RST to an unknown peer.
+    /// Frames a batch that belongs to no flow: a RST to an unknown peer.
     fn frame_unbound(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<FramedBatch> {
         if batch.peer_flow != 0 {
             let ip = batch.path.remote.ip();
@@ -127,7 +127,7 @@ impl UdpCarrier {
         let is_stranger = pending.is_some();
         let flow = Flow { peer_flow: batch.peer_flow, pending, is_evictable: is_stranger, ..flow };
         self.flows.insert(id, flow);
-        self.note_carried(id);
+        self.record_carrier(id);
         true
     }
 
@@ -147,8 +147,8 @@ impl UdpCarrier {
         Some(Outer { socket, local, remote })
     }
 
-    /// Marks the subflow of a flow as ended. The core still answers late segments, but the mapping is no longer kept
-    /// open.
+    /// Marks the subflow of a flow as ended. The core still answers late segments, but no keepalives keep its NAT
+    /// mapping open.
     pub fn retire(&mut self, id: u64) {
         self.changes += 1;
         let Some(flow) = self.flows.get_mut(&id) else { return };
@@ -183,7 +183,8 @@ impl UdpCarrier {
         }
     }
 
-    /// Finds the flow whose datagram to `remote` began with the quoted bytes. Returns our id and its ends.
+    /// Finds the flow whose datagram to `remote` began with the quoted bytes. Returns our flow id and the ends of the
+    /// flow.
     pub fn quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
         let id = match frame::parse_ids(quoted)? {
             (0, sender) => sender,

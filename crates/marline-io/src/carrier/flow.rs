@@ -1,4 +1,4 @@
-//! State of the UDP carrier per flow, per SYN that TCP has not answered yet, and per address.
+//! State of the UDP carrier per flow, per SYN that TCP has not yet answered, and per address.
 
 use core::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use super::keys::BoundKeys;
 /// Bytes that may be sent to an unvalidated address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
 
-/// Outer addresses of a datagram: socket, local address, and the peer's address.
+/// Outer addresses of a datagram, and the socket that receives or sends it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outer {
     /// Index of the socket within its shard.
@@ -54,8 +54,8 @@ impl Allowance {
 pub(super) struct Flow {
     /// Ends of the subflow for the core; they never change.
     pub(super) path: FourTuple,
-    /// Keys that authenticate the flow. They are stored in place: a separate heap block per flow, which lasts
-    /// through TIME-WAIT, would keep the surrounding page of a closed connection (about 25 kB) allocated.
+    /// Keys that authenticate the flow. They are stored inline: a separate heap block per flow, which lasts through
+    /// TIME-WAIT, would keep the surrounding page of a closed connection (about 25 kB) allocated.
     pub(super) bond: BoundKeys,
     /// State while our SYN has not been answered.
     pub(super) opening: Option<Box<OpeningState>>,
@@ -63,32 +63,32 @@ pub(super) struct Flow {
     pub(super) peer_flow: u64,
     /// Current outer addresses.
     pub(super) outer: Outer,
-    /// Set once the peer has proven that it receives at that address.
+    /// Set once the peer has proven that it receives at the current address.
     pub(super) validated: bool,
-    /// Byte counts until then.
+    /// Byte counts until the address is validated.
     pub(super) allowance: Allowance,
-    /// Entry among the strangers, which the flow keeps; `None` if we opened it.
+    /// Entry in the table of evictable peers; `None` if we opened the flow.
     pub(super) pending: Option<PendingId>,
-    /// Set while the flow is counted among the strangers.
+    /// Set while the flow counts as evictable.
     pub(super) is_evictable: bool,
     /// Set when its subflow has ended.
     pub(super) has_ended: bool,
-    /// Number of moves so far.
+    /// Number of address changes so far.
     pub(super) moves: u32,
-    /// Address challenged last, and the time.
+    /// Address that was challenged last, and the time of the challenge.
     pub(super) challenged: Option<(Outer, Instant)>,
-    /// Set if we sent its SYN: this side decides where it goes.
+    /// Set if we sent the SYN: then this side decides which socket or link the flow uses.
     pub(super) is_opener: bool,
-    /// Set if a link carries it, or did at its previous address.
+    /// Set if a link carries the flow, or carried it at its previous address.
     pub(super) by_link: bool,
-    /// Set if it gets keepalives: we sent its SYN, and its subflow has not ended.
+    /// Set if the flow gets keepalives: we sent its SYN, and its subflow has not ended.
     pub(super) kept_open: bool,
     /// Time of the last send.
     pub(super) sent_at: Instant,
     /// Time of the last packet from the peer.
     pub(super) heard_at: Instant,
-    /// Steps of [`Flow::idle_check_at`] since then.
-    pub(super) quiet_steps: u8,
+    /// Number of idle checks ([`Flow::idle_check_at`]) since then.
+    pub(super) idle_checks: u8,
     /// Time of creation.
     pub(super) created_at: Instant,
     /// Time of the next keepalive check: the valid entry in the queue of alarms.
@@ -102,13 +102,13 @@ pub(super) struct OpeningState {
     pub(super) cookie: Option<Cookie>,
     /// Number of cookies received.
     pub(super) retries: u8,
-    /// Id and introduction of the server.
+    /// Id and sender information of the server, from its HANDSHAKE.
     pub(super) answer: Option<(u64, SenderInfo)>,
 }
 
-/// Silence after which a flow that was busy is probed for the first time; the interval doubles.
+/// Silence after which a recently busy flow is probed for the first time; the interval doubles.
 pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
-/// Number of these probes.
+/// Maximum number of these probes.
 const MAX_IDLE_PROBES: u8 = 4;
 
 impl Flow {
@@ -132,13 +132,13 @@ impl Flow {
             kept_open: false,
             sent_at: now,
             heard_at: now,
-            quiet_steps: u8::MAX,
+            idle_checks: u8::MAX,
             created_at: now,
             alarm_at: Instant::FAR_FUTURE,
         }
     }
 
-    /// Source by which strangers are counted.
+    /// Source to which the flow counts while it is evictable.
     pub(super) fn source(&self) -> Source {
         Source::of(self.outer.remote.ip())
     }
@@ -150,22 +150,22 @@ impl Flow {
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
 
-    /// Time at which to check if a flow that was busy has become quiet because a NAT lost its mapping: a side that
-    /// only receives would otherwise wait for a peer that sends to the old address.
+    /// Time at which to check whether a busy flow has become quiet because a NAT lost its mapping: a side that only
+    /// receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn idle_check_at(&self) -> Option<Instant> {
-        let step = self.quiet_steps;
+        let step = self.idle_checks;
         (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
     /// Returns true at [`Flow::idle_check_at`] if nothing was sent for some time either, so that a keepalive is useful.
     pub(super) fn is_quiet(&self) -> bool {
-        let since = FIRST_QUIET * (1 << self.quiet_steps);
+        let since = FIRST_QUIET * (1 << self.idle_checks);
         self.sent_at <= self.heard_at + since * 3 / 4
     }
 }
 
-/// Hashes an id that is ours. It is drawn at random, with the same top byte for all of a shard, or counted, so that
-/// the low half differs most. Ids of others are only looked up.
+/// Hashes one of our own ids. Such an id is either random, with the same top byte for a whole shard, or counted, so
+/// that the low half differs most. Other ids are only looked up.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -188,8 +188,8 @@ impl Hasher for IdHasher {
 /// Tables with at most this capacity are never shrunk.
 pub(super) const SMALL_TABLE: usize = 1_024;
 
-/// Shrinks a table that a flood has enlarged, once seven eighths of it are empty. It keeps room for as many entries
-/// again, so that one entry is moved for several that were removed.
+/// Shrinks a table that a flood has enlarged, once seven eighths of it are empty. It keeps room for twice as many
+/// entries, so moving one entry pays for several removals.
 pub(super) fn shrink_table<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
         table.shrink_to(SMALL_TABLE.max(2 * table.len()));
@@ -202,21 +202,21 @@ pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 /// Incoming SYN, stored by the peer's id and IP address.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct PendingSyn {
-    /// Origin of the SYN.
+    /// Outer addresses of the SYN.
     pub(super) outer: Outer,
     /// Ends of the subflow for the core.
     pub(super) path: FourTuple,
-    /// Byte counts.
+    /// Bytes exchanged with the sender.
     pub(super) allowance: Allowance,
-    /// Introduction of the client.
+    /// Sender information of the client.
     pub(super) introduction: SenderInfo,
-    /// Flow that TCP created from it.
+    /// Flow that TCP created from the SYN.
     pub(super) flow: Option<u64>,
     at: Instant,
     id: PendingId,
 }
 
-/// SYNs that wait for TCP's answer. Beyond the limit, the oldest SYN of the source with most SYNs is dropped.
+/// SYNs that TCP has not yet answered. Beyond the limit, the oldest SYN of the source with the most SYNs is dropped.
 #[derive(Debug)]
 pub(super) struct PendingSyns {
     entries: HashMap<SynKey, PendingSyn, RandomState>,

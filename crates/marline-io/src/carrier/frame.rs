@@ -11,7 +11,7 @@ const KEEPALIVE: u8 = 4;
 const RESET: u8 = 5;
 const RETRY: u8 = 6;
 const VERSIONS: u8 = 7;
-/// Frames of a session's lane for datagrams, which the crate marline-datagram parses.
+/// Frame type of a session's datagram lane, which the crate marline-datagram parses.
 const LANE: u8 = marline_datagram::FRAME_TYPE;
 /// First byte of a VERSIONS frame, which is independent of the version.
 const VERSIONS_BYTE: u8 = VERSIONS;
@@ -39,7 +39,7 @@ const MIN_SEGMENT_LEN: usize = 20;
 
 /// Nonce of a challenge.
 pub(super) type Nonce = [u8; PROOF_LEN];
-/// Answer to a challenge, or a reset token.
+/// Response to a challenge, or a reset token.
 pub(super) type Proof = [u8; PROOF_LEN];
 /// Cookie that a server gives to a client for its next SYN.
 pub(super) type Cookie = [u8; COOKIE_LEN];
@@ -62,13 +62,13 @@ pub(super) enum Frame<'a> {
     Handshake { flow: u64, sender: u64, more: HandshakeBody, segment: &'a [u8] },
     /// Request to prove reception at this address.
     Challenge { flow: u64, nonce: Nonce },
-    /// Answer to a challenge.
+    /// Response to a challenge.
     Response { flow: u64, proof: Proof },
-    /// Keepalive of a mapping.
+    /// Keepalive for a NAT mapping.
     Keepalive { flow: u64 },
-    /// Answer to an unknown id, proven by the token that the sender has committed itself to.
+    /// Answer to an unknown id, proven with the token to which the sender committed itself.
     Reset { unknown: u64, token: Proof },
-    /// Request to repeat the SYN with this cookie.
+    /// Request to repeat the SYN with a cookie.
     Retry { flow: u64, cookie: Cookie },
     /// First SYN in an unsupported version.
     UnsupportedVersion { sender: u64 },
@@ -79,13 +79,13 @@ pub(super) enum Frame<'a> {
 /// Content of a HANDSHAKE beyond the ids.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct HandshakeBody {
-    /// Data about its sender.
+    /// Information about the sender.
     pub(super) introduction: SenderInfo,
-    /// Cookie that the server gave before.
+    /// Cookie that the server issued earlier.
     pub(super) cookie: Option<Cookie>,
 }
 
-/// Returns true if the id of a frame is the peer's and not the receiver's: the frame is a RESET.
+/// Returns true if the id in a frame belongs to the peer instead of the receiver: the frame is a RESET.
 pub(super) fn has_peer_id(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 0x0f == RESET)
 }
@@ -102,7 +102,7 @@ fn segment(bytes: &[u8], at: usize) -> Option<&[u8]> {
     bytes.get(at..).filter(|segment| segment.len() >= MIN_SEGMENT_LEN)
 }
 
-/// Proof in a datagram of exactly this length.
+/// Returns the proof if the datagram has exactly the length of a frame with one.
 fn parse_proof(bytes: &[u8]) -> Option<Proof> {
     (bytes.len() == PROOF_FRAME).then(|| array(bytes, SHORT_HEADER)).flatten()
 }
@@ -154,13 +154,13 @@ fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
     Some(Frame::Handshake { flow, sender, more, segment })
 }
 
-/// Receiver's id and the following id at the beginning of one of our frames. In a first SYN the receiver's is 0, and
-/// the sender's follows.
+/// Parses the receiver's id and the following id at the beginning of one of our frames. In a first SYN, the receiver's
+/// id is 0 and the sender's id follows.
 pub(super) fn parse_ids(beginning: &[u8]) -> Option<(u64, u64)> {
     Some((id_at(beginning, 1)?, id_at(beginning, SHORT_HEADER)?))
 }
 
-/// Header of a DATA frame.
+/// Builds the header of a DATA frame.
 pub(super) fn data_header(flow: u64) -> [u8; SHORT_HEADER] {
     short_header(DATA, flow)
 }
@@ -171,7 +171,7 @@ fn short_header(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
     header
 }
 
-/// Header of a HANDSHAKE frame, ready to be put in front of a segment.
+/// Header of a HANDSHAKE frame, to be placed in front of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeHeader {
     bytes: [u8; MAX_HANDSHAKE_HEADER],
@@ -202,13 +202,13 @@ impl HandshakeHeader {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Number of bytes beyond the headroom.
+    /// Number of bytes that do not fit into the headroom.
     pub(super) fn extra_header_bytes(&self) -> usize {
         usize::from(self.len) - SHORT_HEADER
     }
 }
 
-/// Frame without a segment, ready to be sent.
+/// Encoded frame without a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
     bytes: [u8; MAX_CONTROL_FRAME],
@@ -216,32 +216,32 @@ pub struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// Challenge.
+    /// Builds a CHALLENGE.
     pub(super) fn challenge(flow: u64, nonce: &Nonce) -> Self {
         ControlFrame::new(CHALLENGE, flow, nonce)
     }
 
-    /// Answer to a challenge.
+    /// Builds a RESPONSE.
     pub(super) fn response(flow: u64, proof: &Proof) -> Self {
         ControlFrame::new(RESPONSE, flow, proof)
     }
 
-    /// Keepalive, as long as its possible answers.
+    /// Builds a KEEPALIVE, padded to the length of its possible answers.
     pub(super) fn keepalive(flow: u64) -> Self {
         ControlFrame::new(KEEPALIVE, flow, &[0; PROOF_LEN])
     }
 
-    /// Reset of an unknown id, with the token whose hash was sent in the handshake.
+    /// Builds a RESET for an unknown id, with the token whose hash was sent in the handshake.
     pub(super) fn reset(unknown: u64, token: &Proof) -> Self {
         ControlFrame::new(RESET, unknown, token)
     }
 
-    /// Request to repeat the SYN with this cookie.
+    /// Builds a RETRY: a request to repeat the SYN with this cookie.
     pub(super) fn retry(flow: u64, cookie: &Cookie) -> Self {
         ControlFrame::new(RETRY, flow, cookie)
     }
 
-    /// List of supported versions.
+    /// Builds a VERSIONS frame, which lists the supported versions.
     pub(super) fn versions(flow: u64) -> Self {
         let mut frame = ControlFrame::new(VERSIONS, flow, &[VERSION]);
         frame.bytes[0] = VERSIONS_BYTE;
@@ -268,7 +268,7 @@ mod tests {
 
     const FLOW: u64 = 0x0102_0304_0506_0708;
 
-    fn introduced(cookie: Option<Cookie>) -> HandshakeBody {
+    fn handshake_body(cookie: Option<Cookie>) -> HandshakeBody {
         HandshakeBody { introduction: SenderInfo { key: [1; 32], commitment: [2; 16] }, cookie }
     }
 
@@ -287,7 +287,7 @@ mod tests {
             (Frame::Response { flow: 6, proof }, of(ControlFrame::response(6, &proof))),
             (Frame::Keepalive { flow: 8 }, of(ControlFrame::keepalive(8))),
         ];
-        for more in [introduced(None), introduced(Some([3; COOKIE_LEN]))] {
+        for more in [handshake_body(None), handshake_body(Some([3; COOKIE_LEN]))] {
             let header = HandshakeHeader::new(3, 4, &more);
             let frame = Frame::Handshake { flow: 3, sender: 4, more, segment };
             frames.push((frame, with(header.as_bytes())));

@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant};
 
 use super::flow::{Allowance, FIRST_QUIET};
 use super::frame::{ControlFrame, Cookie, Frame, HandshakeBody, Proof};
-use super::keys::{commitment_of, equal_in_constant_time};
+use super::keys::{commitment_to, equal_in_constant_time};
 use super::{Datagram, MAX_RETRIES, RESETS_PER_S, ReceivedDatagram, UdpCarrier};
 
 impl UdpCarrier {
@@ -56,7 +56,7 @@ impl UdpCarrier {
             let path = known.path;
             known.heard_at = now;
             if known.kept_open {
-                known.quiet_steps = 0;
+                known.idle_checks = 0;
                 let due = now + FIRST_QUIET;
                 if due < known.alarm_at {
                     known.alarm_at = due;
@@ -79,8 +79,8 @@ impl UdpCarrier {
         ReceivedDatagram::Nothing
     }
 
-    /// Records the server's data in the first answer to our SYN with this id. The core decides if the answer is
-    /// valid.
+    /// Records the server's id and sender information from the first answer to our SYN with this id. The core decides
+    /// whether the answer is valid.
     fn note_answer(&mut self, flow: u64, sender: u64, more: HandshakeBody) {
         let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
             return;
@@ -110,7 +110,7 @@ impl UdpCarrier {
         ReceivedDatagram::Nothing
     }
 
-    /// Answers a datagram with an unknown id by a RESET, which is not longer than the datagram.
+    /// Answers a datagram with an unknown id with a RESET no longer than the datagram.
     fn reset_unknown_flow(&mut self, now: Instant, datagram: &Datagram<'_>, flow: u64) {
         if now.since(self.resets.1) >= Duration::from_secs(1) {
             self.resets = (RESETS_PER_S, now);
@@ -125,7 +125,7 @@ impl UdpCarrier {
         self.push_control(datagram.outer, ControlFrame::reset(flow, &token));
     }
 
-    /// Returns the owner of a flow id that another shard may have drawn.
+    /// Returns the owner of a flow id that another shard may have generated.
     pub(super) fn owner_of_foreign_frame(
         &self,
         datagram: &Datagram<'_>,
@@ -162,7 +162,7 @@ impl UdpCarrier {
         }
         self.counters.syns += 1;
         let path = subflow_path(datagram, segment);
-        // The entry was evicted and returns: the flow that was created from it still counts.
+        // The entry was evicted and has returned; the flow that was created from it still counts.
         let flow = self.flow_of(sender, datagram);
         self.arm_sweep(now);
         let entry = self.pending.record_syn(now, sender, datagram.outer, path, more.introduction);
@@ -185,8 +185,8 @@ impl UdpCarrier {
         ReceivedDatagram::Segment(meta(datagram, path, 0, sender), segment)
     }
 
-    /// Returns true if a SYN may create a half-open connection. If there are many already, its sender must have a
-    /// cookie for its address, which costs us no memory and the sender a round trip.
+    /// Returns true if a SYN may create a half-open connection. If there are many already, the sender needs a cookie
+    /// for its address, which costs us no memory but costs the sender a round trip.
     fn admits(
         &mut self,
         now: Instant,
@@ -196,7 +196,7 @@ impl UdpCarrier {
     ) -> bool {
         let outer = &datagram.outer;
         let known = self.pending.contains(sender, outer.remote.ip());
-        if !datagram.pressed || known {
+        if !datagram.requires_cookie || known {
             return true;
         }
         let ours = |cookie: &Cookie| self.keys.is_ours(now, cookie, outer);
@@ -232,7 +232,7 @@ impl UdpCarrier {
         };
         let Some(flow) = self.flows.get(&id) else { return ReceivedDatagram::Nothing };
         let promised = flow.bond.peer;
-        let shown = commitment_of(token);
+        let shown = commitment_to(token);
         let proven = promised.is_some_and(|p| equal_in_constant_time(&p.commitment, &shown));
         if !proven {
             self.counters.bad_resets += 1;
@@ -241,13 +241,13 @@ impl UdpCarrier {
         ReceivedDatagram::Reset(id)
     }
 
-    /// Returns `UnknownShard` if other shards may have the flow: the peer's id does not contain the shard.
+    /// Returns `UnknownShard` if other shards may have the flow, because the peer's id does not identify the shard.
     fn owner_of_peer(&self, datagram: &Datagram<'_>) -> ReceivedDatagram<'static> {
         let many = self.config.shard.count > 1 && !datagram.handed_over;
         if many { ReceivedDatagram::UnknownShard } else { ReceivedDatagram::Nothing }
     }
 
-    /// Handles a RETRY of a busy server: our SYN is repeated with the cookie.
+    /// Handles a RETRY from a busy server: our SYN is repeated with the cookie.
     fn on_retry<'a>(
         &mut self,
         now: Instant,
@@ -274,7 +274,7 @@ fn meta(datagram: &Datagram<'_>, path: FourTuple, flow: u64, peer_flow: u64) -> 
     PacketMeta { path, ecn: datagram.ecn, flow, peer_flow, checksum_verified: false }
 }
 
-/// Ends of the subflow for the core: outer IP addresses, the peer's inner port, our UDP port.
+/// Returns the ends of the subflow as the core sees them: outer IP addresses, the peer's inner port, and our UDP port.
 fn subflow_path(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
     let source_port = u16::from_be_bytes([segment[0], segment[1]]);
     FourTuple {
@@ -283,21 +283,21 @@ fn subflow_path(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
     }
 }
 
-/// SYN without ACK (RFC 9293 section 3.1: the control bits are in byte 13).
+/// Returns true for a SYN without ACK (RFC 9293 section 3.1: the control bits are in byte 13).
 fn is_first_syn(segment: &[u8]) -> bool {
     const SYN: u8 = 0x02;
     const ACK: u8 = 0x10;
     segment[13] & (SYN | ACK) == SYN
 }
 
-/// Shard in the token of a joining SYN.
+/// Returns the shard in the token of a joining SYN.
 fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
     join_token(segment).map(|token| Shard::index_for_token(token, shards))
 }
 
-/// Token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12, subtype 1, token in bytes 4..8 of the
-/// option), or with Fast JOIN (docs/spec/experimental.md: length 20, subtype 0xf, messages 4 to 7, token in the same
-/// bytes).
+/// Returns the token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12, subtype 1, token in bytes 4..8 of
+/// the option), or with Fast JOIN (docs/spec/experimental.md: length 20, subtype 0xf, messages 4 to 7, token in the
+/// same bytes).
 pub(super) fn join_token(segment: &[u8]) -> Option<u32> {
     const MP_JOIN_SYN_LEN: usize = 12;
     const FAST_JOIN_SYN_LEN: usize = 20;

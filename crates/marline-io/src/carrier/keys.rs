@@ -1,10 +1,10 @@
-//! Keys of the carrier, which authenticate moves and resets of a flow, and openings during a
-//! SYN flood (spec sections 3, 4 and 6).
+//! Keys of the carrier. They authenticate moves and resets of a flow, and new flows during a SYN flood (spec sections
+//! 3, 4 and 6).
 //!
 //! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash. So a move is
-//! authenticated by a secret agreed on by X25519, and a reset by the token whose hash was sent in the handshake.
-//! Both sides send their public key in the handshake without computing a secret. A key pair serves all flows of ten
-//! minutes, and the secret of two pairs is computed when the first flow between them moves, and cached.
+//! authenticated by a secret agreed on with X25519, and a reset by the token whose hash was sent in the handshake. Both
+//! sides send their public key in the handshake without computing a secret. A key pair serves all flows of ten minutes,
+//! and the secret of two pairs is computed when the first flow between them moves, and cached.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -35,7 +35,7 @@ const COMMITMENT_LABEL: &[u8] = b"Marline carrier reset commitment";
 const NONCE_LABEL: &[u8] = b"Marline carrier nonce";
 const COOKIE_LABEL: &[u8] = b"Marline carrier cookie";
 
-/// Own key pair of a key agreement.
+/// Key pair of this side for a key agreement.
 pub(super) struct KeyPair {
     secret: SecretKey,
     public: [u8; KEY_LEN],
@@ -48,11 +48,11 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// Keys that a flow is bound to.
+/// Keys bound to a flow.
 #[derive(Clone)]
 pub(super) struct BoundKeys {
     own: Arc<KeyPair>,
-    /// Introduction of the peer; `None` until its handshake arrives.
+    /// Sender information of the peer; `None` until its handshake arrives.
     pub(super) peer: Option<SenderInfo>,
     /// Key that authenticates moves of this flow; `None` until it is needed.
     path_key: Option<[u8; 32]>,
@@ -89,12 +89,12 @@ impl Keyring {
         Keyring { secret, reset_seed, pair: None, pairs: 0, agreed, agreements: 0 }
     }
 
-    /// Number of secrets computed so far.
+    /// Number of shared secrets computed so far.
     pub(super) const fn agreements(&self) -> u64 {
         self.agreements
     }
 
-    /// Binds a flow to the current key pair and to the peer's introduction.
+    /// Binds a flow to the current key pair and to the peer's sender information.
     pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<SenderInfo>) -> BoundKeys {
         let fresh = |pair: &&Arc<KeyPair>| now < pair.created_at + PAIR_LIFETIME;
         let own = match self.pair.as_ref().filter(fresh) {
@@ -110,7 +110,7 @@ impl Keyring {
         let secret = SecretKey::new(secret);
         let public = match secret.recover_public_key() {
             Ok(public) => *public,
-            // The base point is of prime order, and a clamped scalar is not a multiple of that.
+            // The base point is of prime order, and a clamped scalar is not a multiple of that order.
             Err(error) => unreachable!("{error}"),
         };
         let pair = Arc::new(KeyPair { secret, public, created_at: now });
@@ -118,20 +118,20 @@ impl Keyring {
         pair
     }
 
-    /// Our introduction on the flow `id`, at the address `local`.
+    /// Returns our sender information for the flow `id` at the address `local`.
     pub(super) fn introduction(&self, bond: &BoundKeys, id: u64, local: SocketAddr) -> SenderInfo {
-        let commitment = commitment_of(&self.reset_token(id, local));
+        let commitment = commitment_to(&self.reset_token(id, local));
         SenderInfo { key: bond.own.public, commitment }
     }
 
-    /// Token that proves that the receiver of `id` at `local` has lost the flow. The address is included because
-    /// another server with the same seed must not be able to prove this.
+    /// Computes the token that proves that the receiver of `id` at `local` has lost the flow. The address is included
+    /// because another server with the same seed must not be able to prove this.
     pub(super) fn reset_token(&self, id: u64, local: SocketAddr) -> Proof {
         let place = [&ip_bytes(local.ip())[..], &local.port().to_be_bytes()].concat();
         leftmost_bytes(&mac(&self.reset_seed, &[RESET_LABEL, &id.to_be_bytes(), &place]))
     }
 
-    /// Proof that the side with id `responder` received the nonce at a new address; the other side's id is
+    /// Computes the proof that the side with id `responder` received the nonce at a new address; the other side's id is
     /// `challenger`. Returns `None` if there is no agreed secret.
     pub(super) fn response(
         &mut self,
@@ -145,7 +145,7 @@ impl Keyring {
         Some(leftmost_bytes(&mac(&key, &[RESPONSE_LABEL, &ids, nonce])))
     }
 
-    /// `both` is equal on both sides.
+    /// Computes the path key of a flow; `both` combines both ids and is equal on both sides.
     fn path_key(&mut self, bond: &mut BoundKeys, both: u64) -> Option<[u8; 32]> {
         if let Some(key) = bond.path_key {
             return Some(key);
@@ -169,15 +169,15 @@ impl Keyring {
         Some(shared)
     }
 
-    /// Nonce for the challenge of an address, valid for one move of this flow to that address.
+    /// Computes the nonce for the challenge of an address, valid for one move of this flow to that address.
     pub(super) fn nonce(&self, flow: u64, moves: u32, outer: &Outer) -> Nonce {
         let place = [&outer.socket.to_be_bytes()[..], &ip_bytes(outer.local)].concat();
         let ids = [&flow.to_be_bytes()[..], &moves.to_be_bytes()].concat();
         leftmost_bytes(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
     }
 
-    /// Cookie that the sender of a SYN at this address must return. It does not depend on the flow: a sender that
-    /// has proven its address once need not do so again for each flow.
+    /// Computes the cookie that the sender of a SYN at this address must return. It does not depend on the flow, so a
+    /// sender that has proven its address once need not do so again for each flow.
     pub(super) fn cookie(&self, now: Instant, outer: &Outer) -> Cookie {
         self.cookie_of(slot_of(now), outer)
     }
@@ -189,7 +189,7 @@ impl Keyring {
         cookie
     }
 
-    /// Returns true if we gave this cookie to this address recently.
+    /// Returns true if we issued this cookie to this address recently.
     pub(super) fn is_ours(&self, now: Instant, cookie: &Cookie, outer: &Outer) -> bool {
         let slot = cookie[0];
         slot_of(now).wrapping_sub(slot) <= 1
@@ -197,13 +197,13 @@ impl Keyring {
     }
 }
 
-/// Hash of a token for a handshake.
-pub(super) fn commitment_of(token: &Proof) -> Proof {
+/// Hashes a token for a handshake.
+pub(super) fn commitment_to(token: &Proof) -> Proof {
     let hash = Sha256::new().chain_update(COMMITMENT_LABEL).chain_update(token).finalize();
     leftmost_bytes(&hash.into())
 }
 
-/// Comparison whose duration does not depend on the position of a difference.
+/// Compares in a time that does not depend on the position of a difference.
 pub(super) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_of_one_flow_one_address_and_one_seed_and_survives_a_restart() {
+    fn a_token_depends_on_flow_address_and_seed_and_survives_a_restart() {
         let here = at("192.0.2.1:443");
         let token = |seed, id, local| Keyring::new([9; 32], [seed; 32]).reset_token(id, local);
         let first = token(1, 7, here);
@@ -255,7 +255,7 @@ mod tests {
         for other in [token(2, 7, here), token(1, 8, here), token(1, 7, at("192.0.2.1:444"))] {
             assert_ne!(other, first);
         }
-        assert_ne!(commitment_of(&first), first);
+        assert_ne!(commitment_to(&first), first);
     }
 
     #[test]
@@ -272,10 +272,10 @@ mod tests {
             core::array::from_fn(|n| rings[n].response(&mut bonds[n], 5, 6, &[4; 16]));
         assert!(proofs[0].is_some());
         assert_eq!(proofs[0], proofs[1]);
-        assert_ne!(proofs[0], proofs[2], "an observer with a key pair of its own");
+        assert_ne!(proofs[0], proofs[2], "an observer with its own key pair");
         let turned = rings[0].response(&mut bonds[0], 6, 5, &[4; 16]);
         assert_ne!(turned, proofs[0], "a challenge cannot be sent back as its own answer");
-        // A hundred flows between the same two sides cost one agreement.
+        // A hundred flows between two sides cost only one key agreement.
         for flow in 100..200 {
             let mut bond = rings[0].bind_flow(now, Some(told[1]));
             assert!(rings[0].response(&mut bond, flow, 6, &[4; 16]).is_some());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_at_one_address_for_half_a_minute() {
+    fn a_cookie_is_valid_at_one_address_for_half_a_minute() {
         let ring = Keyring::new([1; 32], [1; 32]);
         let now = Instant::from_secs(40);
         let outer = |port| Outer {

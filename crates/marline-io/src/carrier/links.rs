@@ -1,8 +1,9 @@
-//! Links instead of datagrams: flows that a TCP connection of the kernel carries (docs/spec/tcp-carrier.md).
+//! Links instead of datagrams: flows carried over a TCP connection of the kernel (docs/spec/tcp-carrier.md).
 //!
-//! To the carrier, a link is another socket with one peer and an index in its own range. A flow moves to a link and
-//! back as it moves to another address: the peer challenges the new address and answers there once it is validated.
-//! The side that opened the flow decides its carrier, so packets on another of its own sockets do not move it.
+//! To the carrier, a link is another socket with one peer and an index in a separate range. A flow moves to a link and
+//! back in the same way as to another address: the peer challenges the new address and answers there once it is
+//! validated. The side that opened the flow decides its carrier, so packets on another of its own sockets do not move
+//! it.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -16,7 +17,7 @@ use super::{FlowEnds, UdpCarrier};
 pub const FIRST_LINK: u16 = 0x8000;
 
 impl Outer {
-    /// Returns true for the end of a link.
+    /// Returns true if this is one end of a link.
     #[must_use]
     pub const fn is_link(&self) -> bool {
         self.socket >= FIRST_LINK
@@ -35,7 +36,7 @@ pub struct CarrierChange {
     pub flow: u64,
     /// Index of the link; `None` for datagrams.
     pub link: Option<u16>,
-    /// True if the peer has proven there that it knows the flow.
+    /// True if the peer has proven at this address that it knows the flow.
     pub proven: bool,
 }
 
@@ -54,7 +55,7 @@ impl UdpCarrier {
         let to = Outer { socket, local: ends.local, remote: ends.remote };
         let (mut open, mut opening) = (Vec::new(), Vec::new());
         for id in self.flows_between(ends) {
-            // A link that replaces another may have its index, but is a different address to the peer.
+            // A link that replaces another may reuse its index, but to the peer its address is different.
             let moves =
                 |flow: &&mut Flow| flow.is_opener && (flow.outer.socket != socket || to.is_link());
             let Some(flow) = self.flows.get_mut(&id).filter(moves) else { continue };
@@ -67,13 +68,13 @@ impl UdpCarrier {
                 open.push(id);
                 self.push_control(to, ControlFrame::keepalive(peer));
             }
-            self.note_carried(id);
+            self.record_carrier(id);
         }
         self.changes += 1;
         (open, opening)
     }
 
-    /// Our ids of the flows between these addresses, in order.
+    /// Returns our ids of the flows between these addresses, in order.
     pub fn flows_between(&self, FlowEnds { local, remote }: FlowEnds) -> Vec<u64> {
         let here = |flow: &Flow| flow.outer.local == local && flow.outer.remote == remote;
         let flows = self.flows.iter().filter(|(_, flow)| here(flow));
@@ -82,37 +83,37 @@ impl UdpCarrier {
         ids
     }
 
-    /// Our ids of the flows at this end of a link.
+    /// Returns our ids of the flows at this end of a link.
     pub fn flows_at(&self, outer: &Outer) -> Vec<u64> {
         let mut ids = self.flows_between(FlowEnds::new(outer.local, outer.remote));
         ids.retain(|id| self.flows.get(id).is_some_and(|flow| flow.outer == *outer));
         ids
     }
 
-    /// Socket that sends datagrams from an address.
+    /// Returns the socket that sends datagrams from an address.
     pub fn datagram_socket(&self, local: IpAddr) -> Option<u16> {
         let fits = |bound: &Option<SocketAddr>| bound.is_some_and(|bound| bound.ip() == local);
         self.sockets.iter().position(fits).map(|index| index as u16)
     }
 
-    /// Sends a frame that only elicits an answer on the same socket: its id does not exist, so a server answers with
-    /// a RESET ([`Received::UnknownFlow`](super::Received::UnknownFlow)).
+    /// Sends a frame whose only purpose is to elicit an answer on this socket: its id does not exist, so a server
+    /// answers with a RESET ([`Received::UnknownFlow`](super::Received::UnknownFlow)).
     pub fn probe(&mut self, outer: Outer, id: u64) {
         self.push_control(outer, ControlFrame::keepalive(id));
     }
 
     /// Takes the next flow whose address or socket has changed.
-    pub fn poll_carried(&mut self) -> Option<CarrierChange> {
+    pub fn poll_carrier_change(&mut self) -> Option<CarrierChange> {
         self.carried.pop_front()
     }
 
-    /// Takes the next addresses between which a flow that we opened lacks an expected packet.
+    /// Takes the next address pair for which a flow that we opened lacks an expected packet.
     pub fn poll_quiet(&mut self) -> Option<FlowEnds> {
         self.quiet.pop_front()
     }
 
     /// Records the current carrier of a flow. Flows that were never on a link are skipped.
-    pub(super) fn note_carried(&mut self, id: u64) {
+    pub(super) fn record_carrier(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let link = flow.outer.is_link().then_some(flow.outer.socket);
         if link.is_none() && !flow.by_link {
@@ -123,7 +124,7 @@ impl UdpCarrier {
         self.carried.push_back(CarrierChange { flow: id, link, proven });
     }
 
-    /// Port that a flow's reset token is bound to: the one whose datagrams the token would answer.
+    /// Port to which a flow's reset token is bound: the port that receives the datagrams that the token answers.
     pub(super) fn token_port(&self, id: u64) -> u16 {
         let Some(flow) = self.flows.get(&id) else { return 0 };
         if !flow.outer.is_link() {

@@ -6,9 +6,8 @@
 //! path validation, with two differences: the nonce is a keyed hash, so unvalidated addresses need no state, and
 //! TCP's own handshake validates the first address.
 //!
-//! The driver uses three calls: [`UdpCarrier::receive`] for an incoming datagram,
-//! [`UdpCarrier::frame`] for the destination and headers of a batch, and
-//! [`UdpCarrier::poll_control`] for the carrier's own datagrams.
+//! The driver uses three calls: [`UdpCarrier::receive`] for an incoming datagram, [`UdpCarrier::frame`] for the
+//! destination and headers of a batch, and [`UdpCarrier::poll_control`] for the carrier's control frames.
 
 mod addressee;
 mod cookies;
@@ -39,19 +38,19 @@ pub use frame::{ControlFrame, HandshakeHeader, MAX_HANDSHAKE_HEADER, SHORT_HEADE
 use keys::Keyring;
 pub use links::{CarrierChange, FIRST_LINK};
 
-/// Maximum UDP payload: that of an Ethernet frame with IPv4.
+/// Maximum UDP payload, in bytes: that of an Ethernet frame with IPv4.
 pub const LARGEST_DATAGRAM: u16 = 1_472;
-/// UDP payload that passes on nearly all paths (the minimum IPv6 MTU less its headers).
+/// UDP payload, in bytes, that passes on nearly all paths (the minimum IPv6 MTU minus its headers).
 pub const BASE_DATAGRAM: u16 = 1_232;
 
-/// Minimum interval between challenges of the same address.
+/// Minimum interval between challenges of one address.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 /// Lifetime of a SYN, and of a flow whose address is not validated.
 const UNVALIDATED_LIFETIME: Duration = Duration::from_secs(120);
-/// Lifetime of a validation after the last packet of the flow. Then the flow may be evicted if there are too many.
+/// Lifetime of a validation after the flow's last packet. After that, the flow may be evicted if there are too many.
 /// Clients that are alive send a keepalive at least every 20 s.
 const PROOF_LIFETIME: Duration = Duration::from_secs(600);
-/// Maximum number of stored SYNs.
+/// Maximum number of SYNs stored until TCP answers them.
 const PENDING_CAPACITY: usize = 4_096;
 /// Maximum number of RESET frames per second.
 const RESETS_PER_S: u32 = 1_000;
@@ -66,7 +65,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Configuration of a carrier.
 pub struct CarrierConfig {
-    /// Part of the id space.
+    /// Part of the id space that this shard owns.
     pub shard: Shard,
     /// True to accept SYNs from any peer.
     pub accept: bool,
@@ -101,20 +100,20 @@ pub struct Datagram<'a> {
     pub local_port: u16,
     /// ECN field.
     pub ecn: Ecn,
-    /// True if another shard handed it over; it must not be handed on again.
+    /// True if another shard handed the datagram over; it must not be handed over again.
     pub handed_over: bool,
-    /// True if the core has so many half-open connections that new peers must prove their address.
-    pub pressed: bool,
+    /// True if, because of many half-open connections, new peers must prove their address.
+    pub requires_cookie: bool,
     /// Content of the datagram.
     pub bytes: &'a [u8],
 }
 
-/// Addresses of a flow: ours, and the peer's with its port.
+/// Addresses of a flow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowEnds {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// The peer's address.
+    /// The peer's address and port.
     pub remote: SocketAddr,
 }
 
@@ -131,7 +130,7 @@ pub enum ReceivedDatagram<'a> {
     Segment(PacketMeta, &'a [u8]),
     /// The datagram belongs to the shard with this index.
     OtherShard(u8),
-    /// The datagram belongs to an unknown shard: ask all.
+    /// The datagram belongs to an unknown shard: ask all of them.
     UnknownShard,
     /// The peer has lost the state of this flow, and has proven it.
     Reset(u64),
@@ -139,7 +138,7 @@ pub enum ReceivedDatagram<'a> {
     Moved {
         /// Our flow id.
         flow: u64,
-        /// True if the IP address has changed, and not only the port.
+        /// True if the IP address changed, not just the port.
         new_host: bool,
     },
     /// The SYN of this flow must be repeated now.
@@ -148,16 +147,16 @@ pub enum ReceivedDatagram<'a> {
     UnknownFlow(u64),
     /// Frame for the lane with this id, if there is one.
     Lane(u64),
-    /// Frame for the carrier itself, or one that needs no answer.
+    /// The frame was for the carrier itself, or needs no answer.
     Nothing,
 }
 
 /// Framing of a batch of the core.
 #[derive(Copy, Clone, Debug)]
 pub enum FramedBatch {
-    /// The headroom in front of each segment was filled; send the buffer as it is.
+    /// The headroom in front of each segment is filled; the buffer can be sent as it is.
     Ready(Outer),
-    /// The header replaces the headroom: one datagram at a time.
+    /// The header replaces the headroom, so each datagram is sent individually.
     Handshake {
         /// Destination.
         outer: Outer,
@@ -172,9 +171,9 @@ pub enum FramedBatch {
 pub struct CarrierCounters {
     /// Datagrams that were not valid frames of this version.
     pub malformed: u64,
-    /// First SYNs.
+    /// First SYNs received.
     pub syns: u64,
-    /// HANDSHAKE frames without id that contained no SYN, or that arrived when none are accepted.
+    /// HANDSHAKE frames without an id that contained no SYN, or that arrived while none are accepted.
     pub syns_refused: u64,
     /// Datagrams to unknown ids.
     pub unknown: u64,
@@ -182,7 +181,7 @@ pub struct CarrierCounters {
     pub challenges: u64,
     /// Responses that did not match.
     pub bad_responses: u64,
-    /// Flows that moved.
+    /// Address changes of flows.
     pub moves: u64,
     /// Batches withheld because an unvalidated address had reached its limit.
     pub withheld: u64,
@@ -194,7 +193,7 @@ pub struct CarrierCounters {
     pub bad_resets: u64,
     /// RETRY frames sent.
     pub retries: u64,
-    /// Secrets agreed on, for flows that were challenged.
+    /// Shared secrets computed for flows that were challenged.
     pub agreements: u64,
     /// Control frames dropped because too many were queued.
     pub control_dropped: u64,
@@ -214,15 +213,15 @@ pub struct CarrierCounters {
     pub links: u64,
     /// Links refused because all of them were in use.
     pub links_refused: u64,
-    /// Idle links closed for others that arrived.
+    /// Idle links closed to make room for new ones.
     pub links_evicted: u64,
     /// Links closed because the data was not valid frames.
     pub links_malformed: u64,
-    /// Links closed because no flow was validated there in time, or nothing arrived for too long.
+    /// Links closed because no flow was validated on them in time, or nothing arrived for too long.
     pub links_silent: u64,
     /// Links closed because the peer took no data for too long.
     pub links_stalled: u64,
-    /// Frames dropped because no link had room.
+    /// Frames dropped because the queue of their link was full.
     pub link_frames_dropped: u64,
 }
 
@@ -239,9 +238,9 @@ pub struct UdpCarrier {
     unproven: usize,
     /// Flows of peers that may be evicted: unvalidated ones, and those whose validation is too old.
     unvalidated: PendingPeers<u64>,
-    /// Time from which the age of validations may be checked again, if there are too many flows.
+    /// Time of the next check for aged validations, if there are too many flows.
     proofs_checked_next: Instant,
-    /// Evicted flows of connections that the core still has.
+    /// Evicted flows of connections that still exist in the core.
     evicted: VecDeque<u64>,
     /// Times at which flows that we opened may need a keepalive; entries may be outdated.
     alarms: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -311,7 +310,7 @@ impl UdpCarrier {
         self.sockets[index] = local;
     }
 
-    /// Stops answering unknown ids of other processes, because another process does so from now on.
+    /// Stops answering unknown ids of other processes, because another process now does so.
     pub const fn ignore_foreign_ids(&mut self) {
         self.has_successor = true;
     }
@@ -338,8 +337,7 @@ impl UdpCarrier {
         self.changes
     }
 
-    /// Sends a keepalive on a flow now: a NAT may have assigned a new address, which the peer learns from a frame of
-    /// the flow.
+    /// Sends a keepalive on a flow now: if a NAT has assigned a new address, the peer learns it from this frame.
     pub fn keep_open(&mut self, now: Instant, flow: u64) {
         let Some(known) = self.flows.get_mut(&flow).filter(|flow| flow.peer_flow != 0) else {
             return;

@@ -1,7 +1,7 @@
-//! Eviction from a full table of flows, which replaces flows of strangers.
+//! Eviction from a full table of flows: flows of peers without a recently validated address make room.
 //!
-//! A peer is a stranger until its address is validated. A validation ages: a peer that has been silent for long is a
-//! stranger again. This costs nothing per datagram, because ages are checked only when the table is full.
+//! A peer is a stranger until its address is validated. A validation ages: a peer that has been silent for a long time
+//! is a stranger again. This costs nothing per datagram, because ages are checked only when the table is full.
 
 use marline_core::Source;
 use marline_time::Instant;
@@ -23,7 +23,7 @@ impl UdpCarrier {
         while let Some(id) = self.unvalidated.make_room(newcomer) {
             let Some(flow) = self.flows.get_mut(&id) else { continue };
             flow.is_evictable = false;
-            // The peer may have become active after its age was checked.
+            // The peer may have become active after the check.
             if flow.is_evictable(now) {
                 if flow.validated && !flow.has_ended {
                     self.evicted.push_back(id);
@@ -35,7 +35,7 @@ impl UdpCarrier {
         false
     }
 
-    /// Adds flows whose validation is too old to the strangers.
+    /// Adds flows whose validation has expired to the evictable ones.
     fn check_proofs(&mut self, now: Instant) {
         let UdpCarrier { flows, unvalidated: strangers, .. } = self;
         let aged =
@@ -49,7 +49,7 @@ impl UdpCarrier {
         });
     }
 
-    /// Records that the address of a flow is validated. Called before the flow moves there.
+    /// Records that the address of a flow is validated. Called before the flow moves to the new address.
     pub(super) fn mark_validated(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if let Some(pending) = flow.pending.filter(|_| flow.is_evictable) {

@@ -49,7 +49,7 @@ fn segment(flags: u8, len: usize) -> Vec<u8> {
 }
 
 fn datagram(outer: Outer, bytes: &[u8]) -> Datagram<'_> {
-    Datagram { outer, local_port: 443, ecn: Ecn::NotEct, handed_over: false, pressed: false, bytes }
+    Datagram { outer, local_port: 443, ecn: Ecn::NotEct, handed_over: false, requires_cookie: false, bytes }
 }
 
 fn batch(
@@ -75,14 +75,14 @@ fn server_path() -> FourTuple {
 }
 
 /// Keys of a client.
-fn introduced() -> HandshakeBody {
+fn client_handshake_body() -> HandshakeBody {
     let mut key = [0; 32];
     key[0] = 9;
     HandshakeBody { introduction: SenderInfo { key, commitment: [2; 16] }, cookie: None }
 }
 
 fn syn(sender: u64, len: usize) -> Vec<u8> {
-    [HandshakeHeader::new(0, sender, &introduced()).as_bytes(), &segment(0x02, len)].concat()
+    [HandshakeHeader::new(0, sender, &client_handshake_body()).as_bytes(), &segment(0x02, len)].concat()
 }
 
 fn data(flow: u64, len: usize) -> Vec<u8> {
@@ -91,7 +91,7 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Carrier of a server that answered a SYN from 192.0.2.9 port 7000.
+/// Carrier of a server that has answered a SYN from 192.0.2.9 port 7000.
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
@@ -164,7 +164,7 @@ fn a_syn_from_another_port_moves_the_answer_and_its_allowance() {
         Some(FramedBatch::Handshake { outer: to, .. }) if to == outer(1, 9, 7001)
     ));
     assert!(answer(&mut server, now, 60).is_some());
-    assert!(answer(&mut server, now, 60).is_none(), "what the old port sent does not count");
+    assert!(answer(&mut server, now, 60).is_none(), "bytes from the old port do not count");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_client_keeps_its_mapping_open() {
 }
 
 #[test]
-fn a_client_that_only_receives_asks_when_it_grows_quiet() {
+fn a_receiving_client_sends_a_keepalive_after_silence() {
     let start = Instant::from_secs(1);
     let mut client = carrier(false, ALONE);
     let path =
@@ -245,7 +245,7 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
 fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     let now = Instant::from_secs(1);
     let mut shard = carrier(true, Shard { index: 0, count: 2, generation: None });
-    let mut join = HandshakeHeader::new(0, 77, &introduced()).as_bytes().to_vec();
+    let mut join = HandshakeHeader::new(0, 77, &client_handshake_body()).as_bytes().to_vec();
     let mut tcp = segment(0x02, 32);
     tcp[12] = 8 << 4;
     tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);

@@ -11,7 +11,7 @@ use super::{
 };
 
 impl UdpCarrier {
-    /// Time at which [`UdpCarrier::on_timeout`] must be called.
+    /// Returns the time at which [`UdpCarrier::on_timeout`] must be called.
     pub fn next_timeout(&self) -> Option<Instant> {
         let alarm = self.alarms.peek().map(|Reverse((at, _))| *at);
         [alarm, self.next_sweep].into_iter().flatten().min()
@@ -25,8 +25,8 @@ impl UdpCarrier {
         }
     }
 
-    /// Handles only the flows that are due. Those for which there is no room remain due: the driver calls again when
-    /// it has sent the waiting frames.
+    /// Handles only the flows that are due. If the queue is full, the rest remain due: the driver calls again after it
+    /// has sent the queued frames.
     fn send_keepalives(&mut self, now: Instant) {
         while let Some(Reverse((at, id))) = self.alarms.peek().copied()
             && at <= now
@@ -47,8 +47,8 @@ impl UdpCarrier {
             && at <= now
         {
             wanted |= flow.is_quiet();
-            quiet |= flow.is_quiet() && flow.quiet_steps == 0 && !flow.outer.is_link();
-            flow.quiet_steps += 1;
+            quiet |= flow.is_quiet() && flow.idle_checks == 0 && !flow.outer.is_link();
+            flow.idle_checks += 1;
         }
         let frame = ControlFrame::keepalive(flow.peer_flow);
         let (outer, wanted) = (flow.outer, wanted && flow.peer_flow != 0);

@@ -16,12 +16,12 @@ impl UdpCarrier {
             }
             if !flow.validated {
                 self.mark_validated(id);
-                self.note_carried(id);
+                self.record_carrier(id);
             }
             return;
         }
         if flow.is_opener && flow.outer.has_same_addresses(&datagram.outer) {
-            // It arrived on another of our sockets: the peer has not followed yet.
+            // The datagram arrived on another of our sockets: the peer has not yet followed the move.
             return;
         }
         if let Some((outer, at)) = flow.challenged
@@ -40,8 +40,8 @@ impl UdpCarrier {
         self.push_control(datagram.outer, ControlFrame::challenge(peer_flow, &nonce));
     }
 
-    /// Handles a challenge. Only the peer at its current address may send one: another sender could carry the answer
-    /// to the address at which it was challenged itself.
+    /// Handles a challenge. Only the peer may send one, from its current address: any other sender could use our answer
+    /// to pass its own challenge.
     pub(super) fn on_challenge<'a>(
         &mut self,
         datagram: &Datagram<'a>,
@@ -73,7 +73,7 @@ impl UdpCarrier {
             return self.owner_of_foreign_frame(datagram, id).unwrap_or(ReceivedDatagram::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
-            // The answer to a challenge that was repeated before the first answer arrived.
+            // The response to a challenge that was repeated before the first response arrived.
             return ReceivedDatagram::Nothing;
         }
         let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);
@@ -94,7 +94,7 @@ impl UdpCarrier {
         flow.challenged = None;
         (flow.sent_at, flow.heard_at) = (now, now);
         self.counters.moves += 1;
-        self.note_carried(id);
+        self.record_carrier(id);
         ReceivedDatagram::Moved { flow: id, new_host }
     }
 }

@@ -1,5 +1,4 @@
-//! Carrier of a shard. It hides the differences between carriers: the rest of the driver is the same for all of
-//! them.
+//! Carrier of a shard. It hides the differences between carriers from the rest of the driver.
 
 use core::net::SocketAddr;
 
@@ -42,7 +41,7 @@ pub const fn udp_capabilities() -> Capabilities {
     }
 }
 
-/// Encapsulation of a shard's segments.
+/// Carrier that encapsulates a shard's segments.
 pub(super) enum Carrier {
     /// UDP datagrams.
     Udp(Box<UdpCarrier>),
@@ -51,7 +50,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Position among the shards that share the ports.
+    /// This shard's part of the ports or ids that the shards share.
     pub(super) const fn part(&self) -> Part {
         match self {
             Carrier::Native(carrier) => carrier.shard(),
@@ -137,7 +136,7 @@ impl Carrier {
         let ipv6 = path.remote.is_ipv6();
         match self {
             Carrier::Udp(_) => {
-                let payload = mtu.and_then(|mtu| payload_of_mtu(mtu, path.remote));
+                let payload = mtu.and_then(|mtu| payload_for_mtu(mtu, path.remote));
                 let payload = payload.unwrap_or(BASE_DATAGRAM).min(LARGEST_DATAGRAM);
                 payload.saturating_sub(SHORT_HEADER as u16)
             }
@@ -150,7 +149,7 @@ impl Carrier {
 }
 
 /// Maximum UDP payload of an IP packet of `mtu` bytes.
-pub(super) fn payload_of_mtu(mtu: u32, remote: SocketAddr) -> Option<u16> {
+pub(super) fn payload_for_mtu(mtu: u32, remote: SocketAddr) -> Option<u16> {
     let ip_header = if remote.is_ipv6() { 40 } else { 20 };
     let payload = mtu.checked_sub(ip_header + UDP_HEADER as u32)?;
     Some(u16::try_from(payload).unwrap_or(u16::MAX))

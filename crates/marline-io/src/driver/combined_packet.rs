@@ -1,7 +1,7 @@
-//! Packets for a TUN interface, one by one or combined: segments of one connection become a single packet.
+//! Packets for a TUN interface: segments of one connection are combined into one packet where possible.
 //!
-//! The kernel takes such a packet as if a network card had coalesced it (GRO): one header, all payloads, and the
-//! segment size beside it. Only segments that a card would coalesce are combined: they are in sequence and differ
+//! The kernel treats such a packet as if a network card had coalesced it (GRO): it has one header, all payloads, and
+//! the segment size as metadata. Only segments that a card would coalesce are combined: they are in sequence and differ
 //! only in their checksums, and only the last one may be shorter, carry PSH or end the stream. One write per segment
 //! would be most of the work for a host behind a TUN interface.
 
@@ -31,14 +31,14 @@ const FIN: u8 = 0x01;
 const PUSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Parts of a packet for the kernel: at most two in front, then the payloads.
+/// Parts of a packet for the kernel: at most two headers, then the payloads.
 type Parts<'a> = [IoSlice<'a>; MAX_SEGMENTS + 2];
 
-/// Segments that are sent as one packet.
+/// Segments sent as one packet.
 pub(super) struct Group<'a> {
     /// Length of each IP header.
     ip_header: usize,
-    /// Maximum length of the combined packet, including the headers of the first.
+    /// Maximum length of the combined packet, including the headers of the first segment.
     longest: usize,
     packets: [&'a [u8]; MAX_SEGMENTS],
     count: usize,
@@ -47,7 +47,7 @@ pub(super) struct Group<'a> {
     /// Length of all payloads.
     bytes: usize,
     flags: u8,
-    /// Set when nothing can be appended.
+    /// Set when no further segment can be appended.
     closed: bool,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Group<'a> {
             || tcp_header < URGENT + 2;
     }
 
-    /// Returns the payload length of a packet that continues the group.
+    /// Returns the payload length if the packet continues the group.
     fn following(&self, packet: &'a [u8]) -> Option<usize> {
         if self.closed || self.count == MAX_SEGMENTS || packet.len() <= self.headers {
             return None;
@@ -173,7 +173,7 @@ impl<'a> Group<'a> {
         let mut odd = false;
         for packet in &self.packets[..self.count] {
             // The sum over a whole segment is zero. So the checksum of its payload is the complement of the sum over
-            // the rest.
+            // everything else.
             let mut rest = tcp_pseudo_header(Some((local, remote)), packet.len() - self.ip_header);
             rest.add_bytes(&packet[self.ip_header..self.headers]);
             let payload = rest.finish();
@@ -188,7 +188,7 @@ impl<'a> Group<'a> {
         tcp[FLAGS] = self.flags;
     }
 
-    /// Returns the parts of the packet, with these two in front.
+    /// Returns the parts of the packet, beginning with the two in `front`.
     pub(super) fn parts<'b>(&self, front: [&'b [u8]; 2]) -> (Parts<'b>, usize)
     where
         'a: 'b,
@@ -206,8 +206,7 @@ const fn ends_group(flags: u8) -> bool {
     flags & (PUSH | FIN) != 0
 }
 
-/// Writes packets one by one. Their headers are in the room in front of each segment; an IPv4 header is at the end
-/// of that room.
+/// Writes packets one by one. Their headers are in the headroom of each segment; an IPv4 header is at its end.
 pub(super) fn write_each(
     fd: BorrowedFd<'_>,
     outer: &Outer,
@@ -226,8 +225,8 @@ pub(super) fn write_each(
     Ok(())
 }
 
-/// Writes the packets of a batch, combined where that is possible. Their headers are in the room in front of each
-/// segment; an IPv4 header is at the end of that room.
+/// Writes the packets of a batch, combined where possible. Their headers are in the headroom of each segment; an IPv4
+/// header is at its end.
 pub(super) fn write_batch(
     fd: BorrowedFd<'_>,
     ipv6: bool,
@@ -252,7 +251,7 @@ pub(super) fn write_batch(
     Ok(())
 }
 
-/// Writes the group and returns how many bytes of the batch have been sent with it.
+/// Writes the group. Returns the number of bytes of the batch sent so far.
 fn flush(
     group: &mut Group<'_>,
     fd: BorrowedFd<'_>,
@@ -323,7 +322,7 @@ mod tests {
     use marline_wire::{PROTOCOL_TCP, emit_ip, fill_tcp_checksum, verify_tcp_checksum};
 
     use super::*;
-    use crate::native::tcp_of;
+    use crate::native::parse_tcp;
 
     fn ends(ipv6: bool) -> (IpAddr, IpAddr) {
         match ipv6 {
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_of_all_follows_from_theirs() {
+    fn the_combined_checksum_follows_from_the_segment_checksums() {
         let mut rng = PcgRng::new(7, 1);
         for round in 0..300 {
             let ipv6 = round % 2 == 0;
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_no_longer_than_it_may_be() {
+    fn groups_respect_the_maximum_length() {
         let mut rng = PcgRng::new(7, 2);
         let segments = run(&mut rng, false, 5, 1_000, 1_000);
         let mut group = Group::new(0, 3 * segments[0].len());
@@ -399,7 +398,7 @@ mod tests {
 
     const STRIDE: usize = IPV6_HEADER_LEN + 32 + 100;
 
-    /// Builds a segment with the headroom that the core leaves.
+    /// Builds a segment with the core's headroom in front.
     fn datagram(ipv6: bool, sequence: u32, payload: usize, flags: u8) -> Vec<u8> {
         let ends = if ipv6 {
             ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap())
@@ -419,7 +418,7 @@ mod tests {
         bytes
     }
 
-    /// Sends the datagrams and returns the packets: segment size in the header, and bytes.
+    /// Sends the datagrams and returns the packets: the segment size from the header, and the bytes.
     fn sent(ipv6: bool, datagrams: &[Vec<u8>]) -> Vec<(u16, Vec<u8>)> {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -445,7 +444,7 @@ mod tests {
             assert_eq!(packets.len(), 1);
             let (size, packet) = &packets[0];
             assert_eq!(*size, 100);
-            let arrived = tcp_of(packet).expect("TCP");
+            let arrived = parse_tcp(packet).expect("TCP");
             let ends = (arrived.source.ip(), arrived.destination);
             assert_eq!(arrived.segment.len(), 32 + 430);
             assert_eq!(arrived.segment[13], ACK | PUSH);
@@ -469,13 +468,13 @@ mod tests {
             (plain(0), "again"),
             (other_window, "another window"),
             (other_port, "another connection"),
-            (datagram(false, 100, 0, ACK), "nothing in it"),
+            (datagram(false, 100, 0, ACK), "an empty segment"),
             (datagram(false, 100, 100, ACK | 0x20), "urgent"),
         ] {
             let packets = sent(false, &[plain(0), second]);
             assert_eq!(packets.len(), 2, "{why}");
             for (size, packet) in packets {
-                let arrived = tcp_of(&packet).expect("TCP");
+                let arrived = parse_tcp(&packet).expect("TCP");
                 let ends = (arrived.source.ip(), arrived.destination);
                 assert_eq!(size, 0);
                 assert!(
@@ -493,7 +492,7 @@ mod tests {
     fn a_packet_has_64_kilobytes_at_most_and_nothing_is_lost() {
         let batch: Vec<_> = (0..150).map(|n| datagram(true, 100 * n, 100, ACK)).collect();
         let packets = sent(true, &batch);
-        assert_eq!(packets.len(), 3, "of 64 segments");
+        assert_eq!(packets.len(), 3, "at most 64 segments");
         let bytes: usize = packets.iter().map(|(_, packet)| packet.len() - 72).sum();
         assert_eq!(bytes, 15_000);
         // Malformed packets are not combined.

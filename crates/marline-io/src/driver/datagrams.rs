@@ -1,4 +1,4 @@
-//! Datagrams of a session: the application's interface to a lane, which uses the subflows of one connection.
+//! Datagrams of a session: the application's interface to a lane, which sends over the subflows of one connection.
 
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -19,15 +19,15 @@ use super::stream::Stream;
 
 /// Error of a lane that is gone because its shard has stopped.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct LaneEnded;
+pub struct LaneEndedError;
 
-impl fmt::Display for LaneEnded {
+impl fmt::Display for LaneEndedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the network driver has stopped")
     }
 }
 
-impl std::error::Error for LaneEnded {}
+impl std::error::Error for LaneEndedError {}
 
 /// Reason for not opening a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl std::error::Error for LaneEnded {}
 pub enum LaneError {
     /// The connection uses native TCP, which cannot carry datagrams.
     Native,
-    /// An id is in use, or there are too many lanes.
+    /// The id is in use, or there are too many lanes.
     Refused,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for LaneError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LaneError::Native => "datagrams need the UDP carrier",
-            LaneError::Refused => "there are too many lanes for datagrams, or the id is taken",
+            LaneError::Refused => "too many datagram lanes, or the id is in use",
         })
     }
 }
@@ -58,17 +58,17 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Sends a datagram of a flow. Everything that the path allows has been sent when this returns. The rest waits
-    /// up to the deadline of its class.
+    /// Sends a datagram of a flow. Sends immediately what the path allows. The rest waits, at most until the deadline
+    /// of its class.
     ///
     /// # Errors
-    /// The datagram is not accepted: see [`SendError`]. A lane that is gone has no path.
+    /// See [`SendError`]. A lane that is gone has no path.
     pub fn send(&self, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
         self.send_each(core::iter::once((flow, payload)), |_, result| result)
             .unwrap_or(Err(SendError::NoPath))
     }
 
-    /// Sends several datagrams and calls `note` with the result of each. Returns the last value of `note`.
+    /// Sends several datagrams and calls `note` with each result. Returns the value of the last call.
     pub fn send_each<'a, R>(
         &self,
         datagrams: impl Iterator<Item = (FlowId, &'a [u8])>,
@@ -90,13 +90,13 @@ impl Datagrams {
         self.shard.lock().lanes().with(self.id, |lane| lane.largest_datagram()).unwrap_or(0)
     }
 
-    /// Sets the class of a flow, which is then no longer derived from its rate.
+    /// Sets the class of a flow, instead of deriving it from the flow's rate.
     pub fn set_class(&self, flow: FlowId, class: FlowClass) {
         let now = self.shard.clock().now();
         self.shard.lock().lanes().with(self.id, |lane| lane.set_flow_class(flow, class, now));
     }
 
-    /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
+    /// Assigns the peer's path number to the subflow with our id `local_flow`. The path is used once the subflow is
     /// established.
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let mut state = self.shard.lock();
@@ -109,7 +109,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// The lane is gone.
-    pub async fn recv(&self, arrivals: &mut Arrivals) -> Result<(), LaneEnded> {
+    pub async fn recv(&self, arrivals: &mut Arrivals) -> Result<(), LaneEndedError> {
         poll_fn(|cx| self.poll_recv(cx, arrivals)).await
     }
 
@@ -121,21 +121,21 @@ impl Datagrams {
         &self,
         cx: &mut Context<'_>,
         arrivals: &mut Arrivals,
-    ) -> Poll<Result<(), LaneEnded>> {
+    ) -> Poll<Result<(), LaneEndedError>> {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
         if state.wakeups().is_stopped() {
-            return Poll::Ready(Err(LaneEnded));
+            return Poll::Ready(Err(LaneEndedError));
         }
         let Some(silent) = state.lanes().take(self.id, cx, arrivals) else {
-            return Poll::Ready(Err(LaneEnded));
+            return Poll::Ready(Err(LaneEndedError));
         };
         if arrivals.is_empty() {
             return Poll::Pending;
         }
         if let (Carrier::Udp(carrier), [_, ..]) = (state.carrier(), &silent[..]) {
-            // A NAT may have assigned a new address. The peer learns it from a frame of the subflow.
+            // A NAT may have assigned a new address, which the peer learns from a frame of the subflow.
             silent.iter().for_each(|flow| carrier.keep_open(now, *flow));
             self.shard.serve(&mut state, now);
         }
@@ -165,16 +165,16 @@ impl Drop for Datagrams {
 }
 
 impl Stream {
-    /// Draws an id for a lane of this connection, which the peer uses to address it. Returns `None` if the
-    /// connection uses native TCP, which cannot have lanes.
+    /// Generates an id for a lane of this connection, with which the peer addresses the lane. Returns `None` for native
+    /// TCP, which cannot have lanes.
     #[must_use]
     pub fn draw_lane_id(&self) -> Option<u64> {
         let mut state = self.shard().lock();
         (!state.carrier().is_native()).then(|| state.lanes().draw_id())
     }
 
-    /// Opens a lane whose paths are the subflows of this connection. Our id must have been drawn, and the
-    /// keys must never have sealed a packet before.
+    /// Opens a lane whose paths are the subflows of this connection. Our id must come from
+    /// [`draw_lane_id`](Self::draw_lane_id), and the keys must never have sealed a packet.
     ///
     /// # Errors
     /// See [`LaneError`].

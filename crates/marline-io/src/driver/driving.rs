@@ -1,16 +1,15 @@
-//! Driving of a shard: its start, and the work due after every access: send, set the timer, wake waiters. Reception is
-//! the shard's task's, or a caller's of the library while that task is late.
+//! Drives a shard: starts it, and does the work that is due after every access: send, set the timer, wake waiters. The
+//! shard's task receives; while it is late, callers of the library receive on its behalf.
 //!
-//! *Problem.* The task is one of many. When twelve thousand connections end at the same time, as many tasks are
-//! ready, and each has its turn before the receiving task has its next. Meanwhile, sockets hold datagrams for
-//! seconds or drop them. Peers assume that unanswered packets are lost and retransmit them, which fills the sockets
-//! further.
+//! *Problem.* The task is one of many. When twelve thousand connections end at the same time, as many tasks are ready,
+//! and each runs before the receiving task runs again. Meanwhile, sockets hold datagrams for seconds or drop them.
+//! Peers assume that unanswered packets are lost and retransmit them, which fills the sockets further.
 //!
-//! *Solution.* The task's waker records since when the task has been ready
-//! ([`Readiness`](super::reception::Readiness)). Reading, writing or closing a stream checks that first. If the task
-//! has been ready for more than a moment, or many calls have been made since the last check of the sockets, the
-//! caller receives one batch. Once the sockets are empty, it also serves the timers. So reception keeps pace with
-//! the application in any order in which the runtime polls its tasks. TCP does not depend on which thread receives.
+//! *Solution.* The task's waker records when the task became ready ([`Readiness`](super::reception::Readiness)).
+//! Reading, writing or closing a stream checks that first. If the task has been ready for more than a moment, or many
+//! calls have been made since the last check of the sockets, the caller receives one batch. Once the sockets are empty,
+//! it also serves the timers. So reception keeps pace with the application, regardless of the order in which the
+//! runtime polls its tasks. TCP does not depend on the receiving thread.
 
 use core::net::{IpAddr, SocketAddr};
 use core::task::Context;
@@ -47,22 +46,22 @@ use crate::links::{CarrierRates, Routes};
 use crate::native::NativeCarrier;
 use crate::random::{ResetSeed, SecretRng};
 
-/// A timer that is due within this time is reset if its deadline has moved by at least as much.
+/// A timer due within this time is moved if its deadline has changed by at least this much.
 const RESET_THRESHOLD: Duration = Duration::from_millis(1);
-/// Maximum number of batches received before silence is judged.
+/// Maximum number of batches received before silence is evaluated.
 const MAX_CATCH_UP_BATCHES: u32 = 64;
 /// Maximum number of queued datagrams from other shards.
 const HANDOVER_CAPACITY: usize = 1_024;
 
-/// Start, and accesses that send.
+/// Start, and accesses that send data.
 impl Shard {
     /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
     ///
     /// # Errors
-    /// Randomness or a timer is not available.
+    /// No randomness or timer is available.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
-        let carrier = carrier_of(&config, &mut rng);
+        let carrier = create_carrier(&config, &mut rng);
         let opens = config.accept.is_none();
         let routes = match config.carrier {
             CarrierKind::Udp { udp, .. } if opens => Routes::new(udp),
@@ -128,7 +127,7 @@ impl Shard {
     /// `Arc`) store it once.
     ///
     /// # Errors
-    /// The core refuses, or the driver has stopped.
+    /// The core refuses the connection, or the driver has stopped.
     pub fn connect(
         &self,
         config: impl Into<Arc<ConnectionConfig>>,
@@ -138,9 +137,8 @@ impl Shard {
         self.connect_with(config, local, remote, &[]).map(|(stream, _)| stream)
     }
 
-    /// Opens a connection whose SYN carries the first of these bytes by Fast Open ([`ConnectionConfig::fast_open`]).
-    /// Returns the number of bytes written: 0 if Fast Open to that server is not possible now, or the SYN has no
-    /// room.
+    /// Opens a connection whose SYN carries the beginning of `first` with Fast Open ([`ConnectionConfig::fast_open`]).
+    /// Returns the number of bytes written: 0 if Fast Open to that server is not possible now, or the SYN has no room.
     ///
     /// # Errors
     /// See [`connect`](Self::connect).
@@ -172,11 +170,11 @@ impl Shard {
         Ok((Stream::admitted(handle, id, remote), written.unwrap_or(0)))
     }
 
-    /// Accepts links on this address, which is that of a UDP socket of these shards. They share
+    /// Accepts links on this address, on which these shards must have a UDP socket. They share
     /// [`ShardConfig::links`](super::ShardConfig::links).
     ///
     /// # Errors
-    /// The system's, for example if another program listens there.
+    /// The kernel's error, for example if another program listens on the address.
     pub fn listen_links(
         shards: &[Arc<ShardHandle>],
         local: SocketAddr,
@@ -187,7 +185,7 @@ impl Shard {
     /// Accepts links on a socket that already listens.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn accept_links(
         shards: &[Arc<ShardHandle>],
         listening: OwnedFd,
@@ -217,8 +215,8 @@ impl Shard {
         self.add_socket(Sock::adopt(socket, options)?).map(drop)
     }
 
-    /// Stops receiving because another process receives from now on, which this process sends with; or receives
-    /// again after that process has ended.
+    /// Stops receiving because another process now receives and passes packets on; or resumes after that process has
+    /// ended.
     pub(super) fn reregister_sockets(&self, receiving: bool) {
         let mut state = self.lock();
         let handle = self.handle();
@@ -240,15 +238,15 @@ impl Shard {
         self.lock().routing().failure(&FlowEnds::new(local, server)).map(str::to_owned)
     }
 
-    /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
+    /// Returns the address pairs whose connections use TCP because it is faster, with the measured rates.
     #[must_use]
-    pub fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
-        self.lock().routing().routes().routes_faster_by_tcp()
+    pub fn routes_faster_over_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().routing().routes().routes_faster_over_tcp()
     }
 
     /// Returns the address pairs whose connections use TCP now.
     #[must_use]
-    pub fn routes_by_link(&self) -> Vec<FlowEnds> {
+    pub fn routes_on_links(&self) -> Vec<FlowEnds> {
         self.lock().routing().routes().flows_on_links()
     }
 }
@@ -275,7 +273,7 @@ impl Shard {
         woken
     }
 
-    /// Sends what a connection wrote, and everything else that is due. This happens now, or together with the writes
+    /// Sends what a connection wrote, and everything else that is due. Sends immediately, or together with the writes
     /// of other connections in this turn of the runtime.
     pub(super) fn serve_write(
         &self,
@@ -303,9 +301,9 @@ impl Shard {
         }
     }
 
-    /// Sets the timer, unless it is set to an earlier time already: deadlines mostly move away, and one needless
-    /// wake-up is cheaper than a system call each time. A timer that would fire soon without need is moved while the
-    /// task is awake: in a dialogue this costs a tenth of the wake-up.
+    /// Sets the timer, unless it is already set to an earlier time: deadlines mostly move later, and one needless
+    /// wake-up is cheaper than a system call each time. A timer that would soon fire needlessly is moved while the task
+    /// is awake: in a dialog of short messages this costs a tenth of the wake-up.
     fn arm(&self, state: &mut State, now: Instant) {
         let fires_soon =
             state.wakeups().alarm_at().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
@@ -332,7 +330,7 @@ impl Shard {
 
 /// Reception.
 impl Shard {
-    /// If the task is late, receives a batch on its behalf, and serves the timers if the sockets are empty. Must be
+    /// If the task is late, receives a batch on its behalf and, if the sockets are empty, serves the timers. Must be
     /// called before the state is locked.
     pub(super) fn drive_if_late(&self) {
         if self.receiving().readiness().is_late() {
@@ -340,8 +338,8 @@ impl Shard {
         }
     }
 
-    /// Receives what the sockets hold, even if the task is not late. Call this before silence is judged: after a
-    /// process did not run for some time, the timeout and the answer appear at the same time.
+    /// Empties the sockets, even if the task is not late. Call this before evaluating silence: after the process did
+    /// not run for some time, a timeout and the answer it waited for appear together.
     pub fn catch_up(&self) {
         for _ in 0..MAX_CATCH_UP_BATCHES {
             if self.receive_now() {
@@ -350,8 +348,8 @@ impl Shard {
         }
     }
 
-    /// Receives a batch on behalf of the task, and serves the timers if the sockets are empty. Returns false if
-    /// there may be more.
+    /// Receives a batch on behalf of the task and, if the sockets are empty, serves the timers. Returns false if there
+    /// may be more.
     fn receive_now(&self) -> bool {
         // Another thread is receiving already.
         let Some(mut reception) = self.receiving().try_lock() else { return true };
@@ -383,8 +381,8 @@ impl Shard {
         self.serve(state, now);
     }
 
-    /// Receives once from a socket and sends the answers, now or soon. Returns false if there was nothing.
-    /// `may_busy_poll` means to try even without readiness.
+    /// Receives once from a socket and sends the answers, now or soon. Returns false if the socket was empty.
+    /// `may_busy_poll` allows a try even if the socket is not ready.
     pub(super) fn poll_socket(
         &self,
         reception: &mut Reception,
@@ -506,7 +504,7 @@ fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> boo
 }
 
 fn on_incoming(shard: &Shard, state: &mut State, now: Instant, id: ConnectionId) {
-    // A gateway has admitted it.
+    // A gateway has already admitted this connection.
     if state.streams().on_connected(id, None) {
         return;
     }
@@ -521,7 +519,7 @@ fn on_incoming(shard: &Shard, state: &mut State, now: Instant, id: ConnectionId)
 }
 
 /// Starts the error watch of a socket: a small task waits for ICMP errors, so that a refused SYN or a failed path is
-/// detected at once and not at the next timeout.
+/// detected immediately instead of at the next timeout.
 fn watch_errors(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
     let task = tokio::spawn(report_errors(Arc::downgrade(shard), Arc::clone(socket)));
     Watch::new(task.abort_handle())
@@ -546,7 +544,7 @@ fn on_socket_error(shard: &Shard, socket: &Arc<Sock>) {
 }
 
 /// Creates the carrier of a shard, without sockets.
-fn carrier_of(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
+fn create_carrier(config: &ShardConfig, rng: &mut SecretRng) -> Carrier {
     match config.carrier {
         CarrierKind::Udp { keepalive, .. } => {
             Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {

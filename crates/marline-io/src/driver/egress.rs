@@ -1,4 +1,4 @@
-//! Egress of a shard, from the core to the sockets: batches, frames of lanes, control frames, and send errors.
+//! Egress of a shard, from the core to the sockets: batches, lane frames, control frames, and send errors.
 
 use core::net::SocketAddr;
 use std::io;
@@ -8,7 +8,7 @@ use marline_datagram::PathId;
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
-use super::carrier::{Carrier, payload_of_mtu};
+use super::carrier::{Carrier, payload_for_mtu};
 use super::observers::Direction;
 use super::sending::LaneBatch;
 use super::sending::{Outgoing, Sender};
@@ -16,19 +16,19 @@ use super::state::State;
 use crate::carrier::{FlowEnds, FramedBatch, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
-/// Bytes sent under one lock before others get their turn: 16 of the largest batches.
+/// Bytes sent under one lock before other threads get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum number of bytes that a batch counts as.
 const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
 /// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
 /// system call.
 const MAX_GATHERED_BYTES: usize = 4 << 10;
-/// Lanes served under one lock before others get their turn.
+/// Lanes served under one lock before other threads get their turn.
 const LANES_PER_TURN: usize = 64;
 /// Frames of one lane per turn.
 const FRAMES_PER_TURN: usize = 64;
 
-/// Sends what the core and the carrier have to send. Returns true if there is more.
+/// Sends everything that the core and the carrier have ready. Returns true if there is more.
 pub(super) fn transmit(state: &mut State, now: Instant) -> bool {
     state.sockets().retry_stalled(now);
     let (mut more, mut bytes) = (true, 0);
@@ -90,7 +90,7 @@ fn send_handshake(
     drain_errors(state, now, usize::from(outer.socket));
 }
 
-/// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
+/// Hands segments to the kernel: immediately, or together with following ones, at the latest in [`send_gathered`].
 fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     if !state.sending().segment_batch().accepts(out) {
         send_gathered(state, now);
@@ -108,7 +108,7 @@ fn send_gathered(state: &mut State, now: Instant) {
     let gathered = state.sending().take_gathered();
     match gathered.as_one_send() {
         Some((out, 1)) => hand_over(state, now, &out),
-        // Sending each batch alone shows which one failed.
+        // Sending each batch separately shows which one failed.
         Some((out, _)) if state.sockets().send(now, &out).is_err() => {
             gathered.datagrams().for_each(|out| hand_over(state, now, &out));
         }
@@ -117,7 +117,7 @@ fn send_gathered(state: &mut State, now: Instant) {
     state.sending().give_gathered_back(gathered);
 }
 
-/// Serves the lanes that have something to do. Returns true if there are more.
+/// Serves the lanes that have work to do. Returns true if there are more.
 pub(super) fn serve_lanes(state: &mut State, now: Instant) -> bool {
     let Carrier::Udp(carrier) = state.carrier() else { return false };
     let changes = carrier.changes();
@@ -127,7 +127,7 @@ pub(super) fn serve_lanes(state: &mut State, now: Instant) -> bool {
         state.prepare_lane(id, now);
         transmit_lane(state, id, now);
         state.lanes().settle(id, now);
-        state.compare_lane(id, now);
+        state.report_lane_bytes(id, now);
     }
     true
 }
@@ -167,7 +167,7 @@ fn send_frames(state: &mut State, id: u64, now: Instant, batch: &mut LaneBatch) 
     batch.clear();
 }
 
-/// Hands bytes to a link or to the kernel.
+/// Sends bytes over a link or through the kernel.
 fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     if !matches!(out.sender, Sender::Subflow(..)) {
         state.observers().frames(Direction::Sent, &out.outer, out.bytes.len(), out.stride);
@@ -183,7 +183,7 @@ fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     }
 }
 
-/// Hands datagrams of one sender to the kernel and reports to the sender if they were not sent.
+/// Hands datagrams of one sender to the kernel and notifies the sender if they were not sent.
 fn hand_over(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     let Err(failed) = state.sockets().send(now, out) else { return };
     let mut error = failed.error;
@@ -219,7 +219,7 @@ fn on_send_error(
 
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         state.observers().contacts().record_send_refusal(now, path, errno);
-        // EPERM and EACCES come from a packet filter of this machine.
+        // EPERM and EACCES come from a packet filter on this machine.
         let filtered = matches!(errno, libc::EPERM | libc::EACCES);
         let ends = FlowEnds::new(outer.local, outer.remote);
         if filtered && state.routing().routes().refused(now, ends) {
@@ -233,9 +233,9 @@ fn on_send_error(
 /// Handles the errors that ICMP caused on a socket. Returns true if there were any.
 pub(super) fn drain_errors(state: &mut State, now: Instant, index: usize) -> bool {
     /// Errors handled in one call: a flood of them must not hold the lock.
-    const AT_ONCE: usize = 64;
+    const MAX_ERRORS_PER_CALL: usize = 64;
     let mut any = false;
-    for _ in 0..AT_ONCE {
+    for _ in 0..MAX_ERRORS_PER_CALL {
         let Some(error) = state.sockets().next_error(index) else { return any };
         any = true;
         on_network_error(state, now, &error);
@@ -243,8 +243,8 @@ pub(super) fn drain_errors(state: &mut State, now: Instant, index: usize) -> boo
     any
 }
 
-/// Accepts ICMP errors only if they quote the id of a flow to that address, which an off-path attacker does not
-/// know. Errors of this machine are ignored here: the send call reports them, too.
+/// Accepts ICMP errors only if they quote the id of a flow to that address, which an off-path attacker does not know.
+/// Errors of this machine are ignored here because the send call also reports them.
 fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
     let Carrier::Udp(carrier) = state.carrier() else {
         on_native_error(state, now, error);
@@ -259,14 +259,14 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
         Some(mtu) => {
             CoreError::TooBig { max_segment: state.carrier().trusted_segment_len(mtu, &path) }
         }
-        // Without the size, the error adds nothing that probing does not find.
+        // Without the size, the error adds nothing that probing would not find.
         None if error.errno == libc::EMSGSIZE => return,
         None => CoreError::Unreachable,
     };
     if what == CoreError::Unreachable {
         let ends = FlowEnds::new(path.local.ip(), error.remote);
-        // A late error about datagrams does not concern a server that is reached by TCP.
-        if !state.routing().routes().is_by_link(&ends) {
+        // A late error about datagrams does not concern a server that is reached over TCP.
+        if !state.routing().routes().uses_link(&ends) {
             let (local, remote) = (path.local.ip(), path.remote);
             state.observers().contacts().record_icmp_error(now, local, remote, error);
         }
@@ -283,7 +283,7 @@ pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkEr
     let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
     let mut remote = error.remote;
     if error.is_local {
-        // The send call has reported this error, too.
+        // The send call has also reported this error.
         return;
     }
     let Some(local) = error.local else { return };
@@ -296,7 +296,7 @@ pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkEr
             let max_segment = state.carrier().segment_of_mtu(error.mtu, &path);
             CoreError::TooBig { max_segment }
         }
-        // Without the size, the error adds nothing that probing does not find.
+        // Without the size, the error adds nothing that probing would not find.
         None if error.errno == libc::EMSGSIZE => return,
         None => CoreError::Unreachable,
     };
@@ -307,7 +307,7 @@ pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkEr
     tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
 }
 
-/// Handles a lane's frame that this machine did not send.
+/// Handles a lane frame that this machine did not send.
 fn on_frame_not_sent(
     state: &mut State,
     now: Instant,
@@ -319,28 +319,27 @@ fn on_frame_not_sent(
     match error.raw_os_error() {
         Some(libc::EMSGSIZE) => {
             let mtu = state.sockets().route_mtu(outer);
-            if let Some(bytes) = mtu.and_then(|mtu| payload_of_mtu(mtu, outer.remote)) {
+            if let Some(bytes) = mtu.and_then(|mtu| payload_for_mtu(mtu, outer.remote)) {
                 state.lanes().with(id, |lane| lane.set_path_mtu(path, bytes, now));
             }
         }
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
             state.lanes().with(id, |lane| lane.set_path_unreachable(path, now));
         }
-        // There was no room, or a firewall rejected it, which may be temporary: the frame is lost, like any
-        // datagram.
-        _ => tracing::debug!(remote = %outer.remote, %error, "frame of a lane not sent"),
+        // A buffer was full or a firewall rejected the frame, both perhaps temporarily. It is lost, like any datagram.
+        _ => tracing::debug!(remote = %outer.remote, %error, "lane frame not sent"),
     }
 }
 
-/// Handles an ICMP error that quotes a lane's frame. Returns false if no frame of ours is quoted.
+/// Handles an ICMP error that quotes a lane frame. Returns false if the quoted frame is not ours.
 fn on_frame_error(state: &mut State, now: Instant, error: &NetworkError) -> bool {
     let quoted = quoted_lane(&error.quoted);
-    let Some(id) = quoted.and_then(|peer| state.lanes().of_peer(peer)) else { return false };
+    let Some(id) = quoted.and_then(|peer| state.lanes().find_by_peer(peer)) else { return false };
     let path = state.lane_path_to(id, error.remote);
     let Some(path) = path.filter(|_| !error.is_local) else { return true };
     match error.mtu {
         Some(mtu) => {
-            if let Some(bytes) = payload_of_mtu(mtu, error.remote) {
+            if let Some(bytes) = payload_for_mtu(mtu, error.remote) {
                 state.lanes().with(id, |lane| lane.set_path_mtu(path, bytes, now));
             }
         }
@@ -350,7 +349,7 @@ fn on_frame_error(state: &mut State, now: Instant, error: &NetworkError) -> bool
     true
 }
 
-/// Returns the peer's lane id in a datagram that starts with these bytes.
+/// Returns the peer's lane id from the beginning of a quoted datagram.
 fn quoted_lane(beginning: &[u8]) -> Option<u64> {
     let (first, rest) = beginning.split_first()?;
     let id = rest.first_chunk()?;

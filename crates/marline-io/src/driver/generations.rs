@@ -1,17 +1,16 @@
-//! Packets for other receivers: between the shards of a server, and between its generations, which are processes that
-//! share its sockets and of which the newest receives (docs/decisions/upgrades-and-shards.md).
+//! Packets for other receivers: other shards of a server, and other generations. These are processes that share its
+//! sockets; only the newest receives (docs/decisions/upgrades-and-shards.md).
 //!
 //! *Problem.* A segment has no id of the shard that it belongs to. The kernel distributes packets by their source: a
 //! connection belongs to the shard that receives its first SYN, its home shard. But a join belongs to the shard
 //! whose connection has the token, from any source address, and so do all later segments on its path. The queues of
 //! a TUN interface are chosen by the kernel.
 //!
-//! A shard that receives a segment which its core does not claim asks the other shards, as processes ask each other
-//! (below). First comes the shard that the token names or that owned the path before. Otherwise all
-//! are asked, starting with the home shard. The shard that claims the segment takes it. The home shard takes what no
-//! shard claims: a new connection, or a stray segment that must be answered. Asking means a lookup in the other
-//! shard's tables by the receiving thread. Nothing is copied or queued, and no two shards are locked at the same
-//! time.
+//! A shard that receives a segment its core does not claim asks the other shards, as processes ask each other (below).
+//! It first asks the shard that the token names or that last owned the path. Otherwise it asks all, starting with the
+//! home shard. The shard that claims the segment takes it. The home shard takes what no shard claims: a new connection,
+//! or a stray segment that must be answered. To ask, the receiving thread looks in the other shard's tables. Nothing is
+//! copied or queued, and no two shards are locked at the same time.
 //!
 //! Because each shard receives segments of the others, all of them run until the last one has ended.
 //!
@@ -19,9 +18,9 @@
 //! youngest of the older processes to the oldest. Each takes what its core claims and returns the rest. Segments that
 //! no process claims belong to the newest. The owner of each path is cached, so that this search happens only once.
 //!
-//! A process that has a successor stops receiving, gets its packets from the newest process, and sends on the shared
-//! sockets. The part of the newest process is in `older_processes.rs`. Links are TCP connections, and only one process
-//! can write to one: their frames are relayed (`link_tasks.rs`).
+//! A process with a successor stops receiving. It gets its packets from the newest process and still sends on the
+//! shared sockets. The part of the newest process is in `older_processes.rs`. Links are TCP connections, and only one
+//! process can write to one: their frames are relayed (`link_tasks.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -37,7 +36,7 @@ use super::carrier::Carrier;
 use super::egress::on_native_error;
 use super::ingress::{self, Origin};
 use super::link::LinkStream;
-use super::link_events::{Shards, users_of};
+use super::link_events::{Shards, link_users};
 use super::link_tasks::{self, owner};
 use super::older_processes::OlderProcesses;
 use super::path_owners::{OtherShardPackets, Stray};
@@ -73,21 +72,20 @@ pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
     }
 }
 
-/// Returns the shards that depend on each other's reception, including this one; nothing if the ports are not
-/// shared.
+/// Returns the shards that depend on each other's reception, including this one; empty if the ports are not shared.
 fn group(shard: &Shard) -> impl Iterator<Item = Arc<Shard>> {
     let is_shared = shard.lock().carrier().part().count > 1;
     shard.port_shards().filter(move |_| is_shared)
 }
 
-/// Returns true if neither this shard nor one that receives some of its packets has a handle left.
+/// Returns true if no handle is left to this shard or to a shard that receives some of its packets.
 pub(super) fn is_abandoned(shard: &Shard) -> bool {
     shard.is_orphaned() && group(shard).all(|shard| shard.is_orphaned())
 }
 
-/// Returns two flags, also for shards that receive some of its packets: connections are left, and connections in
-/// TIME-WAIT still answer late segments.
-pub(super) fn remains(shard: &Shard) -> (bool, bool) {
+/// Returns two flags, which also cover shards that receive some of its packets: whether connections are left, and
+/// whether connections in TIME-WAIT still answer late segments.
+pub(super) fn remaining_work(shard: &Shard) -> (bool, bool) {
     let of = |shard: &Shard| {
         let mut state = shard.lock();
         let stragglers = state.carrier().is_native() && state.endpoint().in_time_wait();
@@ -98,7 +96,7 @@ pub(super) fn remains(shard: &Shard) -> (bool, bool) {
         .fold(of(shard), |all, one| (all.0 || one.0, all.1 || one.1))
 }
 
-/// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
+/// Takes the segments that this shard claims or that cannot belong to another shard. Returns the rest.
 fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
     let mut left = Vec::new();
     let mut state = shard.lock();
@@ -126,7 +124,7 @@ fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
     left
 }
 
-/// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
+/// Passes ICMP errors on: an error that arrives in one queue of an interface may concern any shard.
 fn pass_errors_to_shards(shard: &Shard, errors: &[NetworkError]) {
     for sibling in shard.port_shards() {
         if core::ptr::eq(&raw const *sibling, shard) {
@@ -168,7 +166,7 @@ pub(super) fn on_returned_segment(
     let meta = meta(path, ecn);
     let mut state = shard.lock();
     let now = shard.now(&mut state);
-    // An earlier segment may have made it ours.
+    // An earlier segment may have made the path ours.
     if !state.endpoint().owns_segment(now, &meta, segment)
         && let Some(older) = state.routing().links().connected_older_processes()
         && older.ask_next_process(generation, &path, ecn, segment)
@@ -223,23 +221,24 @@ impl Generations {
     /// Adds a process that keeps its connections while this one receives.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn add_older_process(&self, generation: u8, channel: Channel) -> io::Result<()> {
         self.older.add(generation, channel)
     }
 
-    /// Returns the older processes with duplicated channel descriptors, in the order in which they must be added.
+    /// Returns the older processes with duplicated channel descriptors, in the order in which the successor must add
+    /// them.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// The process has no descriptors left.
     pub fn older_processes(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
         self.older.copies()
     }
 
-    /// Hands receiving over to `successor`, which passes on our packets from now on.
+    /// Hands reception over to `successor`, which then passes our packets on to us.
     ///
     /// # Errors
-    /// The successor is gone; nothing has changed.
+    /// The successor is gone; in this case nothing has changed.
     pub fn hand_over(self: &Arc<Self>, successor: Channel) -> io::Result<()> {
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.reregister_sockets(false);
@@ -253,11 +252,11 @@ impl Generations {
         }
         self.links.hand_over_tcp(true);
         let task = tokio::spawn(receive_messages(Arc::downgrade(self), channel));
-        *self.lock_heard() = Some(Watch::new(task.abort_handle()));
+        *self.lock_sender() = Some(Watch::new(task.abort_handle()));
         Ok(())
     }
 
-    fn lock_heard(&self) -> MutexGuard<'_, Option<Watch>> {
+    fn lock_sender(&self) -> MutexGuard<'_, Option<Watch>> {
         self.receiving_task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -312,7 +311,7 @@ impl Generations {
                 link_tasks::start(
                     &self.links,
                     link,
-                    users_of(&shards),
+                    link_users(&shards),
                     FrameDecoder::after_greeting(),
                     true,
                 );
@@ -354,7 +353,7 @@ async fn receive_messages(generations: Weak<Generations>, channel: AsyncFd<Owned
                 let Some(generations) = generations.upgrade() else { return };
                 let bytes = buffer.get(..len).unwrap_or_default();
                 if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
-                    tracing::warn!("the successor forwarded an unknown message");
+                    tracing::warn!("unknown message from the successor");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
@@ -369,7 +368,7 @@ async fn receive_messages(generations: Weak<Generations>, channel: AsyncFd<Owned
     }
 }
 
-/// Gives frames that the newest process received to the carrier and the core.
+/// Gives frames passed on by the newest process to the carrier and the core.
 fn on_passed_frames(shard: &Shard, passed: &ForwardedOrigin, frames: &[&[u8]]) {
     let mut state = shard.lock();
     let now = shard.now(&mut state);

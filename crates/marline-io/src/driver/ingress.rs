@@ -23,7 +23,7 @@ use crate::native::{self, ReceivedSegment};
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Origin {
     pub(crate) outer: Outer,
-    /// The port of the socket.
+    /// Port of the socket.
     pub(crate) local_port: u16,
     pub(crate) ecn: marline_core::Ecn,
 }
@@ -84,9 +84,9 @@ pub(super) fn on_frames<'a>(
     let Origin { outer, local_port, ecn } = *origin;
     let mut segments = SegmentRun::default();
     for bytes in frames {
-        let pressed = state.endpoint().is_under_pressure();
+        let requires_cookie = state.endpoint().is_under_pressure();
         let handed_over = false;
-        let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
+        let datagram = Datagram { outer, local_port, ecn, handed_over, requires_cookie, bytes };
         let Carrier::Udp(carrier) = state.carrier() else { return };
         match carrier.receive(now, &datagram) {
             ReceivedDatagram::Segment(meta, segment) => {
@@ -147,12 +147,12 @@ fn on_received(
     }
 }
 
-/// Hands a datagram to another shard. This is rare: only first SYNs of joins, or all datagrams if the kernel
-/// does not distribute them by flow id.
+/// Hands a datagram to another shard. Happens only to the first SYNs of joins, or to all datagrams if the kernel does
+/// not steer them by flow id.
 fn hand_over(shard: &Shard, to: usize, datagram: &Datagram<'_>) {
     let Some(peer) = shard.peers().get(to) else { return };
     let bytes = datagram.bytes.to_vec();
-    // A full queue drops it, as a full socket buffer would; TCP repeats it.
+    // A full queue drops it, as a full socket buffer would; TCP retransmits it.
     let _ = peer.try_send(Handover { outer: datagram.outer, ecn: datagram.ecn, bytes });
 }
 
@@ -167,7 +167,7 @@ pub(super) fn on_handover(shard: &Shard, state: &mut State, now: Instant, handov
     };
     let Some(local_port) = port else { return };
     debug_assert!(handover.bytes.len() >= SHORT_HEADER);
-    let pressed = state.endpoint().is_under_pressure();
+    let requires_cookie = state.endpoint().is_under_pressure();
     on_datagram(
         shard,
         state,
@@ -177,13 +177,13 @@ pub(super) fn on_handover(shard: &Shard, state: &mut State, now: Instant, handov
             local_port,
             ecn: handover.ecn,
             handed_over: true,
-            pressed,
+            requires_cookie,
             bytes: &handover.bytes,
         },
     );
 }
 
-/// Segments of one received message with equal metadata: the core gets them in one call.
+/// Segments of one received message with equal metadata, given to the core in one call.
 #[derive(Default)]
 struct SegmentRun<'a> {
     meta: Option<PacketMeta>,
@@ -225,7 +225,7 @@ fn on_raw_packet<'a>(
     let Carrier::Native(carrier) = state.carrier() else { return };
     let arrived = match meta.source {
         _ if meta.truncated => None,
-        SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
+        SocketAddr::V4(_) => native::parse_tcp(bytes).filter(|arrived| {
             // For a broadcast, the kernel reports a local address that differs from the packet's destination.
             meta.delivered_to.is_none_or(|taken_for| taken_for == arrived.destination)
         }),
@@ -250,11 +250,11 @@ fn on_tun_packet<'a>(
     packet: &'a [u8],
     others: &mut OtherShardPackets<'a>,
 ) {
-    if let Some(arrived) = native::tcp_of(packet) {
+    if let Some(arrived) = native::parse_tcp(packet) {
         on_arrived(state, now, &arrived, others);
     } else if state.streams().sink_packet(packet) {
-        // The sink has it.
-    } else if let Some(error) = native::error_of(packet) {
+        // The packet was passed to the sink.
+    } else if let Some(error) = native::parse_icmp_error(packet) {
         on_native_error(state, now, &error);
         others.errors.push(error);
     } else if let Carrier::Native(carrier) = state.carrier() {

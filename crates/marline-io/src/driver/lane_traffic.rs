@@ -1,8 +1,8 @@
-//! Reports of lanes: datagrams and paths to the application, counters, and the bytes carried on each path, for the
-//! comparison of UDP with TCP (`links/fallback/comparing.rs`).
+//! Reports of lanes: datagrams and paths for the application, counters, and the bytes carried on each path, which serve
+//! to compare UDP with TCP (`links/fallback/comparing.rs`).
 //!
-//! Frames that the peer does not acknowledge were lost on the way to it. For the peer's frames, only the missing
-//! numbers are known and not their paths: they are attributed to the path that delivered nearly everything.
+//! Frames that the peer does not acknowledge were lost on the way to it. Of the peer's lost frames, only the numbers
+//! are known, not the paths: they are attributed to the path that delivered nearly everything.
 
 use marline_datagram::{FlowId, Lane, LaneStats, PathId};
 use marline_time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::links::{DataDirection, LaneBytes};
 const MAX_DATAGRAM_BATCH: usize = 64;
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Share, in percent, from which a path counts as having delivered nearly everything.
+/// Share of frames, in percent, at or above which a path has delivered nearly everything.
 const NEARLY_ALL_PERCENT: u64 = 80;
 
-/// Counters since the last check, and their values at that time.
+/// Counters since the last check, and their values at that check.
 #[derive(Debug)]
 pub(super) struct LaneTraffic {
     checked_at: Instant,
@@ -46,7 +46,7 @@ impl LaneTraffic {
         LaneTraffic { checked_at: now, paths, arrived: lane.arrived_frames() }
     }
 
-    /// Returns true if the last check was a moment ago.
+    /// Returns true if less than [`CHECK_INTERVAL`] has passed since the last check.
     pub(super) fn is_recent(&self, now: Instant) -> bool {
         now < self.checked_at + CHECK_INTERVAL
     }
@@ -67,7 +67,7 @@ impl LaneTraffic {
         }
     }
 
-    /// Returns what each path carried until now, in both directions.
+    /// Returns what each path has carried so far, in both directions.
     pub(super) fn carried_until(
         &self,
         now: Instant,
@@ -87,7 +87,7 @@ impl LaneTraffic {
         let all: u64 = self.paths.iter().map(|on| on.arrived_bytes).sum();
         for on in &self.paths {
             let is_nearly_all = on.arrived_bytes * 100 >= all * NEARLY_ALL_PERCENT;
-            // A missing frame counts as many bytes as the average frame that arrived.
+            // A missing frame counts with the average size of the frames that arrived.
             let lost =
                 if is_nearly_all { (sent - came) * on.arrived_bytes / came.max(1) } else { 0 };
             let down = LaneBytes { delivered: on.arrived_bytes, lost };
@@ -108,9 +108,9 @@ fn share(bytes: u64, part: u64, whole: u64) -> u64 {
 pub struct LaneCounters {
     /// Current number of lanes.
     pub lanes: u64,
-    /// Frames for unknown lanes.
+    /// Frames received for unknown lanes.
     pub unknown: u64,
-    /// Frames for a lane from an address that no subflow of its connection has validated.
+    /// Frames received for a lane from an address that no subflow of its connection has validated.
     pub frames_unvalidated: u64,
     /// Frames that were not sent because their path had no address.
     pub unroutable: u64,
@@ -133,8 +133,8 @@ impl core::ops::AddAssign for LaneCounters {
 pub enum PathNumbers {
     /// This side: each established subflow is a path, which [`Arrivals::paths`] reports.
     Local,
-    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is
-    /// number 0 until the peer reassigns it.
+    /// The peer, which assigns a number to each ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest
+    /// subflow is number 0 until the peer reassigns it.
     Peers,
 }
 
@@ -147,7 +147,7 @@ pub struct NamedPath {
     pub peer_flow: u64,
 }
 
-/// Data received on a lane, in reusable memory.
+/// Data received on a lane, in memory that can be reused.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     bytes: Vec<u8>,
@@ -167,14 +167,14 @@ impl Arrivals {
         })
     }
 
-    /// Paths that were numbered here and must be announced to the peer.
+    /// Paths that this side has numbered and must announce to the peer.
     #[must_use]
     pub fn paths(&self) -> &[NamedPath] {
         &self.paths
     }
 
-    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it.
-    /// Another lane is needed then.
+    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it. A new
+    /// lane is needed then.
     #[must_use]
     pub const fn needs_replacement(&self) -> bool {
         self.spent
@@ -191,7 +191,7 @@ impl Arrivals {
         self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
     }
 
-    /// Adds paths that were numbered here.
+    /// Adds paths that this side has numbered.
     pub(super) fn add_paths(&mut self, paths: &mut Vec<NamedPath>) {
         self.paths.append(paths);
     }
@@ -201,7 +201,7 @@ impl Arrivals {
         self.datagrams.push((flow, self.bytes.len()));
     }
 
-    /// Returns true if one call takes no more datagrams.
+    /// Returns true if no more datagrams fit into one call.
     pub(super) fn is_full(&self) -> bool {
         self.datagrams.len() >= MAX_DATAGRAM_BATCH
     }

@@ -1,8 +1,8 @@
-//! Lanes of a shard: the datagrams of sessions, which accompany connections.
+//! Lanes of a shard: the datagram channels of sessions, each of which uses the subflows of one connection.
 //!
-//! The paths of a lane are the subflows of one connection. The carrier knows the address of each path and is asked
-//! for it each time, so that a path moves with its subflow. A lane causes work only when the application sends, a
-//! frame arrives or a timer fires. Lanes with pending work are in a queue.
+//! The paths of a lane are the subflows of one connection. The address of each path is always looked up in the carrier,
+//! so that a path moves with its subflow. A lane causes work only when the application sends, a frame arrives or a
+//! timer fires. Lanes with pending work are in a queue.
 
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,22 +22,22 @@ use crate::random::SecretRng;
 
 /// Maximum number of lanes of a shard; each belongs to an authenticated peer.
 const MAX_LANES: usize = 16_384;
-/// Maximum number of paths that the peer has named and whose subflow is not established yet.
+/// Maximum number of paths numbered by the peer whose subflow is not yet established.
 const MAX_NAMED_PATHS: usize = 32;
 /// Upper bound (exclusive) of path numbers.
 const PATH_NUMBERS: u8 = 32;
 /// Interval at which an active lane checks the connection's subflows and their cost.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same interval while a named path is missing.
+/// Interval of these checks while the subflow of a numbered path is missing.
 const MISSING_PATH_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum time that a named path is awaited.
+/// Maximum time to wait for the subflow of a numbered path.
 const AWAIT_PATH: Duration = Duration::from_secs(10);
 /// Minimum timer delay: a bug in one lane must not stop the others.
 const MIN_TIMER_DELAY: Duration = Duration::from_micros(100);
 
-/// Step in which the charge follows the memory in use, in bytes: an active lane seldom touches its account.
+/// Granularity of the memory charge, in bytes: an active lane rarely needs to update its account.
 const CHARGE_STEP: u64 = 16 << 10;
-/// Minimum limit of a queue, in bytes, even if little memory is free.
+/// Minimum queue limit, in bytes, even if little memory is free.
 const MIN_LIMIT: u64 = 16 << 10;
 
 type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
@@ -56,15 +56,15 @@ struct Entry {
     silent: Vec<(PathId, PathAddresses)>,
     /// Bytes carried since the last check, if carriers are compared.
     carried: Option<LaneTraffic>,
-    /// Paths that the peer has named and that are not established yet, with the end of the waiting time.
-    wanted: Vec<(LanePath, Instant)>,
-    /// Paths that this side has numbered and not announced yet.
+    /// Paths numbered by the peer that are not yet established, with the time until which they are awaited.
+    awaited_paths: Vec<(LanePath, Instant)>,
+    /// Paths that this side has numbered but not yet announced.
     named: Vec<NamedPath>,
     reader: Option<Waker>,
     /// Memory charge of the lane.
     charge: Option<MemoryCharge>,
     deadline: Option<Instant>,
-    /// Time of the next check of the subflows.
+    /// Time of the next subflow check.
     check_at: Instant,
     was_checked: bool,
     is_ready: bool,
@@ -79,18 +79,18 @@ pub(super) struct Lanes {
     by_peer: LaneMap<u64>,
     /// Lane ids by our ids of the subflows that are paths.
     by_flow: LaneMap<u64>,
-    /// Lanes whose paths are numbered here.
-    numbered_here: Vec<u64>,
+    /// Lanes whose paths this side numbers.
+    locally_numbered: Vec<u64>,
     /// Lanes with pending work.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
     /// Lanes with an unreachable path between these addresses.
     silent: BTreeSet<(PathAddresses, u64)>,
-    /// Addresses between which an unreachable path of a lane was answered.
+    /// Address pairs on which an unreachable path of a lane received an answer.
     answered: BTreeSet<PathAddresses>,
     /// The carrier's change counter at the last check.
     seen_changes: u64,
-    /// Buffer of the frame that is being decrypted.
+    /// Buffer for the frame being decrypted.
     arrived: Vec<u8>,
     counters: LaneCounters,
 }
@@ -104,7 +104,7 @@ impl Lanes {
             entries: LaneMap::default(),
             by_peer: LaneMap::default(),
             by_flow: LaneMap::default(),
-            numbered_here: Vec::new(),
+            locally_numbered: Vec::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             silent: BTreeSet::new(),
@@ -115,7 +115,7 @@ impl Lanes {
         }
     }
 
-    /// Draws the id of a future lane; its top byte contains the shard.
+    /// Generates the id of a future lane; its top byte contains the shard.
     pub(super) fn draw_id(&mut self) -> u64 {
         loop {
             let id = self.shard.with_generation(self.rng.next_u64());
@@ -143,7 +143,7 @@ impl Lanes {
     ) {
         self.by_peer.insert(peer, id);
         if numbers == PathNumbers::Local {
-            self.numbered_here.push(id);
+            self.locally_numbered.push(id);
         }
         let entry = Entry {
             lane,
@@ -154,7 +154,7 @@ impl Lanes {
             addresses: Vec::new(),
             silent: Vec::new(),
             carried: None,
-            wanted: Vec::new(),
+            awaited_paths: Vec::new(),
             named: Vec::new(),
             reader: None,
             charge: None,
@@ -170,7 +170,7 @@ impl Lanes {
     pub(super) fn remove(&mut self, id: u64) {
         let Some(entry) = self.entries.remove(&id) else { return };
         self.by_peer.remove(&entry.peer);
-        self.numbered_here.retain(|ours| *ours != id);
+        self.locally_numbered.retain(|ours| *ours != id);
         for path in &entry.paths {
             self.by_flow.remove(&path.flow);
         }
@@ -186,7 +186,7 @@ impl Lanes {
 
     /// Wakes all readers when the shard stops.
     pub(super) fn wake_all(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "wakes all, in any order")]
+        #[expect(clippy::iter_over_hash_type, reason = "wakes all; the order does not matter")]
         for entry in self.entries.values_mut() {
             wake(entry.reader.take());
         }
@@ -204,13 +204,13 @@ impl Lanes {
 
 /// Paths.
 impl Lanes {
-    /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
+    /// Assigns the peer's path number to the subflow with our id `path.flow`. The path is used once the subflow is
     /// established.
     pub(super) fn assign_path_number(&mut self, id: u64, path: LanePath, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        if path.id.0 < PATH_NUMBERS && entry.wanted.len() < MAX_NAMED_PATHS {
-            entry.wanted.retain(|(other, _)| other.id != path.id);
-            entry.wanted.push((path, now + AWAIT_PATH));
+        if path.id.0 < PATH_NUMBERS && entry.awaited_paths.len() < MAX_NAMED_PATHS {
+            entry.awaited_paths.retain(|(other, _)| other.id != path.id);
+            entry.awaited_paths.push((path, now + AWAIT_PATH));
         }
         entry.check_at = Instant::ZERO;
         self.touch(id);
@@ -223,14 +223,14 @@ impl Lanes {
         }
     }
 
-    /// Compares the carrier's change counter: after a change, lanes whose paths are numbered here check their
-    /// subflows at once.
+    /// Checks the carrier's change counter: after a change, lanes whose paths this side numbers check their subflows
+    /// immediately.
     pub(super) fn on_changes(&mut self, changes: u64) {
         if core::mem::replace(&mut self.seen_changes, changes) == changes {
             return;
         }
-        for at in 0..self.numbered_here.len() {
-            self.schedule_check(self.numbered_here[at]);
+        for at in 0..self.locally_numbered.len() {
+            self.schedule_check(self.locally_numbered[at]);
         }
     }
 
@@ -266,15 +266,15 @@ impl Lanes {
             && !core::mem::replace(&mut entry.was_checked, true)
             && let Some(first) = subflows.first()
         {
-            // The first datagram must not wait until the peer has named a path.
+            // The first datagram must not wait until the peer has numbered a path.
             let first = LanePath { id: PathId(0), flow: first.local_flow };
-            entry.wanted.push((first, now + AWAIT_PATH));
+            entry.awaited_paths.push((first, now + AWAIT_PATH));
         }
         let ready = |flow: u64| known(flow).is_some() && place(flow).is_some();
         let new: Vec<LanePath> = match entry.numbers {
             PathNumbers::Peers => {
-                entry.wanted.retain(|(_, until)| now < *until);
-                let come = entry.wanted.extract_if(.., |(path, _)| ready(path.flow));
+                entry.awaited_paths.retain(|(_, until)| now < *until);
+                let come = entry.awaited_paths.extract_if(.., |(path, _)| ready(path.flow));
                 come.map(|(path, _)| path).collect()
             }
             PathNumbers::Local => {
@@ -295,7 +295,7 @@ impl Lanes {
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
         }
-        let pause = if entry.wanted.is_empty() { CHECK_INTERVAL } else { MISSING_PATH_INTERVAL };
+        let pause = if entry.awaited_paths.is_empty() { CHECK_INTERVAL } else { MISSING_PATH_INTERVAL };
         entry.check_at = now + pause;
     }
 
@@ -305,14 +305,14 @@ impl Lanes {
     }
 
     /// Finds a lane by the peer's id.
-    pub(super) fn of_peer(&self, peer: u64) -> Option<u64> {
+    pub(super) fn find_by_peer(&self, peer: u64) -> Option<u64> {
         self.by_peer.get(&peer).copied()
     }
 }
 
 impl Entry {
-    /// Numbers the subflows that become paths. Two subflows between the same addresses could not be distinguished,
-    /// so only one of them is used.
+    /// Assigns numbers to new paths. Two subflows between the same addresses could not be distinguished, so only one of
+    /// them becomes a path.
     fn number<P: PartialEq>(
         &self,
         subflows: impl Iterator<Item = u64>,
@@ -330,7 +330,7 @@ impl Entry {
         free.zip(new).map(|(id, flow)| LanePath { id, flow }).collect()
     }
 
-    /// Makes a subflow a path. It replaces a path with the same number.
+    /// Makes a subflow a path, replacing any path with this number.
     fn add(&mut self, path: LanePath, subflow: Option<&SubflowLocation>, now: Instant) -> bool {
         self.paths.retain(|other| other.id != path.id && other.flow != path.flow);
         self.lane.remove_path(path.id, now);
@@ -344,12 +344,12 @@ impl Entry {
         true
     }
 
-    fn has_news(&self) -> bool {
+    fn has_updates(&self) -> bool {
         self.lane.has_events() || !self.named.is_empty()
     }
 }
 
-/// Driving.
+/// Service of lanes.
 impl Lanes {
     /// Queues a lane for service.
     pub(super) fn touch(&mut self, id: u64) {
@@ -395,13 +395,13 @@ impl Lanes {
 
     /// Finishes the service of a lane: sets its timer and wakes its reader.
     pub(super) fn settle(&mut self, id: u64, now: Instant) {
-        self.note_silence(id);
+        self.update_silent_paths(id);
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        entry.charge_held();
-        let look = (!entry.wanted.is_empty()).then_some(entry.check_at);
+        entry.update_charge();
+        let look = (!entry.awaited_paths.is_empty()).then_some(entry.check_at);
         let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
         let next = next.map(|at| at.max(now + MIN_TIMER_DELAY));
-        if entry.has_news() {
+        if entry.has_updates() {
             wake(entry.reader.take());
         }
         if next == entry.deadline {
@@ -415,7 +415,7 @@ impl Lanes {
         }
     }
 
-    /// Handles a frame for a lane. `from` selects the path by its flow id.
+    /// Handles a frame for a lane. `from` identifies the path by its flow id.
     pub(super) fn arrive(
         &mut self,
         id: u64,
@@ -445,7 +445,7 @@ impl Lanes {
         self.counters.unroutable += 1;
     }
 
-    /// Takes the data received on a lane. If there is none, `cx` is woken by the next. Returns the subflows of paths
+    /// Takes the data received on a lane. If there is none, the next data wakes `cx`. Returns the subflows of paths
     /// that became unreachable, or `None` if there is no such lane.
     pub(super) fn take(
         &mut self,
@@ -486,14 +486,14 @@ impl Lanes {
         let charged = entry.charge.as_ref().map(|charge| charge.account());
         if charged.is_none_or(|charged| !charged.is_same(account)) {
             entry.charge = Some(account.charge(MemoryKind::Datagram, 0));
-            entry.charge_held();
+            entry.update_charge();
         }
         let most = account.allowance().max(MIN_LIMIT);
         entry.lane.limit_memory(usize::try_from(most).unwrap_or(usize::MAX));
     }
 
-    /// Takes what a lane carried since the last check, by our ids of its subflows. Returns nothing if that check was
-    /// recent.
+    /// Takes the bytes that a lane carried since the last check, by our ids of its subflows. Returns an empty list if
+    /// that check was recent.
     pub(super) fn take_carried(
         &mut self,
         id: u64,
@@ -510,7 +510,7 @@ impl Lanes {
         carried.filter_map(|(id, heading, bytes)| Some((flow(id)?, heading, bytes))).collect()
     }
 
-    /// Marks the silent paths of a lane that are already probed for connections of the shard.
+    /// Marks the silent paths of a lane that connections of the shard already probe.
     pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(PathAddresses) -> bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         for (path, addresses) in &entry.silent {
@@ -518,7 +518,7 @@ impl Lanes {
         }
     }
 
-    /// Handles an answer between these addresses: lanes with a silent path there probe at once.
+    /// Handles an answer between these addresses: lanes with a silent path there probe immediately.
     pub(super) fn on_path_answer(&mut self, addresses: PathAddresses) {
         let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
         let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
@@ -537,7 +537,7 @@ impl Lanes {
     }
 
     /// Updates the set of silent paths after a lane was served.
-    fn note_silence(&mut self, id: u64) {
+    fn update_silent_paths(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let silent = entry.current_silent_paths();
         if silent != entry.silent {
@@ -578,8 +578,8 @@ impl Lanes {
 }
 
 impl Entry {
-    /// Updates the charge.
-    fn charge_held(&mut self) {
+    /// Updates the memory charge to what the lane holds.
+    fn update_charge(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.resize_in_steps(self.lane.held_bytes() as u64, CHARGE_STEP);
         }

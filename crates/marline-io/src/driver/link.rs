@@ -1,9 +1,9 @@
 //! Link: a TCP connection that carries frames, its backlog, and its progress.
 //!
-//! A link buffers little: the unsent data in the kernel (TCP_NOTSENT_LOWAT), and one batch of each shard that was
-//! built before the link was known to be full. A longer backlog would only add delay, and its data could not move to
-//! another path. A shard reports a full link to the core and is notified when there is room again. The backlog for
-//! frames of lanes is even shorter, because late datagrams are worthless.
+//! A link buffers little: the unsent data in the kernel (TCP_NOTSENT_LOWAT), and one batch per shard, built before the
+//! shard knew that the link was full. A longer backlog would only add delay, and its data could not move to another
+//! path. A shard reports a full link to the core and is notified when there is room again. The backlog for lane frames
+//! is even shorter, because late datagrams are worthless.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::links::{FramedBytes, PREAMBLE, enclose};
 
 /// Maximum backlog of a link, in bytes.
 const BACKLOG: usize = 1 << 20;
-/// Part of the backlog for frames of lanes, in bytes: a dozen of the largest.
+/// Part of the backlog for lane frames, in bytes: a dozen of the largest.
 const LANE_BACKLOG: usize = 16 << 10;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,21 +33,21 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) enum SendOutcome {
     /// Everything was sent.
     All,
-    /// The rest waits; the sender must pause.
+    /// The rest is queued; the sender must pause.
     Full,
-    /// There was no room, or there is no link.
+    /// The backlog was full, or there is no link.
     Dropped,
 }
 
-/// Bytes that wait for the kernel.
+/// Bytes that the kernel has not yet accepted.
 #[derive(Debug, Default)]
-struct Out {
+struct LinkBuffer {
     backlog: Vec<u8>,
-    /// Number of backlog bytes that are sent already.
+    /// Number of backlog bytes that have already been sent.
     sent: usize,
     /// Number of backlog bytes that belong to lanes.
     lanes: usize,
-    /// Bit set of shards to notify when there is room.
+    /// Shards to notify when there is room (bit set).
     waiting: u128,
     scratch: FramedBytes,
     broken: bool,
@@ -58,7 +58,7 @@ struct Out {
 pub(super) enum LinkStream {
     /// A TCP connection.
     Tcp(TcpStream),
-    /// Socket to another process, which has the TCP connection or the flow.
+    /// Unix socket to another process, which owns either the TCP connection or the flow.
     Unix(UnixStream),
 }
 
@@ -105,20 +105,20 @@ impl LinkStream {
 #[derive(Debug)]
 pub(super) struct Link {
     stream: LinkStream,
-    /// Index among the sockets, and both ends.
+    /// Socket index and the addresses of both ends.
     outer: Outer,
     /// Port of the UDP socket that the link replaces.
     port: u16,
-    /// Set once a flow has validated itself on the link; never cleared.
+    /// Set once a flow has been validated on the link; never cleared.
     proven: AtomicBool,
     /// Number of shards that have a validated flow on the link.
     users: AtomicUsize,
     /// Relays to older processes that own frames on this link, by generation.
     relays: Mutex<BTreeMap<u8, Arc<Link>>>,
-    out: Mutex<Out>,
+    out: Mutex<LinkBuffer>,
     /// Notified when data waits to be written.
     work: Notify,
-    /// Detects a peer that does not acknowledge.
+    /// Detects a peer that does not acknowledge data.
     progress: Progress,
 }
 
@@ -143,7 +143,7 @@ impl Link {
         }
     }
 
-    /// Creates the relay to another process for frames of `link`.
+    /// Creates the relay to another process for its frames on `link`.
     pub(super) fn relay(stream: LinkStream, link: &Link) -> Link {
         Link::new(stream, link.outer, link.port, true, &Arc::default())
     }
@@ -164,7 +164,7 @@ impl Link {
         &self.progress
     }
 
-    /// Returns true once a flow has validated itself on the link.
+    /// Returns true once a flow has been validated on the link.
     pub(super) fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
     }
@@ -175,12 +175,12 @@ impl Link {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes such a shard. Returns true if it was the last.
+    /// Removes a shard whose validated flows on the link have ended. Returns true if it was the last.
     pub(super) fn remove_user(&self) -> bool {
         self.users.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// Waits until data waits to be written.
+    /// Waits until there is data to write.
     pub(super) async fn has_work(&self) {
         self.work.notified().await;
     }
@@ -209,7 +209,8 @@ impl Link {
         !lock(&self.relays).is_empty()
     }
 
-    /// Sends a batch of frames of this shard. Frames of a `lane` are worthless if they are late.
+    /// Sends a batch of frames of this shard. With `lane`, the frames belong to a lane and are worthless if they are
+    /// late.
     pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> SendOutcome {
         let mut out = lock(&self.out);
         let out = &mut *out;
@@ -234,7 +235,7 @@ impl Link {
             true => LANE_BACKLOG.saturating_sub(out.lanes),
             false => BACKLOG.saturating_sub(out.backlog.len() - out.sent),
         };
-        // The backlog takes whole frames. The rest of a frame that is partly sent is always appended.
+        // The backlog takes whole frames. The rest of a partially sent frame is always appended.
         let end = match length - sent <= room {
             true => length,
             false if lane || sent > 0 => out.scratch.cut_frame_end(sent),
@@ -260,7 +261,7 @@ impl Link {
             }
         }
         out.backlog.clear();
-        // A link must not keep its largest backlog memory forever.
+        // A link must not keep the memory of its largest backlog forever.
         out.backlog.shrink_to(2 * LANE_BACKLOG);
         (out.sent, out.lanes) = (0, 0);
         Ok(Some(core::mem::take(&mut out.waiting)))
@@ -274,7 +275,7 @@ impl Link {
         }
     }
 
-    /// Closes the link; its reader and writer notice.
+    /// Closes the link; its reader and writer then end.
     pub(super) fn close(&self) {
         lock(&self.out).broken = true;
         self.stream.shut_down();
@@ -284,17 +285,17 @@ impl Link {
         }
     }
 
-    /// Ends a link without notifying the peer, which is unreachable: nothing is retransmitted any more.
+    /// Ends a link without notifying the peer, which is unreachable: retransmissions stop.
     pub(super) fn abort(&self) {
         if let LinkStream::Tcp(stream) = &self.stream {
-            // Without zero linger, the kernel continues to retransmit for some time.
+            // Without zero linger, the kernel would continue to retransmit for some time.
             let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
         self.progress.set_stalled();
         self.close();
     }
 
-    /// Returns true if some data is not sent yet.
+    /// Returns true if some data has not been sent.
     pub(super) fn is_waiting(&self) -> bool {
         let out = lock(&self.out);
         out.backlog.len() > out.sent
@@ -305,10 +306,10 @@ impl Link {
     }
 }
 
-/// Time without progress after which a link is stalled. It also has to be this many round trips.
+/// Time without progress after which a link is stalled, if this is also several round trips.
 const STALL_TIMEOUT: Duration = Duration::from_millis(1_500);
 const PATIENCE_RTTS: u32 = 3;
-/// Number of retransmission timeouts that a stalled link must have had.
+/// Number of retransmission timeouts after which a link can be stalled.
 const TIMEOUTS: u8 = 3;
 
 /// Progress of a link.
@@ -343,7 +344,7 @@ impl Progress {
         self.is_unanswered.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn is_unheard(&self) -> bool {
+    pub(super) fn has_unanswered_data(&self) -> bool {
         self.is_unanswered.load(Ordering::Relaxed)
     }
 
@@ -351,12 +352,12 @@ impl Progress {
         self.stalled.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the link was closed because it was stalled.
+    /// Returns true if the link was closed because it stalled.
     pub(super) fn was_stalled(&self) -> bool {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Returns true if there was no progress for too long, according to the kernel's current data.
+    /// Returns true if there was no progress for too long, according to the kernel's current statistics.
     pub(super) fn is_stalled(&self, now: Instant, info: &TcpInfo) -> bool {
         let mut known = lock(&self.acknowledged);
         if info.unacknowledged == 0 {
@@ -391,12 +392,12 @@ mod tests {
         assert!(!progress.is_stalled(at(1_400), &info(3, 100, 3, 20)), "before the limit");
         assert!(
             !progress.is_stalled(at(1_500), &info(3, 100, 2, 20)),
-            "too few timeouts: a slow path"
+            "too few timeouts: the path is slow"
         );
         assert!(progress.is_stalled(at(1_500), &info(3, 100, 3, 20)));
         assert!(
             !progress.is_stalled(at(1_500), &info(3, 100, 3, 600)),
-            "less than a few round trips"
+            "less than some round trips"
         );
         assert!(!progress.is_stalled(at(1_600), &info(3, 101, 3, 20)), "progress");
         assert!(!progress.is_stalled(at(2_900), &info(3, 101, 3, 20)));

@@ -21,7 +21,7 @@ use crate::carrier::{FlowEnds, Outer};
 use crate::links::{CarrierRates, Failure, FrameDecoder, LeaveReason, Order};
 use crate::sys;
 
-/// Pause of a listener that cannot accept (no descriptors left).
+/// Pause of a listener that cannot accept because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listener for links. Dropping it stops accepting; accepted links continue.
@@ -37,7 +37,7 @@ impl LinkListener {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.copy.try_clone()
     }
@@ -46,8 +46,8 @@ impl LinkListener {
 /// Shards that share links.
 pub(super) type Shards = Arc<[Weak<Shard>]>;
 
-/// Returns what the tasks of a link notify.
-pub(super) fn users_of(
+/// Returns the shards that the tasks of a link notify.
+pub(super) fn link_users(
     shards: &Shards,
 ) -> LinkUsers<impl Fn(usize, LinkEvent<'_>) -> bool + Clone + Send + Sync + 'static + use<>> {
     let (count, shards) = (shards.len(), Arc::clone(shards));
@@ -63,7 +63,7 @@ pub(super) fn users_of(
     LinkUsers { count, notify }
 }
 
-/// Accepts links for these shards on a socket that listens.
+/// Accepts links for these shards on a listening socket.
 pub(super) fn accept_links(
     shards: &[Arc<ShardHandle>],
     listening: OwnedFd,
@@ -94,7 +94,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                         link_tasks::start(
                             &links,
                             link,
-                            users_of(&shards),
+                            link_users(&shards),
                             FrameDecoder::default(),
                             true,
                         );
@@ -110,7 +110,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
     }
 }
 
-/// Notifies the core of changed carriers of flows and of evicted flows.
+/// Notifies the core of flows whose carrier has changed and of evicted flows.
 pub(super) fn apply_carrier_changes(state: &mut State, now: Instant) {
     while let Carrier::Udp(carrier) = state.carrier()
         && let Some(flow) = carrier.poll_evicted()
@@ -118,7 +118,7 @@ pub(super) fn apply_carrier_changes(state: &mut State, now: Instant) {
         state.endpoint().flow_reset(now, flow);
     }
     while let Carrier::Udp(carrier) = state.carrier()
-        && let Some(carried) = carrier.poll_carried()
+        && let Some(carried) = carrier.poll_carrier_change()
     {
         let flow = carried.flow;
         if !state.routing().is_carried_by(flow, carried.link) {
@@ -149,7 +149,7 @@ fn reroute(state: &mut State, now: Instant, ends: FlowEnds, socket: u16) -> usiz
     open.len() + opening.len()
 }
 
-/// Moves the flows between these addresses to a link. New flows there use it, too.
+/// Moves the flows between these addresses to a link, which new flows there then also use.
 fn move_flows_to_link(state: &mut State, now: Instant, ends: FlowEnds, link: u16) {
     if let Carrier::Udp(carrier) = state.carrier() {
         carrier.prefer(ends, Some(link));
@@ -175,11 +175,11 @@ fn leave_link(state: &mut State, now: Instant, ends: FlowEnds) {
             return;
         }
     }
-    // Data waits for the peer here: either datagrams are answered, or another link is opened.
+    // Data waits for the peer on this route: either datagrams are answered, or another link is opened.
     state.routing().routes().sent(now, ends);
 }
 
-/// Carries out the orders of a client's routes.
+/// Executes the orders of a client's routes.
 pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instant) {
     apply_carrier_changes(state, now);
     if !state.routing().routes().uses_links() {
@@ -188,7 +188,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
     while let Carrier::Udp(carrier) = state.carrier()
         && let Some(ends) = carrier.poll_quiet()
     {
-        // A server that has stopped sending may have nothing to send, or its packets may be lost: probe it.
+        // Either the server has nothing to send, or its packets are lost: probe it.
         if state.routing().routes().is_quiet(now, &ends) && probe(state, ends).is_some() {
             state.routing().routes().sent(now, ends);
         }
@@ -200,12 +200,12 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
                 tracing::warn!(
                     local = %ends.local,
                     server = %ends.remote,
-                    "no answer over UDP: connections use TCP until UDP is answered"
+                    "no answer over UDP; connections use TCP until UDP is answered"
                 );
                 move_flows_to_link(state, now, ends, link);
             }
             Order::Compare(ends, link) => {
-                tracing::debug!(local = %ends.local, server = %ends.remote, "UDP appears rate-limited: trying TCP");
+                tracing::debug!(local = %ends.local, server = %ends.remote, "UDP appears rate-limited; trying TCP");
                 move_flows_to_link(state, now, ends, link);
             }
             Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
@@ -214,7 +214,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
                     server = %ends.remote,
                     udp_bits_per_s,
                     tcp_bits_per_s,
-                    "UDP is rate-limited and slower than TCP: connections use TCP"
+                    "UDP is rate-limited and slower than TCP; connections use TCP"
                 );
             }
             Order::Leave(ends, why) => {
@@ -222,7 +222,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
                     LeaveReason::DatagramsWork => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
-                        "UDP is answered again: connections use it"
+                        "UDP is answered again; connections use it"
                     ),
                     LeaveReason::NextComparison => tracing::info!(
                         local = %ends.local,
@@ -258,7 +258,7 @@ fn open_link(shard: &Shard, state: &mut State, now: Instant, ends: FlowEnds) {
 }
 
 fn on_link_opened(shard: &Shard, ends: FlowEnds, link: u16) {
-    // The answers may be in the sockets already.
+    // The answers may already be in the sockets.
     shard.catch_up();
     let mut state = shard.lock();
     let now = shard.now(&mut state);
@@ -272,19 +272,19 @@ fn on_link_not_opened(shard: &Shard, ends: FlowEnds, why: &LinkOpenError) {
     let now = shard.now(&mut state);
     let mut refused = state.routing().routes().take_held_error(&ends);
     if !state.routing().routes().sends_datagrams() && why.is_refusal() {
-        // Without datagrams, this reset is the server's answer, as an ICMP error is for datagrams.
+        // Without datagrams, this reset is the server's refusal, like an ICMP error for datagrams.
         state.observers().contacts().refused(now, ends.local, ends.remote);
         refused = true;
     }
     if state.routing().routes().on_link_failure(now, ends, why.kind()) {
-        tracing::warn!(local = %ends.local, server = %ends.remote, "no answer over UDP, and {why}");
+        tracing::warn!(local = %ends.local, server = %ends.remote, "no answer over UDP; {why}");
     }
     state.routing().note_failure(ends, why.to_string());
     let flows = match state.carrier() {
         Carrier::Udp(carrier) => carrier.flows_between(ends),
         Carrier::Native(_) => Vec::new(),
     };
-    // ICMP errors about the datagrams were held back. They count now.
+    // ICMP errors for the datagrams were withheld until now. They count after this refusal.
     for flow in flows.iter().filter(|_| refused) {
         state.endpoint().flow_error(now, *flow, NetworkError::Unreachable);
     }
@@ -292,13 +292,13 @@ fn on_link_not_opened(shard: &Shard, ends: FlowEnds, why: &LinkOpenError) {
         && let Carrier::Udp(carrier) = state.carrier()
         && !carrier.flows_between(ends).is_empty()
     {
-        // These flows cannot send without a link, so the request for one is repeated.
+        // These flows cannot send without a link, so the request is repeated.
         state.routing().routes().sent(now, ends);
     }
     shard.serve(&mut state, now);
 }
 
-/// Handles the end of a link. `stalled` means that nothing sent on it was acknowledged.
+/// Handles the end of a link. `stalled` means that the peer stopped acknowledging data.
 fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     let mut state = shard.lock();
     let now = shard.now(&mut state);
@@ -307,13 +307,13 @@ fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
         state.routing().routes().on_stalled(now, ends, outer.socket);
     }
     state.routing().routes().closed(now, ends, outer.socket);
-    // The next link may have the same index, and room.
+    // The next link may reuse the index, and it has room.
     state.routing().on_link_ended(outer);
     let cut_off = match state.carrier() {
         Carrier::Udp(carrier) => carrier.flows_at(outer),
         Carrier::Native(_) => Vec::new(),
     };
-    // A client moves its flows to another carrier; a server waits for the client to do so.
+    // A client moves its flows to another carrier; a server waits for this.
     let waits = !state.routing().routes().uses_links();
     for flow in cut_off {
         state.endpoint().set_flow_full(now, flow, true);
@@ -346,7 +346,7 @@ fn on_link_frames(shard: &Shard, link: &Link, frames: &[&[u8]]) {
     shard.finish_foreign_access(&mut state, now);
 }
 
-/// Opens a link for a client's shard. `stalled` means that the previous link was stalled a moment ago.
+/// Opens a link for a client's shard. `stalled` means that the previous link has just stalled.
 async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalled: bool) {
     let opened = link_tasks::open(&options, ends.remote, stalled).await;
     let Some(shard) = shard.upgrade() else { return };
@@ -359,12 +359,12 @@ async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalle
     match link {
         Ok(link) => {
             on_link_opened(&shard, ends, link.outer().socket);
-            // From here on the link may end, and the shard is notified.
+            // From now on the link may end, which notifies the shard.
             let shards: Shards = [Arc::downgrade(&shard)].into();
             link_tasks::start(
                 shard.links(),
                 link,
-                users_of(&shards),
+                link_users(&shards),
                 FrameDecoder::after_greeting(),
                 false,
             );

@@ -1,10 +1,10 @@
-//! Tasks of links: one opens, and each link has one that reads and one that writes.
+//! Tasks of links: one task opens a link; then one reads from it and one writes to it.
 //!
 //! A TCP connection carries all flows of a client between two addresses, including flows of older processes, and only
-//! one process can write to it. The newest process owns the links. For each older process that frames on a link
-//! belong to, it creates a pair of unix sockets, keeps one end and sends the other to that process, with the
-//! addresses of the link. There it is treated as any other link: same framing, same limits, and a full socket makes
-//! its shards wait. The newest process writes the frames that come back to the TCP connection, frame by frame.
+//! one process can write to it. The newest process owns the links. For each older process that owns frames on a link,
+//! it creates a pair of Unix sockets, keeps one end and sends the other to that process, with the addresses of the
+//! link. The older process treats its end like any other link: same framing, same limits, and a full socket makes its
+//! shards wait. The newest process writes frames that come back to the TCP connection, one by one.
 
 use core::net::SocketAddr;
 use std::cell::RefCell;
@@ -29,27 +29,27 @@ use crate::sys;
 
 /// Time that a client waits for the server's preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time that a server waits for a flow that validates itself.
+/// Time that a server waits for a flow to be validated on a link.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Idle time after which a server closes a link; a client sends keepalives every 20 s at the latest.
 const IDLE: Duration = Duration::from_secs(90);
-/// Time after which a link is closed whose peer takes no data.
+/// Time after which a link is closed if its peer accepts no data.
 const BLOCKED_LINK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay before a client closes a link that it no longer needs: the server's flows follow within a round trip.
+/// Delay before a client closes a link that it no longer needs: within a round trip, the server's flows move as well.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// Connect time below which the first SYN was answered, and not a repeated one.
+/// Connect time below which the first SYN was answered, not a retransmission.
 const FIRST_SYN_ANSWER_TIME: Duration = Duration::from_millis(900);
-/// Bytes per read.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// Read buffer of all links of a thread; a link itself keeps less than a frame.
+    /// Read buffer shared by all links of a thread; a link keeps less than one frame.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
 /// Reason for the end of a link.
 enum End {
-    /// The peer closed it, or the network did.
+    /// The peer or the network closed it.
     Closed(Option<io::Error>),
     /// The data was not valid frames.
     ForeignData(ForeignData),
@@ -89,7 +89,7 @@ impl LinkOpenError {
         }
     }
 
-    /// Returns true if the server's machine refused the connection: nothing listens there.
+    /// Returns true if the server's machine refused the connection: no program listens on that port.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, LinkOpenError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -99,10 +99,10 @@ impl core::fmt::Display for LinkOpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             LinkOpenError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                f.write_str("the server does not listen on TCP there")
+                f.write_str("the server does not listen on TCP")
             }
             LinkOpenError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-                f.write_str("no answer by TCP, either")
+                f.write_str("no answer over TCP, either")
             }
             LinkOpenError::Io(error) => write!(f, "no TCP connection, either: {error}"),
             LinkOpenError::ForeignData(alien) => f.write_str(alien.meaning()),
@@ -117,7 +117,7 @@ pub(super) enum LinkEvent<'a> {
     Frames(&'a Link, &'a [&'a [u8]]),
     /// The link has room again.
     Room(&'a Outer),
-    /// The link has ended. The flag means that nothing sent on it was acknowledged.
+    /// The link has ended. The flag is true if the peer stopped acknowledging data.
     Closed(&'a Outer, bool),
 }
 
@@ -125,7 +125,7 @@ pub(super) enum LinkEvent<'a> {
 #[derive(Clone)]
 pub(super) struct LinkUsers<N> {
     pub(crate) count: usize,
-    /// Notifies the shard of this index. Returns false if it has ended.
+    /// Notifies the shard with this index. Returns false if the shard has ended.
     pub(crate) notify: N,
 }
 
@@ -194,7 +194,7 @@ async fn read(
         let ready = match patience {
             Some(until) => match timeout_at(until, ready).await {
                 Ok(ready) => ready,
-                // This process did not run for some time. Data that has arrived meanwhile is read first.
+                // This process was suspended. Data that arrived in the meantime is read first.
                 Err(_) if proven && Instant::now() > until + PAUSE => {
                     heard = Instant::now();
                     continue;
@@ -226,7 +226,7 @@ async fn read(
     }
 }
 
-/// Reads once. Returns true if there were frames.
+/// Reads once and passes frames on. Returns true if there were any.
 fn take(
     link: &Arc<Link>,
     links: &Links,
@@ -262,7 +262,8 @@ fn take(
     })
 }
 
-/// Returns the index of the shard that owns a frame, as the kernel's program for datagrams does (`linux/socket.rs`).
+/// Returns the index of the shard that owns a frame, computed as in the kernel's program for datagrams
+/// (`linux/socket.rs`).
 pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     const SENDER_ID_LAST_BYTE: usize = 16;
     let Some(id) = frame.get(1..).and_then(|rest| rest.first_chunk::<8>()) else { return 0 };
@@ -273,7 +274,7 @@ pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     }
 }
 
-/// Writes waiting frames whenever the kernel has room.
+/// Writes queued frames whenever the kernel has room.
 async fn write(
     link: Arc<Link>,
     links: Arc<Links>,
@@ -309,7 +310,7 @@ async fn write(
     }
 }
 
-/// Opens a link for a client's shard. `stalled` means that the previous link was stalled a moment ago.
+/// Opens a link for a client's shard. `stalled` means that the previous link has just stalled.
 pub(super) async fn open(
     options: &SocketOptions,
     remote: SocketAddr,
@@ -321,8 +322,8 @@ pub(super) async fn open(
     }
 }
 
-/// Connects and exchanges preambles. If the previous link was `stalled` and this one is answered at once, the
-/// network passes small segments and loses large ones.
+/// Connects and exchanges preambles. If the previous link was `stalled` and the server answers this one immediately,
+/// the network apparently loses only large segments.
 async fn connect(
     options: &SocketOptions,
     remote: SocketAddr,
@@ -331,7 +332,7 @@ async fn connect(
     let begun = Instant::now();
     let mut stream = connect_with(options, remote, Segments::Standard).await?;
     if stalled && begun.elapsed() < FIRST_SYN_ANSWER_TIME {
-        tracing::debug!(server = %remote, "large TCP segments seem to be lost; using small ones");
+        tracing::debug!(server = %remote, "large TCP segments appear to be lost; using small ones");
         stream = connect_with(options, remote, Segments::Small).await?;
     }
     sys::link::prepare(&stream);
@@ -348,7 +349,7 @@ async fn connect_with(
     TcpSocket::from_std_stream(socket).connect(remote).await.map_err(LinkOpenError::Io)
 }
 
-/// Sends the preamble and reads exactly the server's.
+/// Sends our preamble, then reads the server's preamble and nothing more.
 async fn greet(stream: &TcpStream) -> Result<(), LinkOpenError> {
     stream.writable().await.map_err(LinkOpenError::Io)?;
     stream.try_write(&PREAMBLE).map_err(LinkOpenError::Io)?;
@@ -382,12 +383,12 @@ pub(super) fn close_later(links: &Arc<Links>, index: u16) {
 
 /// Delay before a full link is tried again.
 const FULL_LINK_RETRY_DELAY: Duration = Duration::from_millis(1);
-/// Bytes per read from a relay.
+/// Maximum number of bytes per read from a relay.
 const RELAY_READ_BYTES: usize = 16 << 10;
-/// Stands for no shard: a relay notifies none when it has room.
+/// Index that stands for no shard: a relay notifies none when it has room.
 const NO_SHARD: u8 = 127;
 
-/// Passes on the frames of a link that belong to older processes. Returns the rest.
+/// Passes frames of older processes on. Returns the rest.
 fn keep_own_segments<'a>(
     links: &Links,
     older: &OlderProcesses,
@@ -412,7 +413,7 @@ fn keep_own_segments<'a>(
     ours
 }
 
-/// Returns the relay to an older process for the frames of a link, and creates it if needed.
+/// Returns the relay to an older process for its frames on a link; creates it if needed.
 fn relay_to(link: &Arc<Link>, process: &OlderProcess) -> Option<Arc<Link>> {
     if let Some(known) = link.relay_of(process.generation()) {
         return Some(known);
@@ -421,7 +422,7 @@ fn relay_to(link: &Arc<Link>, process: &OlderProcess) -> Option<Arc<Link>> {
     let there = OwnedFd::from(there.into_std().ok()?);
     let (local, remote, port) = (link.outer().local, link.outer().remote, link.port());
     let message = Message::Link { local, remote, port }.to_bytes();
-    // If the process is busy, the next frame tries again.
+    // If the channel to the process is full, the next frame tries again.
     process.send(&[&message], Some(&there)).ok()?;
     let relay = Arc::new(Link::relay(LinkStream::Unix(here), link));
     link.add_relay(process.generation(), &relay);
@@ -430,7 +431,7 @@ fn relay_to(link: &Arc<Link>, process: &OlderProcess) -> Option<Arc<Link>> {
     Some(relay)
 }
 
-/// Writes waiting frames to an older process whenever its socket has room.
+/// Writes queued frames to an older process whenever its socket has room.
 async fn write_relay(relay: Arc<Link>) {
     loop {
         relay.has_work().await;
@@ -447,7 +448,7 @@ async fn write_relay(relay: Arc<Link>) {
     }
 }
 
-/// Writes frames of an older process to the link, until one of them ends.
+/// Writes frames of an older process to the link, until the relay or the link ends.
 async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
     let mut unpacker = FrameDecoder::after_greeting();
     let mut buffer = vec![0; RELAY_READ_BYTES];
@@ -474,7 +475,7 @@ async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
     }
     relay.close();
     let was_last = link.remove_relay(generation, &relay);
-    // The older process has closed its end. If no flow was validated on the link by any process, it is closed.
+    // The older process has closed its end. The link is closed if no process has validated a flow on it.
     if was_last && !link.is_proven() {
         link.close();
     }

@@ -1,8 +1,8 @@
 //! Driver that runs the core's endpoints in real time.
 //!
-//! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard receives and
-//! serves the timers. Streams lock the shard themselves, so that a write is sent by the writing thread without a
-//! wake-up. While many connections write, the data they write in one turn of the runtime is sent together at its end
+//! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard receives and serves
+//! the timers. Streams lock the shard themselves, so that a write is sent by the writing thread without a wake-up.
+//! While many connections write, everything written in one turn of the runtime is sent at the end of that turn
 //! (docs/decisions/driver.md).
 
 mod carrier;
@@ -35,7 +35,7 @@ mod testing;
 mod wakeups;
 
 pub use carrier::{CarrierKind, udp_capabilities};
-pub use datagrams::{Datagrams, LaneEnded, LaneError};
+pub use datagrams::{Datagrams, LaneEndedError, LaneError};
 pub use generations::Generations;
 pub use lane_traffic::{Arrivals, LaneCounters, NamedPath, PathNumbers};
 pub use link_events::LinkListener;

@@ -1,8 +1,8 @@
-//! Observers of a shard: capture files, the segment log, the contact book, the application's own, and subscribers of
-//! events.
+//! Observers of a shard: capture files, the segment log, the contacts, observers that the application registered, and
+//! subscribers of events.
 //!
-//! Each observer of segments sees every segment once: an outgoing one before the carrier's header is written, an
-//! incoming one after it was removed. None of them can change or delay it.
+//! Each observer of segments sees every segment once: outgoing ones before the carrier's header is written, incoming
+//! ones after it was removed. No observer can change or delay a segment.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -36,21 +36,21 @@ pub enum Direction {
 pub struct ObservedSegments<'a> {
     /// Time by the clock of the drivers ([`Clock`](crate::Clock)).
     pub at: Instant,
-    /// Direction.
+    /// Direction of the segments.
     pub direction: Direction,
     /// Local and remote address.
     pub path: &'a FourTuple,
     ecn: Ecn,
     datagrams: &'a [u8],
     stride: usize,
-    /// Bytes before each segment.
+    /// Number of bytes before each segment.
     headroom: usize,
-    /// Length of the carrier's headers between the IP header and the segment.
+    /// Length of the carrier's headers between the IP header and the segment, in bytes.
     carrier_header: usize,
 }
 
 impl<'a> ObservedSegments<'a> {
-    /// Batch of the core, with headroom for the carrier's header before each segment.
+    /// Describes a batch of the core, with headroom for the carrier's header before each segment.
     pub(super) fn on_sent(
         now: Instant,
         batch: &'a Transmit,
@@ -69,7 +69,7 @@ impl<'a> ObservedSegments<'a> {
         }
     }
 
-    /// Incoming segment, with the length of the carrier's headers.
+    /// Describes an incoming segment, with the length of the carrier's headers.
     pub(super) fn on_received(
         now: Instant,
         meta: &'a PacketMeta,
@@ -88,7 +88,7 @@ impl<'a> ObservedSegments<'a> {
         }
     }
 
-    /// TCP segments, each from its header on.
+    /// TCP segments, each starting at its header.
     pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
         let headroom = self.headroom;
         let datagrams = self.datagrams.chunks(self.stride.max(1));
@@ -127,21 +127,21 @@ pub struct ObservedPath<'a> {
 /// Observer of every segment of a driver: outgoing ones before the carrier's header is written, incoming ones after
 /// it was removed. An observer can neither change nor delay them.
 ///
-/// The driver is locked during the call: an observer must return quickly and must not call anything that sends.
+/// The driver is locked during the call, so an observer must return quickly and must not call anything that sends.
 pub trait PacketObserver: fmt::Debug + Send {
     /// Called for segments that are sent or received.
     fn observe(&mut self, observed: &ObservedSegments<'_>);
 
-    /// Called for frames without segments: those of lanes, and the carrier's own. `bytes` is the approximate length
-    /// of the IP packets.
+    /// Called for frames without segments: lane frames and control frames. `bytes` is the approximate length of the IP
+    /// packets.
     fn frames(&mut self, _direction: Direction, _local: IpAddr, _remote: SocketAddr, _bytes: u64) {}
 
-    /// Called with the state of a client's path from `at` on. All paths are reported whenever one of them may have
+    /// Called with the state of a client's path at the time `at`. All paths are reported whenever one of them may have
     /// changed.
     fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
 }
 
-/// Observer that its owner can also query.
+/// Observer whose owner can also query it.
 pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
 
 impl PacketObserver for SharedObserver {
@@ -164,9 +164,9 @@ impl PacketObserver for SharedObserver {
 /// subscriber.
 ///
 /// The driver is locked during the call, so an observer must return quickly. Unlike receivers of monitor events, it
-/// misses nothing, and it costs time for each segment.
+/// misses no event, but it costs time for each segment.
 pub trait EventObserver: fmt::Debug + Send {
-    /// Called for each event. Connection ids are those that applications use.
+    /// Called for each event. Connection ids are public ids, as applications use them.
     fn event(&mut self, event: &MonitorEvent);
 
     /// Returns true if more events are wanted. Called after each event; after false, no more events follow.
@@ -178,10 +178,10 @@ pub trait EventObserver: fmt::Debug + Send {
 /// Event observer that several drivers can share.
 pub type SharedEventObserver = Arc<Mutex<dyn EventObserver>>;
 
-/// Contacts of a client, and notification of their changes.
+/// Contacts of a client, with a notification when they change.
 #[derive(Debug, Default)]
 pub(super) struct ContactBook {
-    /// `None` in a shard that accepts connections: it has as many peers as there are clients.
+    /// `None` in a shard that accepts connections, because it has as many peers as there are clients.
     contacts: Option<Contacts>,
     changed: Arc<Notify>,
 }
@@ -216,15 +216,15 @@ impl ContactBook {
         self.contacts.as_ref().map_or_else(Vec::new, |contacts| contacts.all().to_vec())
     }
 
-    /// Requests one notification: the next change wakes the waiter, and later changes do not until the next request.
-    pub(super) fn await_news(&mut self) -> Arc<Notify> {
+    /// Requests one notification: the next change wakes the waiter. Later changes do so only after another request.
+    pub(super) fn await_contact_change(&mut self) -> Arc<Notify> {
         if let Some(contacts) = &mut self.contacts {
-            contacts.await_news();
+            contacts.await_contact_change();
         }
         Arc::clone(&self.changed)
     }
 
-    /// Discards everything learned over this local address.
+    /// Discards everything recorded for this local address.
     pub(super) fn forget(&mut self, local: IpAddr) {
         if let Some(contacts) = &mut self.contacts {
             contacts.forget(local);
@@ -240,7 +240,7 @@ impl ContactBook {
         error: &NetworkError,
     ) {
         let kind = match error.icmp {
-            Some((kind, code)) => DeliveryErrorKind::of_icmp(remote.is_ipv6(), kind, code),
+            Some((kind, code)) => DeliveryErrorKind::from_icmp(remote.is_ipv6(), kind, code),
             None => DeliveryErrorKind::NotSent(error.errno),
         };
         self.note(|contacts| {
@@ -248,7 +248,7 @@ impl ContactBook {
         });
     }
 
-    /// Records that the server's machine reset a TCP connection for traffic from `local`.
+    /// Records that the server's machine reset a TCP connection from `local`.
     pub(super) fn refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         let ends = FlowEnds::new(local, remote);
         self.note(|contacts| {
@@ -300,7 +300,7 @@ impl PacketObserver for SegmentLog {
     }
 }
 
-/// Length of the IP and UDP headers of a frame.
+/// Returns the length of the IP and UDP headers of a frame.
 const fn headers(local: IpAddr) -> usize {
     if local.is_ipv4() { 28 } else { 48 }
 }
@@ -314,11 +314,11 @@ pub(super) struct Observers {
     /// Observers that the application has registered.
     others: Vec<SharedObserver>,
     monitor: Option<broadcast::Sender<MonitorEvent>>,
-    /// Receivers of decisions, while there may be any.
+    /// Receivers of decisions, until a send fails.
     decisions: Option<broadcast::Sender<MonitorEvent>>,
     /// Observer of all events and all traffic.
     events: Option<SharedEventObserver>,
-    /// Connection whose traffic events are sent, and their receivers, while there may be any.
+    /// Connection whose traffic events are sent, and their receivers, until a send fails.
     traffic: Option<(ConnectionId, broadcast::Sender<MonitorEvent>)>,
 }
 
@@ -343,7 +343,7 @@ impl Observers {
 
     /// Replaces the capture files.
     pub(super) fn set_captures(&mut self, captures: Option<Captures>) {
-        // Flush the previous files first: they may be the same ones.
+        // Flush the previous files first: the new set may use the same files.
         self.captures = None;
         self.captures = captures;
     }
@@ -375,7 +375,7 @@ impl Observers {
         }
     }
 
-    /// Shows segments to all observers.
+    /// Passes segments to all observers.
     pub(super) fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let own: [Option<&mut dyn PacketObserver>; 3] = [
             self.captures.as_mut().map(|captures| captures as _),
@@ -388,8 +388,7 @@ impl Observers {
 }
 
 /// Receivers of events. [`pass_to_observer`](Self::pass_to_observer) and [`pass_traffic`](Self::pass_traffic) return
-/// the traffic that the core
-/// has to report from now on, if that has changed.
+/// the traffic that the core must now report, if it has changed.
 impl Observers {
     pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {
         self.monitor = monitor;
@@ -440,7 +439,7 @@ impl Observers {
         Some(self.traffic_filter())
     }
 
-    /// Sends a traffic event to the subscribers of this connection. The first failed send ends these events.
+    /// Sends a traffic event to the subscribers of this connection. The first failed send ends the subscription.
     pub(super) fn pass_traffic(
         &mut self,
         id: ConnectionId,
@@ -454,7 +453,7 @@ impl Observers {
         Some(self.traffic_filter())
     }
 
-    /// Sends a decision event to the subscribers. The first failed send ends these events: the result is then false.
+    /// Sends a decision event to the subscribers. The first failed send ends the subscription and returns false.
     pub(super) fn pass_decision(&mut self, event: MonitorEvent) -> bool {
         let is_heard =
             self.decisions.as_ref().is_some_and(|listeners| listeners.send(event).is_ok());

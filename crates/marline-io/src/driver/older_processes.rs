@@ -1,10 +1,10 @@
-//! Older processes of the same server that still have connections, seen from the newest process.
+//! Older processes of this server that still have connections, as seen from the newest process.
 //!
 //! *Problem.* Packets for their connections arrive on sockets that the newest process reads, from addresses that may
-//! change, and a join looks like a new connection. Ids contain the process that drew them. For a token, the newest
-//! process knows only if it is its own. Packets of an older process are passed to it through a channel, in the runs
-//! in which the kernel delivered them. A full channel drops packets, as a socket does. While there are no older
-//! processes, packets are not inspected.
+//! change, and a join looks like a new connection. Ids contain the process that generated them. Of a token, the newest
+//! process knows only whether it belongs to one of its own connections. Packets of an older process are passed to it
+//! through a channel, in the batches in which the kernel delivered them. A full channel drops packets, as a socket
+//! does. While there are no older processes, packets are not inspected.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ impl Drop for ConnectedProcess {
 /// Function that returns true if a connection of this process has the token.
 type TokenLookup = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// Handler of a message from an older process. The only such message is a segment that does not belong to it.
+/// Handler of messages from an older process. All of them are segments that do not belong to that process.
 type ReturnHandler = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
 
 /// Older processes of this server.
@@ -64,9 +64,9 @@ pub(super) struct OlderProcesses {
     own: u8,
     knows_token: TokenLookup,
     returned: ReturnHandler,
-    /// Owner of each path of native TCP, or the process that is being asked for it.
+    /// Owner of each native TCP path, or the process that is being asked.
     paths: Mutex<PathOwners>,
-    /// Youngest first.
+    /// Connected processes, youngest first.
     known: Mutex<Vec<ConnectedProcess>>,
     has_any: AtomicBool,
 }
@@ -95,7 +95,7 @@ impl OlderProcesses {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a process that keeps its connections while this process receives.
+    /// Adds a process that keeps its connections while this process receives packets.
     pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
         channel.set_blocking(false)?;
         let channel = watch(channel.into_fd(), Interest::READABLE)?;
@@ -116,7 +116,7 @@ impl OlderProcesses {
         self.lock().iter().rev().map(copy).collect()
     }
 
-    /// Forgets all older processes, because another process sends to them now.
+    /// Forgets all older processes, because another process now sends to them.
     pub(super) fn forget_all(&self) {
         self.lock().clear();
         self.lock_paths().forget_all();
@@ -127,9 +127,9 @@ impl OlderProcesses {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes on a segment of native TCP that is unknown to the core of this process. It goes to the process that
-    /// has received this path's segments before, or else to the youngest. Returns false if there is none, so that
-    /// the segment is ours.
+    /// Passes on a segment of native TCP that is unknown to the core of this process. It goes to the process that last
+    /// received this path's segments, or else to the youngest. Returns false if there are no older processes: then the
+    /// segment is ours.
     pub(super) fn ask_path_owner(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let all = self.all();
         let numbers = all.iter().map(|process| process.generation).collect::<Vec<_>>();
@@ -137,8 +137,7 @@ impl OlderProcesses {
         pass(&all, owner, path, ecn, segment)
     }
 
-    /// Passes on a segment that process `generation` returned; the next older process is asked. Returns false if
-    /// there is none.
+    /// Passes a segment that process `generation` returned to the next older process. Returns false if there is none.
     pub(super) fn ask_next_process(
         &self,
         generation: u8,
@@ -168,7 +167,7 @@ impl OlderProcesses {
         self.lock().iter().map(|known| Arc::clone(&known.process)).collect()
     }
 
-    /// Returns the processes among `all` that receive a frame, and true if this process handles it, too.
+    /// Returns the processes among `all` that receive a frame, and true if this process handles it as well.
     pub(super) fn receivers<'a>(
         &self,
         all: &'a [Arc<OlderProcess>],
@@ -177,13 +176,13 @@ impl OlderProcesses {
         match Addressee::of(frame) {
             Addressee::Newest => (&[], true),
             Addressee::AnyProcess => (all, true),
-            // Processes that do not have the token do not answer.
+            // A process without the token does not answer.
             Addressee::Token(token) if !(self.knows_token)(token) => (all, false),
             Addressee::Token(_) => (&[], true),
             Addressee::Generation(number) => {
                 match all.iter().position(|process| process.generation == number) {
                     Some(at) if number != self.own => (&all[at..=at], false),
-                    // The process has ended. Its frames are rejected here.
+                    // The process has ended, so this process rejects its frames.
                     _ => (&[], true),
                 }
             }
@@ -211,7 +210,7 @@ impl OlderProcesses {
             at += same.len();
             let (older, is_ours) = same[0];
             for process in older {
-                // A full channel drops, as a full socket does.
+                // A full channel drops frames, as a full socket does.
                 let _ = process.send(&[&header, bytes], None);
             }
             if is_ours {
@@ -222,7 +221,7 @@ impl OlderProcesses {
     }
 
     /// Returns true if a frame that another process passed on is handled here. A join to a connection of a third
-    /// process must not be answered here: that process answers it.
+    /// process is not: that process answers it.
     pub(super) fn handles_frame(&self, frame: &[u8]) -> bool {
         match Addressee::of(frame) {
             Addressee::Token(token) => (self.knows_token)(token),
@@ -231,8 +230,8 @@ impl OlderProcesses {
     }
 }
 
-/// Sends a segment to the owner. Returns false if there is no such process. A full channel drops, as a full socket
-/// does.
+/// Sends a segment to the owner. Returns false if there is no such process. A full channel drops segments, as a full
+/// socket does.
 fn pass(
     all: &[Arc<OlderProcess>],
     owner: Option<u8>,
@@ -248,7 +247,7 @@ fn pass(
     true
 }
 
-/// Receives segments that an older process returns, until that process ends.
+/// Receives segments that an older process returns, until it ends.
 async fn receive_until_end(older: Weak<OlderProcesses>, process: Arc<OlderProcess>) {
     let mut buffer = vec![0; MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
@@ -274,7 +273,7 @@ mod tests {
     use super::*;
     use marline_core::Shard;
 
-    /// A frame of 40 bytes for an id of this generation.
+    /// Builds a frame of 40 bytes for an id of this generation.
     fn frame(generation: u8, mark: u8) -> Vec<u8> {
         let shard = Shard { generation: Some(generation), ..Shard::SINGLE };
         let mut bytes = vec![0x20];
@@ -289,7 +288,7 @@ mod tests {
     }
 
     /// Receives everything from a channel: the frames of each message.
-    fn heard(channel: &Channel) -> Vec<Vec<u8>> {
+    fn received_frames(channel: &Channel) -> Vec<Vec<u8>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let next = || match channel.receive(&mut buffer) {
             Ok(Some((len, None))) => {
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_is_taken_apart_and_each_gets_its_own_in_order() {
+    async fn a_run_is_split_by_process_in_order() {
         let older = OlderProcesses::new(3, Box::new(|_| false), Box::new(|_, _| {}));
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
@@ -321,21 +320,21 @@ mod tests {
             older.keep_own_datagrams(&passed(), &run(&[3, 3])).is_none(),
             "all datagrams belong to this process"
         );
-        // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
+        // The last frame of a run may be shorter than the others. Generation 9 no longer exists.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
         let ours = older
             .keep_own_datagrams(&passed(), &mixed)
             .expect("some datagrams belong to other processes");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
-        assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
-        assert_eq!(heard(&two), [frame(2, 3)]);
-        // A reset carries the peer's id, which may be known to any process.
+        assert_eq!(received_frames(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
+        assert_eq!(received_frames(&two), [frame(2, 3)]);
+        // A reset contains the peer's id, which any process may know.
         let mut reset = frame(1, 0);
         reset[0] = 0x25;
         assert_eq!(older.keep_own_datagrams(&passed(), &reset), Some(reset.clone()));
-        assert_eq!((heard(&one), heard(&two)), (vec![reset.clone()], vec![reset]));
-        // A process that has ended receives nothing any more.
+        assert_eq!((received_frames(&one), received_frames(&two)), (vec![reset.clone()], vec![reset]));
+        // A process that has ended no longer receives anything.
         drop(one);
         while older.all().len() > 1 {
             tokio::task::yield_now().await;

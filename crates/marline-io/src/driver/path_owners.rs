@@ -9,11 +9,11 @@ use marline_time::{Duration, Instant};
 use crate::edge::network_error::NetworkError;
 use crate::native;
 
-/// Maximum number of cached owners. Beyond it, all are dropped and found again by asking: unknown peers can fill the
-/// cache.
+/// Maximum number of cached owners. Beyond it, all entries are dropped and found again by asking, because unknown peers
+/// can fill the cache.
 const PATH_LIMIT: usize = 1 << 16;
 
-/// Age at which an unused entry is dropped; it may reach twice that.
+/// Age at which an unused entry is dropped; an entry may reach twice this age.
 const UNUSED: Duration = Duration::from_secs(120);
 
 /// Packets of a batch that may belong to other shards.
@@ -29,20 +29,20 @@ pub(super) struct Stray<'a> {
     pub(crate) asks: SegmentRequest,
     pub(crate) meta: PacketMeta,
     pub(crate) segment: &'a [u8],
-    /// Shard that is asked now.
+    /// Index of the shard that is asked now.
     pub(crate) asked: u8,
-    /// No other shard is asked: this one takes the segment in any case.
+    /// Set if no further shard is asked: this one takes the segment in any case.
     pub(crate) is_last: bool,
 }
 
-/// Cache of path owners. Processes or shards are given as numbers, in the order in which they have to be asked. A
-/// dropped entry is found again by asking, so correctness does not depend on the cache.
+/// Cache of path owners. Processes and shards are identified by numbers. A dropped entry is found again by asking, so
+/// correctness does not depend on the cache.
 #[derive(Debug, Default)]
 pub(super) struct PathOwners {
     owners: HashMap<FourTuple, u8>,
     /// Entries that were not used recently.
     unused: HashMap<FourTuple, u8>,
-    /// Time at which they were moved there.
+    /// Time of the last move to `unused`.
     aged_at: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl PathOwners {
         }
     }
 
-    /// Number of entries.
+    /// Number of cached owners.
     pub(super) fn len(&self) -> usize {
         self.owners.len() + self.unused.len()
     }
@@ -86,19 +86,19 @@ impl PathOwners {
         self.keep(path, owner)
     }
 
-    /// Returns the next process after `asked` has returned a segment.
+    /// Returns the process to ask after `asked` has returned a segment.
     pub(super) fn next_owner(
         &mut self,
         path: FourTuple,
         asked: u8,
         processes: &[u8],
     ) -> Option<u8> {
-        // Another owner may have been found meanwhile, because several segments may have been in transit.
+        // Another owner may have been found in the meantime, because several segments may have been in transit.
         let found = self.known_owner(&path).filter(|found| *found != asked);
         let found = found.filter(|found| processes.contains(found));
         let older = || {
             let behind = processes.iter().skip_while(|process| **process != asked).nth(1);
-            // `asked` has ended meanwhile, so its position is unknown: ask the others, starting with the youngest.
+            // `asked` has ended, so its position is unknown: ask the others, starting with the youngest.
             let is_gone = !processes.contains(&asked);
             behind.or_else(|| processes.first().filter(|_| is_gone)).copied()
         };
@@ -106,7 +106,7 @@ impl PathOwners {
         self.keep(path, owner)
     }
 
-    /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
+    /// Returns the segment with the shard to ask first; `None` if it belongs to this shard.
     pub(super) fn first_candidate<'a>(
         &mut self,
         now: Instant,
@@ -141,7 +141,7 @@ impl PathOwners {
         Some(Stray { asks, meta, segment, asked, is_last })
     }
 
-    /// Selects the next shard after the asked one has not claimed the segment.
+    /// Selects the next shard to ask after one has not claimed the segment.
     pub(super) fn next_shard_to_ask<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
         let path = stray.meta.path;
         let home = native::home_shard(path.remote, shard.count);
@@ -170,7 +170,7 @@ impl PathOwners {
     }
 }
 
-/// All other shards, in the order in which they are asked.
+/// Returns all other shards in the order in which they are asked.
 fn others(shard: Part, home: u8) -> Vec<u8> {
     let home_and_other_shards =
         (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn the_way_goes_from_the_youngest_to_the_oldest_and_is_kept() {
+    fn processes_are_asked_from_youngest_to_oldest_and_owners_cached() {
         let mut owners = PathOwners::default();
         let processes = [5, 4, 2];
         assert_eq!(owners.owner(path(1), &processes), Some(5));
         assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
         assert_eq!(owners.owner(path(1), &processes), Some(4), "process 4 did not hand it back");
-        // A second segment was in transit to 5.
+        // A second segment was in transit to process 5.
         assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
         assert_eq!(owners.next_owner(path(1), 4, &processes), Some(2));
         assert_eq!(owners.next_owner(path(1), 2, &processes), None, "no process owns it: keep it");
         assert_eq!(owners.owner(path(1), &processes), Some(5), "requested again");
-        // 4 has ended: the others are asked for its segments.
+        // Process 4 has ended: the others are asked about its segments.
         assert_eq!(owners.next_owner(path(2), 5, &processes), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_make_it_grow_without_bound() {
+    fn unknown_peers_cannot_grow_the_cache_without_bound() {
         let mut owners = PathOwners::default();
         for port in 0..=u16::MAX {
             owners.owner(path(port), &[1]);
@@ -240,7 +240,7 @@ mod tests {
         owners.set(path(1), None);
         owners.age(now + UNUSED);
         assert_eq!(owners.known_owner(&path(1)), None);
-        // Also if a long time passed without a call.
+        // Entries also expire if a long time passes without a call.
         owners.set(path(4), Some(1));
         for later in 1..4u64 {
             owners.age(now + Duration::from_secs(1_000 * later));

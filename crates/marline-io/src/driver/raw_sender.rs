@@ -1,16 +1,16 @@
-//! Sending of native TCP segments: the interface and the socket for each source address, and the combination of up to
-//! 64 kB of segments in one packet and one system call (docs/spec/native-carrier.md, section 2).
+//! Sends native TCP segments: the interface and the socket per source address, and the combination of up to 64 kB of
+//! segments into one packet and one system call (docs/spec/native-carrier.md, section 2).
 //!
-//! *Problem.* A raw socket takes one packet of the interface's MTU at a time, and each of these costs as much as one
-//! of 64 kB. A packet socket takes larger packets: the network card, or the kernel on its behalf, cuts them into
-//! segments. But a packet socket bypasses everything that the kernel does between a socket and an interface:
-//! routing, the neighbor cache, IPsec and the output chain of the firewall.
+//! *Problem.* A raw socket takes one packet of at most the interface's MTU at a time, and each costs as much as a
+//! packet of 64 kB. A packet socket takes larger packets: the network card, or the kernel on its behalf, cuts them into
+//! segments. But a packet socket bypasses everything that the kernel does between a socket and an interface: routing,
+//! the neighbor cache, IPsec and the output chain of the firewall.
 //!
 //! *Solution.* The raw socket remains the default. Only full segments in sequence are combined, and only where the
-//! kernel reports how it would route them ([`OutletFinder`]). Such an answer is valid for half a second. Then one
-//! batch uses the raw socket again, so that the kernel keeps the neighbor entry alive and can reject packets that it
-//! has come to reject, and the route is queried again. For this machine's own addresses, the raw socket itself takes
-//! 64 kB, so nothing is bypassed.
+//! kernel reports how it would route them ([`OutletFinder`]). Such a route is valid for half a second. Then one batch
+//! uses the raw socket, so that the kernel keeps the neighbor entry alive and can apply new rules that reject packets,
+//! and the route is queried again. For this machine's own addresses, the raw socket itself takes 64 kB, so nothing is
+//! bypassed.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -32,16 +32,15 @@ use crate::sys::outlet::OutletFinder;
 use crate::sys::raw;
 use crate::sys::{packet, socket};
 
-/// Validity of a route that the kernel reported.
+/// Time for which a route reported by the kernel is used.
 const ROUTE_VALIDITY: Duration = Duration::from_millis(500);
 /// Maximum number of cached outlets; further peers use the raw socket.
 const MAX_CACHED_OUTLETS: usize = 4_096;
 /// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit`).
 const HOP_LIMIT: u8 = 64;
-/// Number of connections that the firewall of this network namespace tracks.
+/// File with the number of connections that the firewall of this network namespace tracks.
 const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// Directory that exists if the kernel exposes network settings at all, in which case a missing [`TRACKED`] means
-/// that there is no connection tracking.
+/// Directory of the kernel's network settings. If it exists without [`TRACKED`], there is no connection tracking.
 const SYSCTLS: &str = "/proc/sys/net";
 
 /// Sockets that send the packets of raw sockets. Clones share them.
@@ -55,18 +54,17 @@ pub(crate) struct RawSender {
 struct Outlets {
     /// Outgoing interface by source address.
     interfaces: BTreeMap<IpAddr, u32>,
-    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not hold up the
-    /// others. On IPv6, the interface given with a packet would also yield to a more specific route through another
-    /// one.
+    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not delay the others.
+    /// On IPv6, a more specific route through another interface would also override the interface given with a packet.
     senders: BTreeMap<u32, OwnedFd>,
-    /// Sockets that are not bound yet.
+    /// Sockets that are not yet bound to an interface.
     spare: Vec<OwnedFd>,
     /// Sender of combined packets, if there is one.
     combined: Option<CombinedSender>,
 }
 
 impl RawSender {
-    /// `spare` are sockets that are not bound yet, `offload` those for combined packets.
+    /// `spare` are sockets that are not yet bound; `offload` are the sockets for combined packets.
     pub(super) fn new(spare: Vec<OwnedFd>, offload: Option<Offload>) -> RawSender {
         let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
@@ -78,13 +76,13 @@ impl RawSender {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the sockets that are not bound to an interface yet: for each TCP packet, the kernel checks all of
-    /// them.
+    /// Closes the sockets that are not yet bound to an interface, because the kernel checks all of them for each TCP
+    /// packet.
     pub(crate) fn close_spare(&self) {
         self.lock().spare = Vec::new();
     }
 
-    /// Number of these sockets.
+    /// Number of sockets that are not yet bound.
     #[cfg(test)]
     pub(crate) fn spare(&self) -> usize {
         self.lock().spare.len()
@@ -110,13 +108,13 @@ impl RawSender {
         }
     }
 
-    /// MTU of the route to `remote`, if known.
+    /// Returns the MTU of the route to `remote`, if known.
     pub(super) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
         let interface = self.lock().interfaces.get(&local).copied();
         socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
     }
 
-    /// Sends one batch. `fd` is used if the interface has no socket of its own.
+    /// Sends one batch. `fd` is used if no socket is bound to the interface.
     pub(super) fn send(
         &self,
         now: Instant,
@@ -152,7 +150,7 @@ impl Outlets {
         });
         match bound {
             Ok(socket) => {
-                // Keep one socket per interface in use. Indices are not reused.
+                // Keep one socket per interface that is still used. Interface indices are not reused.
                 let in_use = &self.interfaces;
                 self.senders.retain(|known, _| in_use.values().any(|index| index == known));
                 self.senders.insert(index, socket);
@@ -185,13 +183,13 @@ impl CombinedSender {
         CombinedSender { sockets, finder: OutletFinder::default(), known: BTreeMap::new() }
     }
 
-    /// Duplicates the descriptors of the sockets; each comes with its name.
+    /// Duplicates the descriptors of the sockets, each with its name.
     pub(super) fn copies(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         self.sockets.copies(ipv6)
     }
 
-    /// Returns the outlet of this flow. `None` means that the raw socket is to send: there is no other way, or one
-    /// batch has to use it before the next query.
+    /// Returns the outlet of this flow. `None` means that the raw socket must be used: there is no outlet, or one batch
+    /// has to use it before the next query.
     pub(super) fn outlet(
         &mut self,
         now: Instant,
@@ -213,7 +211,7 @@ impl CombinedSender {
         None
     }
 
-    /// Makes the raw socket send until the next query, after a failure.
+    /// After a failure, makes the raw socket send until the next query.
     pub(super) fn forget(&mut self, to: &RawDestination) {
         if let Some(known) = self.known.get_mut(&(to.local, to.remote)) {
             known.outlet = None;
@@ -249,7 +247,7 @@ impl CombinedSender {
     /// Sends the segments of a batch, which lie `stride` bytes apart, and combines those that can be combined.
     ///
     /// # Errors
-    /// The system's, with the number of bytes sent before it.
+    /// The kernel's error, with the number of bytes sent before it.
     pub(super) fn send_batch(
         &mut self,
         now: Instant,
@@ -288,7 +286,7 @@ impl CombinedSender {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return Err(SendError { error, sent: rest });
                     }
-                    // A full queue may have room for some of the segments, if not for all.
+                    // A full queue may still have room for some of the segments.
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
                     Err(error) => {
                         tracing::debug!(remote = %to.remote, %error, "segmentation offload disabled");
@@ -306,7 +304,7 @@ impl CombinedSender {
     /// Sends the segments of a group as one packet. `raw` is used for this machine's own addresses.
     ///
     /// # Errors
-    /// The system's; nothing was sent in that case.
+    /// The kernel's error; nothing was sent.
     pub(super) fn send(
         &self,
         raw: BorrowedFd<'_>,
@@ -359,7 +357,7 @@ pub(super) fn send_each(
         match raw::send(raw, to, stride, rest) {
             Ok(count) if stride > 0 => sent += count * stride,
             Ok(_) => return Ok(()),
-            // The interface's queue is full: the segment is lost, as in any queue on the path.
+            // The interface's queue is full: the segment is lost, as in any queue.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 sent += if stride > 0 { stride } else { bytes.len() };
             }
@@ -369,14 +367,14 @@ pub(super) fn send_each(
     Ok(())
 }
 
-/// Returns the outlet and the maximum length of a combined TCP segment there, if the outlet takes segments of `each`
+/// Returns the outlet and the maximum length of a combined TCP segment on it, if the outlet accepts segments of `each`
 /// bytes.
 fn fitting_outlet(outlet: Outlet, to: &RawDestination, each: usize) -> Option<(Outlet, usize)> {
     let (longest, most) = room(&outlet, to.local.is_ipv6());
     (each <= most).then_some((outlet, longest))
 }
 
-/// Maximum length of a combined TCP segment, and of each segment in it.
+/// Returns the maximum length of a combined TCP segment, and of each segment in it.
 fn room(outlet: &Outlet, ipv6: bool) -> (usize, usize) {
     let header = if ipv6 { IPV6_HEADER_LEN } else { IPV4_HEADER_LEN };
     match outlet {
@@ -403,9 +401,9 @@ fn write_ip(to: &RawDestination, limit: u8, len: usize, out: &mut [u8]) -> io::R
     written.map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Returns true if the firewall tracks connections here, or if that is unknown. Connection tracking would consider
-/// the peer's answers to bypassing packets invalid and would not translate addresses. Where it tracks any
-/// connection, it tracks ours, because it saw the SYN.
+/// Returns true if the firewall tracks connections, or if this is unknown. Connection tracking would consider the
+/// peer's answers to bypassing packets invalid and would not translate addresses. A firewall that tracks any
+/// connections also tracks ours, because it saw the SYN.
 fn is_tracked() -> bool {
     match std::fs::read_to_string(TRACKED) {
         Ok(count) => count.trim() != "0",

@@ -1,5 +1,5 @@
-//! Receiving half of a shard: sockets, the buffer for one system call, and the time since which the receiving task
-//! has been ready.
+//! Receiving half of a shard: its sockets, the buffer for one system call, and the time at which the receiving task
+//! became ready.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,13 +23,13 @@ use crate::native;
 use crate::succession::ForwardedOrigin;
 use crate::sys::raw::RawBuffer;
 
-/// Time in the ready state after which a task counts as late: a turn of a runtime that is not overloaded takes less.
+/// Time in the ready state after which a task counts as late: a turn of a runtime takes less unless it is overloaded.
 const LATE_THRESHOLD: Duration = Duration::from_millis(1);
-/// Number of calls between two checks of the sockets that indicates many tasks: a runtime polls them one after the
-/// other and checks I/O less often meanwhile.
+/// Number of calls between two socket checks that indicates many tasks: a runtime polls them one after the other and
+/// meanwhile checks I/O less often.
 pub(super) const BUSY_RUNTIME_CALLS: u32 = 16;
 
-/// Number of consecutive receive errors after which a socket is read only when it becomes ready again.
+/// Number of consecutive receive errors after which a socket must become ready again before it is read.
 const MAX_CONSECUTIVE_ERRORS: u32 = 8;
 
 /// Sockets and the receive buffer.
@@ -38,16 +38,16 @@ pub(super) struct Reception {
     buffer: ReceiveBuffer,
     /// Consecutive receive errors.
     errors: u32,
-    /// Socket that a caller checks next.
+    /// Index of the socket that a caller checks next.
     next: usize,
 }
 
 /// Result of a read from a socket.
 pub(super) enum ReadResult {
     Nothing,
-    /// An error; there may be more data behind it.
+    /// An error; there may be more data after it.
     Error,
-    /// The buffer contains a batch. `drained` means that the socket is empty now.
+    /// The buffer contains a batch. `drained` means that the socket is now empty.
     Batch {
         drained: bool,
     },
@@ -58,7 +58,7 @@ impl Reception {
         Reception { sockets: Vec::new(), buffer: ReceiveBuffer::new(kind), errors: 0, next: 0 }
     }
 
-    /// Applies a change of the sockets.
+    /// Applies a change to the set of sockets.
     pub(super) fn set_sockets(&mut self, sockets: Vec<OpenSocket>) {
         self.sockets = sockets;
         self.next = 0;
@@ -74,7 +74,7 @@ impl Reception {
         self.sockets.len()
     }
 
-    /// Receives once from a socket, for the task. `may_busy_poll` means to try even without readiness.
+    /// Receives once from a socket, for the task. `may_busy_poll` allows a try even if the socket is not ready.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -92,8 +92,8 @@ impl Reception {
             // The socket was not reported as ready, so an error is normal.
             Err(_) if guard.is_none() => return Ok(ReadResult::Nothing),
             Err(error) => {
-                // An ICMP error is handled by the error watch, and there may be datagrams behind it. But a
-                // persistent error must not keep the task busy.
+                // An ICMP error is handled by the error watch, and datagrams may follow it. But a persistent error must
+                // not keep the task busy.
                 self.errors += 1;
                 let useless = error.kind() == io::ErrorKind::WouldBlock;
                 if let Some(guard) = &mut guard
@@ -113,8 +113,8 @@ impl Reception {
         Ok(ReadResult::Batch { drained })
     }
 
-    /// Receives once from the next socket, on behalf of the task. Returns its index, and true if it is empty now.
-    /// Returns `None` if nothing was received; errors are left to the task.
+    /// Receives once from the next socket, on behalf of the task. Returns the index, and true if the socket is now
+    /// empty. Returns `None` if nothing was received; errors are left to the task.
     pub(super) fn receive_in_turn(&mut self) -> Option<(usize, bool)> {
         let at = self.next % self.sockets.len();
         let received = self.buffer.receive(&self.sockets[at].socket);
@@ -129,7 +129,7 @@ impl Reception {
         self.buffer.keep_own_datagrams(older, self.sockets[at].local);
     }
 
-    /// Returns the socket of the last batch and the batch.
+    /// Returns the socket of the last batch, and the batch.
     pub(super) fn batch(&self, at: usize) -> (&OpenSocket, &ReceiveBuffer) {
         (&self.sockets[at], &self.buffer)
     }
@@ -139,11 +139,11 @@ impl Reception {
 #[derive(Debug)]
 pub(super) struct Readiness {
     clock: Clock,
-    /// Time since which the task has been ready to be polled, in nanoseconds of the clock; 0 if it is not ready.
+    /// Time at which the task became ready to be polled, in nanoseconds of the clock; 0 if it is not ready.
     since: AtomicU64,
     /// Time of the last check of the sockets, by the task or on its behalf, in nanoseconds of the clock.
     polled_at: AtomicU64,
-    /// Calls since then.
+    /// Number of calls since the last check.
     calls: AtomicU32,
 }
 
@@ -164,8 +164,8 @@ impl Readiness {
         let _ = self.since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Counts a call. Returns true if the task has been ready for too long, or if the sockets have not been checked
-    /// for too long after so many calls that the runtime may not have checked I/O.
+    /// Counts a call. Returns true if the task has been ready for too long, or if, after many calls, the sockets have
+    /// gone unchecked for too long: then the runtime may not have checked I/O.
     pub(super) fn is_late(&self) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let since = self.since.load(Ordering::Acquire);
@@ -182,7 +182,7 @@ impl Readiness {
         self.calls.store(0, Ordering::Relaxed);
     }
 
-    /// Records that the task is polled.
+    /// Records that the task is being polled.
     pub(super) fn note_polled(&self) {
         self.since.store(0, Ordering::Release);
         self.note_sockets_checked();
@@ -240,7 +240,7 @@ impl ReceivingHalf {
         &self.readiness
     }
 
-    /// Locks the reception. It must be locked before the state, never while the state is locked.
+    /// Locks the receiving half. Lock it before the state, never while the state is locked.
     pub(super) fn lock(&self) -> MutexGuard<'_, Reception> {
         self.reception.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -266,7 +266,7 @@ pub(super) enum ReceiveBuffer {
     Tun(TunBuffer),
 }
 
-/// Receive buffer for packets of a TUN interface.
+/// Receive buffer for a TUN interface.
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
     lengths: Vec<usize>,
@@ -305,14 +305,14 @@ impl ReceiveBuffer {
         }))
     }
 
-    /// Passes on datagrams of other processes that share the socket.
+    /// Passes on datagrams that belong to other processes.
     pub(super) fn keep_own_datagrams(&mut self, older: &OlderProcesses, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
             buffer.keep_own_datagrams(older, bound);
         }
     }
 
-    /// Receives available packets. Returns true if the socket is empty now.
+    /// Receives available packets. Returns true if the socket is now empty.
     pub(super) fn receive(&mut self, socket: &Sock) -> io::Result<bool> {
         match (self, &socket.kind) {
             (ReceiveBuffer::Udp(buffer), Kind::Udp(udp)) => {
@@ -353,19 +353,19 @@ impl TunBuffer {
         let header = if self.offloads { VirtioHeader::LEN } else { 0 };
         let chunks = self.bytes.chunks(TUN_PACKET_BYTES);
         let packets = self.lengths.iter().zip(chunks).map(|(len, bytes)| &bytes[..*len]);
-        // A read that is shorter than the header contains no packet.
+        // A read shorter than the header contains no packet.
         packets.map(move |packet| packet.get(header..).unwrap_or_default())
     }
 }
 
-/// Completes a checksum that the kernel has left open. A TCP checksum remains as it is: the packet has not crossed a
+/// Completes a checksum that the kernel left incomplete. A TCP checksum remains as it is: the packet has not crossed a
 /// network and may be 64 kB long.
 fn finish_checksum(bytes: &mut [u8]) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<{ VirtioHeader::LEN }>() else {
         return;
     };
     let Some((start, field)) = VirtioHeader::checksum_range(header) else { return };
-    if native::tcp_of(packet).is_some() {
+    if native::parse_tcp(packet).is_some() {
         return;
     }
     let Some(covered) = packet.get(start..) else { return };

@@ -1,14 +1,14 @@
-//! Routing of flows: the links of a driver, the flows of a shard that they carry, and the routes of a client. A watch
-//! over the links closes those whose peer does not acknowledge.
+//! Routing of flows: the links of a driver, the flows that they carry, and the routes of a client. A task closes links
+//! whose peer does not acknowledge data.
 //!
-//! *Problem.* A failed network loses everything that a link sends, and the kernel retransmits it: a full segment per
-//! second, on both sides, until TCP_USER_TIMEOUT. If only large packets are lost, because the path MTU has decreased
+//! *Problem.* When a network fails, everything that a link sends is lost, and the kernel on both sides retransmits a
+//! full segment per second until TCP_USER_TIMEOUT. If only large packets are lost, because the path MTU has decreased
 //! without an ICMP error, the kernel retransmits them forever.
 //!
-//! *Solution.* While data was sent on a link and nothing is read, the kernel's statistics are checked a few times
-//! per second (`link.rs`). A link without progress is reset. The data in it is sent on other paths, and a client
-//! connects again: with one SYN of 60 bytes per second, which is answered within a second after the network
-//! recovers. If it is answered at once, segments were too large (`link_tasks.rs`).
+//! *Solution.* While sent data is unanswered, the kernel's statistics are checked a few times per second (`link.rs`). A
+//! link without progress is reset. Its data is sent on other paths, and a client connects again, with one SYN of 60
+//! bytes per second, which is answered within a second after the network recovers. An immediate answer means that
+//! segments were too large (`link_tasks.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,11 @@ use crate::links::Routes;
 
 /// Maximum number of links.
 const MAX_LINKS: usize = 8_192;
-/// Limits of accepted links that carry no validated flow. Validation ends with the flow: a link whose last validated
-/// flow has ended is pending again.
+/// Limits for accepted links without a validated flow. A link whose last validated flow has ended is pending again.
 const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum length of a frame without payload. Longer ones elicit an answer.
+/// Maximum length of a frame without payload. Longer frames elicit an answer.
 const MAX_ACK_FRAME: usize = SHORT_HEADER + 60;
 
 #[derive(Debug)]
@@ -43,13 +42,13 @@ struct Table {
     /// Accepted links without a validated flow, by index.
     pending: PendingPeers<u16>,
     /// Set while another process handles TCP connections.
-    is_tcp_elsewhere: bool,
+    is_tcp_handed_over: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
     link: Arc<Link>,
-    /// The link was opened by another process or by a client's own shard, and is never evicted.
+    /// Set if another process or a client's own shard opened the link, which is then never evicted.
     trusted: bool,
     /// Entry among the pending links.
     pending: Option<PendingId>,
@@ -57,7 +56,7 @@ struct Slot {
 
 impl Default for Table {
     fn default() -> Self {
-        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), is_tcp_elsewhere: false }
+        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), is_tcp_handed_over: false }
     }
 }
 
@@ -80,7 +79,7 @@ impl Table {
         core::ptr::eq(Arc::as_ptr(&slot.link), link).then_some(slot)
     }
 
-    /// Adds a link to the pending ones. Returns the link that must be closed for it.
+    /// Adds a link to the pending ones. Returns the link that must be closed to make room.
     fn add_pending_link(&mut self, link: &Link) -> Option<Arc<Link>> {
         let index = link.outer().socket;
         let source = Source::of(link.outer().remote.ip());
@@ -120,11 +119,11 @@ pub(super) struct LinkCounters {
 pub struct Links {
     table: Mutex<Table>,
     counters: LinkCounters,
-    /// Older processes that share the port.
+    /// Older processes of this server.
     older: OnceLock<Arc<OlderProcesses>>,
-    /// Wakes the task that checks for stalled links.
+    /// Wakes the task that resets stalled links.
     watch: Arc<Notify>,
-    /// The task, which ends with the links.
+    /// Handle of this task, which ends with the links.
     watcher: OnceLock<AbortHandle>,
 }
 
@@ -150,7 +149,7 @@ impl Links {
         let _ = self.older.set(Arc::clone(older));
     }
 
-    /// Older processes that may share the port. The set may be empty.
+    /// Older processes of this server. The set may be empty.
     pub(super) fn older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.older.get()
     }
@@ -160,9 +159,8 @@ impl Links {
         self.older.get().filter(|older| older.has_any())
     }
 
-    /// Adds a connection. One that is not `trusted` is pending until a flow has validated itself on it, and another
-    /// pending link may be closed for it. Returns `None` if all links are in use or another process handles TCP
-    /// connections.
+    /// Adds a connection. A link that is not `trusted` is pending until a flow is validated on it, and may replace
+    /// another pending link. Returns `None` if all links are in use or another process handles TCP connections.
     pub(super) fn insert(
         &self,
         stream: LinkStream,
@@ -172,7 +170,7 @@ impl Links {
         trusted: bool,
     ) -> Option<Arc<Link>> {
         let mut table = lock(&self.table);
-        if table.is_tcp_elsewhere && matches!(stream, LinkStream::Tcp(_)) {
+        if table.is_tcp_handed_over && matches!(stream, LinkStream::Tcp(_)) {
             return None;
         }
         let slot = table.free_slot()?;
@@ -188,7 +186,7 @@ impl Links {
     fn evict(&self, evicted: Option<Arc<Link>>) {
         if let Some(link) = evicted {
             count(&self.counters.evicted);
-            tracing::debug!(remote = %link.outer().remote, "idle link evicted: others are waiting");
+            tracing::debug!(remote = %link.outer().remote, "idle link evicted to make room for a new one");
             link.close();
         }
     }
@@ -200,12 +198,12 @@ impl Links {
         table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
     }
 
-    /// Finds the link with exactly these ends: another link may have the index now.
+    /// Finds the link with exactly these ends: by now, another link may use the index.
     pub(super) fn at(&self, outer: &Outer) -> Option<Arc<Link>> {
         self.link_by_index(outer.socket).filter(|link| *link.outer() == *outer)
     }
 
-    /// Records that the first flow of a shard has validated itself on the link.
+    /// Records that a shard's first flow was validated on the link.
     pub(super) fn mark_proven(&self, link: &Link) {
         let mut table = lock(&self.table);
         link.add_user();
@@ -222,11 +220,11 @@ impl Links {
         }
     }
 
-    /// Links on which data was sent after the last read.
+    /// Returns the links on which data was sent after the last read.
     pub(super) fn unanswered_links(&self) -> Vec<Arc<Link>> {
         let table = lock(&self.table);
         let links = table.slots.iter().flatten().map(|slot| &slot.link);
-        links.filter(|link| link.progress().is_unheard()).map(Arc::clone).collect()
+        links.filter(|link| link.progress().has_unanswered_data()).map(Arc::clone).collect()
     }
 
     /// Removes a link that has ended.
@@ -238,10 +236,10 @@ impl Links {
         }
     }
 
-    /// Leaves TCP connections to another process, or takes them back. Existing links are closed: clients open others
-    /// at once.
+    /// Hands TCP connections over to another process, or takes them back. Existing links are closed; clients
+    /// immediately open new ones.
     pub(super) fn hand_over_tcp(&self, elsewhere: bool) {
-        lock(&self.table).is_tcp_elsewhere = elsewhere;
+        lock(&self.table).is_tcp_handed_over = elsewhere;
         if elsewhere {
             self.close_all();
         }
@@ -267,7 +265,7 @@ impl Links {
     }
 }
 
-/// Starts the watch over these links, unless it already runs.
+/// Starts the task that resets stalled links, unless it already runs.
 pub(super) fn start_watch(links: &Arc<Links>) {
     links.watcher.get_or_init(|| {
         tokio::spawn(watch(Arc::downgrade(links), Arc::clone(&links.watch))).abort_handle()
@@ -287,12 +285,12 @@ async fn watch(links: Weak<Links>, sent: Arc<Notify>) {
     }
 }
 
-/// Closes stalled links. Returns true if others may become stalled.
+/// Closes stalled links. Returns true if other links may still stall.
 fn end_stalled(links: &Links) -> bool {
     let mut waiting = false;
     for link in links.unanswered_links() {
         let LinkStream::Tcp(stream) = link.stream() else { continue };
-        // Data sent from here on counts again.
+        // Data sent after this point counts as unanswered again.
         link.progress().on_read();
         let Ok(info) = TcpInfo::of(stream) else { continue };
         if link.progress().is_stalled(tokio::time::Instant::now(), &info) {
@@ -316,7 +314,7 @@ pub(super) struct Routing {
     routes: Routes,
     links: BTreeMap<u16, LinkFlows>,
     by_flow: BTreeMap<u64, u16>,
-    /// Reasons of failed link attempts, for routes whose last attempt failed.
+    /// Why the last link attempt failed, for each route where it did.
     failures: BTreeMap<FlowEnds, String>,
 }
 
@@ -324,11 +322,11 @@ pub(super) struct Routing {
 #[derive(Debug, Default)]
 struct LinkFlows {
     flows: BTreeSet<u64>,
-    /// Flows that have validated themselves on this link.
+    /// Flows that have been validated on this link.
     proven: BTreeSet<u64>,
     /// Link that counts this shard among its users.
     proven_link: Option<Arc<Link>>,
-    /// Set while the link has no room.
+    /// Set while the link is full.
     full: bool,
 }
 
@@ -347,10 +345,10 @@ impl Routing {
         &mut self.routes
     }
 
-    /// Sends bytes on a link. Returns the flows that must pause because the link is full now.
+    /// Sends bytes on a link. Returns the flows that must pause because the link is now full.
     pub(super) fn send(&mut self, out: &Outgoing<'_>) -> Vec<u64> {
         let dropped = &self.all.counters().dropped;
-        // A link that has ended has notified its flows. Its index may belong to another link now.
+        // A link that has ended has notified its flows. Its index may now belong to another link.
         let Some(link) = self.all.at(&out.outer) else {
             count(dropped);
             return Vec::new();
@@ -364,7 +362,7 @@ impl Routing {
         self.set_full(out.outer.socket, true)
     }
 
-    /// Records that a client sends a datagram. Returns false if it must not be sent.
+    /// Records that a client sends a datagram. Returns false if the datagram must not be sent.
     pub(super) fn may_send_datagram(&mut self, now: Instant, out: &Outgoing<'_>) -> bool {
         if !self.routes.uses_links() {
             return true;
@@ -381,7 +379,7 @@ impl Routing {
         self.by_flow.get(&flow).copied() == link
     }
 
-    /// Records what carries a flow now. Returns true if that link has no room.
+    /// Records what carries a flow now. Returns true if it is a link that is full.
     pub(super) fn carry(&mut self, carried: CarrierChange) -> bool {
         let Some(index) = carried.link else { return false };
         self.by_flow.insert(carried.flow, index);
@@ -390,12 +388,12 @@ impl Routing {
         link.full
     }
 
-    /// Records that a flow has validated itself on the link of this index.
+    /// Records that a flow was validated on the link with this index.
     pub(super) fn mark_proven(&mut self, flow: u64, index: u16) {
         let Some(link) = self.all.link_by_index(index) else { return };
         let Some(flows) = self.links.get_mut(&link.outer().socket) else { return };
         flows.proven.insert(flow);
-        // `proven_link` may be an earlier link of this index, which has ended.
+        // `proven_link` may be an earlier link with this index that has ended.
         let known = flows.proven_link.as_ref().is_some_and(|known| Arc::ptr_eq(known, &link));
         if !known {
             flows.proven_link = Some(Arc::clone(&link));
@@ -403,14 +401,14 @@ impl Routing {
         }
     }
 
-    /// Removes a flow that has ended or is carried otherwise now from its link.
+    /// Removes a flow that has ended or now has another carrier from its link.
     pub(super) fn forget_flow(&mut self, flow: u64) {
         if let Some(link) = self.remove_flow(flow) {
             self.all.remove_validated_flow(&link);
         }
     }
 
-    /// Removes a flow. Returns the link on which it was the last validated flow of this shard, if it was.
+    /// Removes a flow. If it was the last validated flow of this shard on a link, returns that link.
     fn remove_flow(&mut self, flow: u64) -> Option<Arc<Link>> {
         let index = self.by_flow.remove(&flow)?;
         let link = self.links.get_mut(&index)?;
@@ -423,7 +421,7 @@ impl Routing {
         lost
     }
 
-    /// Records if a link has room. Returns its flows if that has changed.
+    /// Records whether a link is full. Returns its flows if this has changed.
     pub(super) fn set_full(&mut self, index: u16, full: bool) -> Vec<u64> {
         let Some(link) = self.links.get_mut(&index) else { return Vec::new() };
         if core::mem::replace(&mut link.full, full) == full {
@@ -432,10 +430,10 @@ impl Routing {
         link.flows.iter().copied().collect()
     }
 
-    /// Handles the end of a link: its state does not apply to the next link of this index.
+    /// Handles the end of a link: its state does not apply to the next link with this index.
     pub(super) fn on_link_ended(&mut self, outer: &Outer) {
         let Some(link) = self.links.get_mut(&outer.socket) else { return };
-        // The next link may have validated flows already.
+        // The next link may already have validated flows.
         if link.proven_link.as_ref().is_none_or(|proven| proven.outer() == outer) {
             link.full = false;
             link.proven.clear();
@@ -475,14 +473,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_is_safe_while_it_carries_a_proven_flow_and_not_after_that() {
+    async fn a_link_is_evictable_only_without_a_validated_flow() {
         let links = Links::default();
         let (used, _used_end) = accept(&links, [198, 51, 100, 1]);
         links.mark_proven(&used);
         let of_one = PENDING.per_source;
         let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
         assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
-        // A second shard's flow is validated and the first one's ends: the link is still in use.
+        // A second shard's flow is validated and the first shard's flow ends: the link is still in use.
         links.mark_proven(&used);
         links.remove_validated_flow(&used);
         assert_eq!(lock(&links.table).pending.len(), of_one);

@@ -1,5 +1,5 @@
-//! Bytes on their way to the kernel: senders and errors, and the buffers for segments, frames of lanes, batches of
-//! several senders for one system call, and batches for which the kernel had no room.
+//! Bytes on their way to the kernel: senders, errors, and buffers for segments, lane frames, batches of several senders
+//! for one system call, and batches for which the kernel had no room.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) sender: Sender,
 }
 
-/// Sender that is notified if bytes are not sent.
+/// Sender to notify if bytes are not sent.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Sender {
     /// The carrier itself, which needs no notification.
@@ -48,28 +48,28 @@ impl From<io::Error> for SendError {
 }
 
 impl SendError {
-    /// Adds `before` bytes of the batch that were sent earlier.
+    /// Adds `before` bytes of the batch that had already been sent.
     pub(crate) fn with_sent_before(self, before: usize) -> SendError {
         SendError { sent: self.sent + before, ..self }
     }
 
-    /// Returns true if the kernel has no room now.
+    /// Returns true if the kernel has no room at the moment.
     pub(crate) fn would_block(&self) -> bool {
         self.error.kind() == io::ErrorKind::WouldBlock
     }
 }
 
-/// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
+/// Maximum number of batches that wait for room in the kernel. Further batches are dropped, as in a router.
 const STALLED_CAPACITY: usize = 32;
 
-/// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
+/// Maximum number of datagrams in one batch: those in a 64 KiB GSO send.
 const BATCH_DATAGRAMS: usize = 44;
 
 /// Maximum length of one batch, in bytes.
 const BATCH_BYTES: usize = BATCH_DATAGRAMS * LARGEST_DATAGRAM as usize;
 
-/// Datagrams to one destination that the kernel takes in one call. All have the same length, but the last may be
-/// shorter.
+/// Datagrams to one destination that the kernel takes in one call. All have the same length, except that the last may
+/// be shorter.
 #[derive(Debug)]
 struct FrameBatch<To> {
     to: Option<To>,
@@ -90,14 +90,13 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
         self.to
     }
 
-    /// Offset from one datagram to the next (0 if there is only one), and the datagrams.
+    /// Returns the offset from one datagram to the next (0 if there is only one), and the datagrams.
     fn bytes(&self) -> (usize, &[u8]) {
         let stride = if self.bytes.len() > self.stride { self.stride } else { 0 };
         (stride, &self.bytes)
     }
 
-    /// Returns true if datagrams may be appended: `len` bytes, with `stride` from one to the next (0 for a single
-    /// datagram).
+    /// Returns true if these datagrams fit: `len` bytes, with `stride` from one to the next (0 for a single datagram).
     fn accepts(&self, to: To, stride: usize, len: usize) -> bool {
         let Some(known) = self.to else { return true };
         let one = stride == 0 || len <= stride;
@@ -122,9 +121,9 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
     }
 }
 
-/// Segments of several connections for one system call. They go from one socket to one peer with one ECN codepoint
-/// and have the same length, except that the last may be shorter. So the kernel takes them like the segments of one
-/// connection (GSO). Their order is the core's.
+/// Segments of several connections for one system call, in the order of the core. They go from one socket to one peer
+/// with one ECN codepoint and have the same length, except that the last may be shorter. So the kernel takes them like
+/// segments of one connection (GSO).
 #[derive(Debug, Default)]
 pub(super) struct SegmentBatch {
     batch: FrameBatch<(Outer, Ecn)>,
@@ -151,8 +150,7 @@ impl SegmentBatch {
         self.parts.push(Part { sender, stride, len });
     }
 
-    /// Returns everything as one batch, with the first sender, and the number of batches in it; `None` if it is
-    /// empty.
+    /// Returns everything as one batch, with the first sender and the number of batches; `None` if it is empty.
     pub(super) fn as_one_send(&self) -> Option<(Outgoing<'_>, usize)> {
         let (outer, ecn) = self.batch.to()?;
         let sender = self.parts.first()?.sender;
@@ -212,21 +210,21 @@ pub(super) struct StalledBatch {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
+/// Batches that wait for room, in order, by source address, so that a slow network does not delay the others.
 #[derive(Debug, Default)]
 pub(super) struct StalledQueue {
     batches: BTreeMap<IpAddr, VecDeque<StalledBatch>>,
 }
 
 impl StalledQueue {
-    /// Returns true if a batch from this address already waits.
+    /// Returns true if a batch from this address is already waiting.
     pub(super) fn contains_address(&self, local: IpAddr) -> bool {
         self.batches.contains_key(&local)
     }
 
     pub(super) fn push(&mut self, batch: StalledBatch) {
         let queue = self.batches.entry(batch.outer.local).or_default();
-        // A batch that does not fit is lost, as in a router.
+        // If the queue is full, the batch is lost, as in a router.
         if queue.len() < STALLED_CAPACITY {
             queue.push_back(batch);
         }
@@ -251,18 +249,17 @@ impl StalledQueue {
     }
 }
 
-/// Buffers of a shard for what it sends. A buffer in use is taken out and given back, so that nothing is allocated
-/// per batch.
+/// Buffers of a shard for sending. A buffer in use is taken out and given back, so that nothing is allocated per batch.
 pub(super) struct Sending {
     /// Batch that the core fills, and a second one for use while the first is being sent.
     out: TransmitBuf,
     spare: Option<TransmitBuf>,
     headroom: usize,
-    /// Set if segments may be combined in one packet.
+    /// Set if segments may be combined into one packet.
     joins_runs: bool,
     /// Segments for one system call.
     gathered: SegmentBatch,
-    /// Frames of a lane that are being sent.
+    /// Lane frames that are being sent.
     frames: LaneBatch,
     scratch: Vec<u8>,
 }
@@ -280,7 +277,7 @@ impl Sending {
         }
     }
 
-    /// Sets if segments may be combined in one packet.
+    /// Sets whether segments may be combined into one packet.
     pub(super) fn join_runs(&mut self, joins_runs: bool) {
         self.out.join_runs(joins_runs);
         self.joins_runs = joins_runs;
@@ -292,7 +289,7 @@ impl Sending {
         endpoint.poll_transmit(now, &mut self.out)
     }
 
-    /// Takes the batch; the core can fill the other buffer meanwhile.
+    /// Takes the batch; meanwhile, the core can fill the other buffer.
     pub(super) fn take_batch(&mut self) -> TransmitBuf {
         let (headroom, joins_runs) = (self.headroom, self.joins_runs);
         let spare = self.spare.take();
@@ -341,7 +338,7 @@ impl Sending {
     }
 }
 
-/// Creates an empty buffer for one batch. With `joins_runs`, its segments may be combined in one packet.
+/// Creates an empty buffer for one batch. With `joins_runs`, its segments may be combined into one packet.
 fn transmit_buffer(headroom: usize, joins_runs: bool) -> TransmitBuf {
     let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
     buffer.join_runs(joins_runs);
@@ -353,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_to_one_place_and_of_one_length_but_for_its_last() {
+    fn a_batch_has_one_destination_and_equal_lengths_except_the_last() {
         let mut batch = FrameBatch::default();
         for len in [1_200, 1_200, 700] {
             assert!(batch.accepts('a', 0, len));
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn several_datagrams_follow_those_of_their_length() {
+    fn batches_of_equal_length_are_appended() {
         let mut batch = FrameBatch::default();
         batch.push('a', 700, &[0; 1_400]);
         assert!(batch.accepts('a', 700, 2_000) && batch.accepts('a', 0, 600));

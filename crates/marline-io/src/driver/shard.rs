@@ -1,5 +1,5 @@
-//! Shard: endpoint, carrier and sockets behind one mutex, and what applications ask of it. `driving.rs` has the work
-//! due after every access.
+//! Shard: endpoint, carrier and sockets behind one mutex, and the operations that applications use. `driving.rs` does
+//! the work due after every access.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -35,15 +35,15 @@ use crate::tap::SegmentLog;
 /// Configuration of a shard.
 #[derive(Debug)]
 pub struct ShardConfig {
-    /// Carrier.
+    /// Kind of carrier.
     pub carrier: CarrierKind,
-    /// Part of the id space.
+    /// Part of the id space that this shard owns.
     pub shard: marline_core::Shard,
     /// Seed of the UDP carrier's RESET tokens; `None` for a random one.
     pub reset_seed: Option<ResetSeed>,
     /// Configuration of accepted connections; `None` to accept none.
     pub accept: Option<ConnectionConfig>,
-    /// Limits of the endpoint.
+    /// Limits of the endpoint's resources.
     pub limits: Limits,
     /// Queue of incoming connections.
     pub queue: Option<Arc<AcceptQueue>>,
@@ -55,19 +55,18 @@ pub struct ShardConfig {
     pub tap: Option<SegmentLog>,
     /// Links of this shard and of those that share its ports.
     pub links: Arc<Links>,
-    /// Further observers of the segments.
+    /// Additional observers of segments.
     pub observers: Vec<SharedObserver>,
     /// Observer of all events and all traffic, if any.
     pub events: Option<SharedEventObserver>,
-    /// Busy polling time after each exchange, at most [`MAX_BUSY_POLL`](super::MAX_BUSY_POLL); zero disables
-    /// it.
+    /// Time for busy polling after each exchange, at most [`MAX_BUSY_POLL`](super::MAX_BUSY_POLL); zero disables it.
     pub busy_poll: Duration,
 }
 
 /// Reason why a connection could not be started.
 #[derive(Debug)]
 pub enum StartError {
-    /// The core refused.
+    /// The core refused the connection.
     Core(ConnectError),
     /// The driver has stopped.
     Stopped,
@@ -106,7 +105,7 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// Handle that keeps a shard running. After the last one is dropped, the task ends as soon as the remaining
+/// Handle that keeps a shard running. When the last handle is dropped, the task ends as soon as the remaining
 /// connections have closed.
 #[derive(Debug)]
 pub struct ShardHandle {
@@ -115,12 +114,12 @@ pub struct ShardHandle {
 
 impl Drop for ShardHandle {
     fn drop(&mut self) {
-        // The last handle may be dropped while its shard is locked, so this must not lock. The timer wakes the task.
+        // The last handle may be dropped while the shard is locked, so this must not lock it. The timer wakes the task.
         self.shard.orphaned.store(true, Ordering::Release);
         if let Err(error) = self.shard.timer.set(marline_time::Duration::ZERO) {
             tracing::error!(%error, "cannot wake the network driver");
         }
-        // Sibling shards may have waited for this one.
+        // Sibling shards may be waiting for this one to end.
         let siblings = self.shard.siblings.get().into_iter().flatten();
         for sibling in siblings.filter_map(Weak::upgrade) {
             let _ = sibling.timer.set(marline_time::Duration::ZERO);
@@ -129,7 +128,7 @@ impl Drop for ShardHandle {
 }
 
 impl ShardHandle {
-    /// Creates a shard whose task does not run yet, and a handle to it.
+    /// Creates a shard whose task is not yet running, and a handle to it.
     pub(super) fn new(
         links: Arc<Links>,
         state: State,
@@ -177,7 +176,7 @@ impl ShardHandle {
     }
 }
 
-/// Access, and observation.
+/// Access and observation.
 impl Shard {
     /// Registers the shard's connections with this path health monitor.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
@@ -200,20 +199,20 @@ impl Shard {
         let before = state.observers().set_event_observer(observer);
         state.update_traffic_filter();
         drop(state);
-        // Dropping the last reference may write buffered data.
+        // Dropping the last reference may write buffered data, so it happens after unlocking.
         drop(before);
     }
 
-    /// Sends scheduler decisions and their reasons to these subscribers. They are separate from other monitor
-    /// events, which would be lost among many decisions. This ends when there is no subscriber any more.
+    /// Sends scheduler decisions and their reasons to these subscribers. They are separate from other monitor events,
+    /// which would be lost among many decisions. This ends when no subscriber is left.
     pub fn report_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
         let mut state = self.lock();
         state.observers().set_decision_listeners(listeners);
         state.endpoint().report_decisions(true);
     }
 
-    /// Sends traffic events of one connection of this shard to these subscribers. This ends when there is no
-    /// subscriber any more, or when another connection is selected.
+    /// Sends traffic events of one connection of this shard to these subscribers. This ends when no subscriber is left
+    /// or another connection is selected.
     pub fn report_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
         let (_, of) = Shard::split_id(of);
         let mut state = self.lock();
@@ -236,14 +235,14 @@ impl Shard {
         self.handle.get().and_then(std::sync::Weak::upgrade)
     }
 
-    /// Locks the state. Read the clock only afterwards: if two threads read it and then waited for the lock, time
-    /// would run backwards for the core. The latest packet would seem to have been sent first, and to be lost.
+    /// Locks the state. Read the clock only afterward: if two threads read it and then waited for the lock, time could
+    /// run backward for the core. The latest packet would appear to have been sent first and to be lost.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the clock, for work with the locked state. If the process did not run for some time, endpoint and lanes
-    /// are notified before they handle anything that has arrived meanwhile.
+    /// are notified before they handle anything that arrived in the meantime.
     pub(super) fn now(&self, state: &mut State) -> Instant {
         let now = self.clock.now();
         state.note_pauses(self.clock.pauses());
@@ -283,7 +282,7 @@ impl Shard {
         self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
-    /// Returns the shard of this index among those that share the ports.
+    /// Returns the shard with this index among those that share the ports.
     pub(super) fn port_shard(&self, index: u8) -> Option<Arc<Shard>> {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
@@ -304,7 +303,7 @@ impl Shard {
         infos
     }
 
-    /// Waits until all connections have closed, for at most `patience`. Returns true if they have.
+    /// Waits at most `patience` until all connections have closed. Returns true if they have.
     pub async fn drained(&self, patience: marline_time::Duration) -> bool {
         const CHECK_INTERVAL: marline_time::Duration = marline_time::Duration::from_millis(5);
         let deadline = self.clock.now() + patience;
@@ -335,7 +334,7 @@ impl Shard {
         self.lock().endpoint().delivery_delays()
     }
 
-    /// Id of a connection for applications, unique over all shards.
+    /// Returns the public id of a connection, which is unique across all shards.
     pub(super) fn public_id(&self, id: ConnectionId) -> ConnectionId {
         ConnectionId(id.0 | u64::from(self.index) << 56)
     }
@@ -352,41 +351,41 @@ impl Shard {
         self.lock().observers().show_path(now, path);
     }
 
-    /// Current time of the shard's clock, and the contacts with each peer. There are none in a shard that accepts
-    /// connections.
+    /// Returns the current time of the shard's clock, and the contacts with each peer. A shard that accepts connections
+    /// has no contacts.
     pub fn contacts(&self) -> (Instant, Vec<Contact>) {
         let now = self.clock.now();
         (now, self.lock().observers().contacts().all())
     }
 
-    /// Ends of each established subflow that is degraded or unreachable.
+    /// Returns the ends of each established subflow that is degraded or unreachable.
     #[must_use]
     pub fn impaired_paths(&self) -> Vec<FlowEnds> {
         let impaired = self.lock().endpoint().impaired_paths();
         impaired.into_iter().map(|path| FlowEnds::new(path.local.ip(), path.remote)).collect()
     }
 
-    /// Records that there is no route from `local` to `remote`, and that nothing was sent.
+    /// Records that nothing was sent because there is no route from `local` to `remote`.
     pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &io::Error) {
         let now = self.clock.now();
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
         self.lock().observers().contacts().on_unroutable(now, local, remote, errno);
     }
 
-    /// Requests one notification: the next change of a contact wakes the waiter (an unanswered packet, an error
-    /// report, or a late answer). Later changes are not reported until this is called again.
+    /// Requests one notification: the next change of a contact (an unanswered packet, an error report, or a late
+    /// answer) wakes the waiter. Later changes are not reported until this is called again.
     pub fn await_contacts(&self) -> Arc<Notify> {
-        self.lock().observers().contacts().await_news()
+        self.lock().observers().contacts().await_contact_change()
     }
 }
 
 /// Sockets.
 impl Shard {
-    /// Opens a socket at the next free index, or at the index of a closed one. On native carriers, whose sockets
-    /// serve all addresses, this only records the interface of the address.
+    /// Opens a socket at the next free index, or at the index of a closed one. For native carriers, whose sockets serve
+    /// all addresses, this only records the interface of the address.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
         if let (Some((_, index)), Some(monitor)) =
             (&options.interface, self.lock().endpoint().path_health_monitor())
@@ -395,10 +394,10 @@ impl Shard {
         }
         if self.lock().carrier().is_native() {
             if options.alias.is_some() {
-                // The segments carry the address, and the paths differ in nothing else.
+                // The segments contain the address, which is all that distinguishes the paths.
                 return Err(io::Error::new(
                     io::ErrorKind::Unsupported,
-                    "another interface has the same address: only the carriers auto, udp and tcp can use both",
+                    "another interface has the same address; only the carriers auto, udp and tcp can use both",
                 ));
             }
             let interface = options.interface.map_or(0, |(_, index)| index);
@@ -425,10 +424,10 @@ impl Shard {
         self.lock().sockets().iter().map(|socket| socket.local).collect()
     }
 
-    /// Makes the kernel distribute datagrams over all shards that share the ports.
+    /// Makes the kernel distribute datagrams among all shards that share the ports.
     ///
     /// # Errors
-    /// The kernel rejects the program.
+    /// The kernel's error if it rejects the BPF program.
     pub fn distribute_over_shards(&self, shards: u8) -> io::Result<()> {
         for socket in self.lock().sockets().iter() {
             crate::sys::socket::spread_by_flow_id(socket.as_fd(), shards)?;
@@ -436,7 +435,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).
+    /// Makes the shard open sockets without reading them until [`begin_receiving`](Self::begin_receiving).
     pub fn defer_receiving(&self) {
         self.lock().sockets().set_receiving(false);
     }
@@ -459,15 +458,15 @@ impl Shard {
     /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
         self.lock().copy_native()
     }
 
-    /// Duplicates the sockets for combined packets; each comes with its name.
+    /// Duplicates the sockets for combined packets, each with its name.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn copy_offload(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         self.lock().sockets().copy_offload()
     }
@@ -475,7 +474,7 @@ impl Shard {
     /// Duplicates the descriptors of this shard's UDP sockets.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn copy_sockets(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
         self.lock().sockets().copy_udp()
     }
@@ -486,15 +485,15 @@ impl Shard {
     /// Takes over raw sockets and the ports reserved with them.
     ///
     /// # Errors
-    /// The sockets are already in use, or the system refuses.
+    /// The sockets are already in use, or the kernel refuses.
     pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
         Shard::share_raw(&[self], sockets)
     }
 
-    /// Takes over raw sockets for all the shards of a listener.
+    /// Takes over raw sockets for all shards of a listener.
     ///
     /// # Errors
-    /// See [`use_raw`](Self::use_raw). Also fails if the sockets are not for this number of shards.
+    /// See [`use_raw`](Self::use_raw). Also fails if the sockets are for a different number of shards.
     pub fn share_raw(shards: &[&Shard], sockets: &RawSockets) -> io::Result<()> {
         let opened = sockets.take(shards.len())?;
         let joins_runs = opened.joins_runs();
@@ -516,12 +515,12 @@ impl Shard {
         Ok(())
     }
 
-    /// Opens a TUN interface, behind which this shard is the host with the address `local`. With `several`, other
-    /// shards share that role, each with its own queue of the interface.
+    /// Opens a TUN interface. For the hosts behind it, this shard is the host with the address `local`. With `several`,
+    /// other shards share that address, each with its own queue of the interface.
     ///
     /// # Errors
-    /// The system's. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user does
-    /// not.
+    /// The kernel's error. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user
+    /// does not.
     pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
         self.add_socket(Sock::tun(interface, local, several)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -533,7 +532,7 @@ impl Shard {
     /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn adopt_tun(&self, tun: OwnedFd, local: IpAddr) -> io::Result<()> {
         self.add_socket(Sock::adopted_tun(tun, local)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -546,7 +545,7 @@ impl Shard {
     /// port.
     ///
     /// # Errors
-    /// The system's: the port may be in use or privileged.
+    /// The kernel's error, for example if the port is in use or privileged.
     pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
         let mut guard = None;
         for shard in shards {
@@ -561,13 +560,13 @@ impl Shard {
     /// Reserves the first local ports for connections that this shard opens.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn reserve_local_ports(&self) -> io::Result<()> {
         self.lock().grow_port_pool().map(|_| ())
     }
 
-    /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
-    /// the routing table: sockets that are only for sending are closed.
+    /// Declares that this shard opens no connections. No ports are reserved, packets follow the routing table, and
+    /// sockets that only send are closed.
     pub fn disable_connecting(&self) {
         let mut state = self.lock();
         state.disable_port_pool();

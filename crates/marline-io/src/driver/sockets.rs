@@ -1,4 +1,4 @@
-//! Sockets of a shard: their kinds, how each sends, and the set of open ones.
+//! Sockets of a shard: their kinds, how each kind sends, and the set of open sockets.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -25,22 +25,22 @@ use crate::sys::error_queue;
 use crate::sys::socket;
 use crate::sys::tun::Tun;
 
-/// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
-/// send buffer of megabytes takes longer than this to drain.
+/// Delay before a batch for which the kernel had no room is tried again. Writability would be more precise, but a send
+/// buffer of megabytes takes longer than this to drain.
 const STALL_RETRY: Duration = Duration::from_micros(500);
 /// Options for opening a socket.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
     /// Address and port to bind; port 0 lets the system choose.
     pub local: SocketAddr,
-    /// Address by which the driver identifies the socket, if it differs from the bound one: another socket is bound
-    /// to the same address on another interface.
+    /// Address by which the driver identifies the socket, if it differs from the bound address because another socket
+    /// is bound to that address on another interface.
     pub alias: Option<IpAddr>,
     /// Interface to bind to: name and index.
     pub interface: Option<(String, u32)>,
     /// Port sharing with other sockets of the server.
     pub port: PortSharing,
-    /// Mark of the packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0 for none.
+    /// Mark of the packets for routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0 for none.
     pub mark: u32,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Sock {
     pub(crate) kind: Kind,
 }
 
-/// Kind of a socket, with the state that its carrier needs.
+/// Kind of a socket, with the state it needs.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// UDP, bound to an address.
@@ -73,8 +73,8 @@ pub(crate) enum Kind {
     Raw(RawSender),
     /// TUN interface: `local` is the address of this host.
     Tun,
-    /// TUN interface of a gateway: this process answers for all addresses. With `offloads`, up to 64 kB of a
-    /// connection are one packet, with a virtio header in front.
+    /// TUN interface of a gateway: this process answers for all addresses. With `offloads`, up to 64 kB of a connection
+    /// form one packet, after a virtio header.
     Gateway {
         /// True if packets have a virtio header.
         offloads: bool,
@@ -94,7 +94,7 @@ impl Sock {
         Sock::adopt(OwnedFd::from(socket::open(&options.spec())?), options)
     }
 
-    /// Wraps a socket with these options that another process has opened.
+    /// Wraps a socket that another process has opened with these options.
     pub(crate) fn adopt(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
         let socket = std::net::UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -107,7 +107,7 @@ impl Sock {
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
-    /// Duplicates the socket, with another interest.
+    /// Duplicates the socket with another interest in I/O events.
     pub(crate) fn duplicate_with_interest(&self, interest: Interest) -> io::Result<Self> {
         let copy = self.as_fd().try_clone_to_owned()?;
         let kind = match &self.kind {
@@ -136,7 +136,7 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
-    /// With `several`, opens one of several queues of the interface.
+    /// Opens a TUN interface; with `several`, one of several queues.
     pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
         let open = if several { Tun::open_queue } else { Tun::open };
         let tun = OwnedFd::from(open(interface)?);
@@ -150,7 +150,7 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
-    /// A gateway is not bound to an address: it has all except those behind it.
+    /// Wraps the TUN interface of a gateway, which is not bound to an address: it has all except those behind it.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
         let offloads = tun.offloads();
         let fd = watch(OwnedFd::from(tun), Interest::READABLE)?;
@@ -199,7 +199,7 @@ impl Sock {
         }
     }
 
-    /// Returns true if the kernel takes several datagrams of one length in one call.
+    /// Returns true if the kernel takes several datagrams of equal length in one call.
     pub(crate) fn sends_runs(&self) -> bool {
         matches!(&self.kind, Kind::Udp(udp) if udp.state.max_gso_segments() > 1)
     }
@@ -212,7 +212,7 @@ impl Sock {
         error_queue::next(self.as_fd())
     }
 
-    /// MTU of the route to `remote`, if known.
+    /// Returns the MTU of the route to `remote`, if known.
     pub(crate) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
         match &self.kind {
             Kind::Udp(udp) => {
@@ -227,7 +227,7 @@ impl Sock {
 }
 
 impl UdpKind {
-    /// Options of the socket, with the address that it got.
+    /// Returns the options of the socket, with the address that it was assigned.
     pub(super) fn options_at(&self, local: SocketAddr) -> SocketOptions {
         let local = SocketAddr::new(self.bound_ip(local.ip()), local.port());
         SocketOptions { local, ..self.options.clone() }
@@ -265,7 +265,7 @@ impl UdpKind {
     }
 }
 
-/// Auxiliary task of a shard, which is aborted when this is dropped.
+/// Auxiliary task of a shard; dropping this aborts the task.
 #[derive(Debug)]
 pub(super) struct Watch(AbortHandle);
 
@@ -281,7 +281,7 @@ impl Drop for Watch {
     }
 }
 
-/// Socket that is read, with its index and address.
+/// Socket that this process reads, with its index and address.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     pub(crate) index: u16,
@@ -289,7 +289,7 @@ pub(super) struct OpenSocket {
     pub(crate) socket: Arc<Sock>,
 }
 
-/// Open socket, with its waiting batches and its error watch.
+/// Open socket, with its queued batches and its error watch.
 #[derive(Debug)]
 struct Entry {
     socket: Arc<Sock>,
@@ -342,7 +342,7 @@ impl Sockets {
         self.entries.clear();
     }
 
-    /// Sets if this process reads the sockets, without a change of their registration.
+    /// Sets whether this process reads the sockets, without registering them again.
     pub(super) const fn set_receiving(&mut self, receiving: bool) {
         self.receiving = receiving;
     }
@@ -353,7 +353,7 @@ impl Sockets {
         self.changed = true;
     }
 
-    /// Registers all sockets again: one that is watched for input would wake this process even if another one reads
+    /// Registers all sockets again: a socket watched for input would wake this process even if another process reads
     /// it. `watch` starts the error watch of a socket.
     pub(super) fn reregister(
         &mut self,
@@ -373,7 +373,7 @@ impl Sockets {
                     let stalled = core::mem::take(&mut entry.stalled);
                     *entry = Entry { socket, stalled, _error_watch };
                 }
-                Err(error) => tracing::warn!(%error, "cannot re-register socket"),
+                Err(error) => tracing::warn!(%error, "cannot re-register the socket"),
             }
         }
         self.receiving = receiving;
@@ -403,7 +403,7 @@ impl Sockets {
         self.entries.get(index)?.as_ref().map(|entry| &*entry.socket)
     }
 
-    /// Returns the index of the first socket that meets a condition.
+    /// Returns the index of the first socket for which `fits` is true.
     pub(super) fn position(&self, fits: impl Fn(&Sock) -> bool) -> Option<usize> {
         self.entries.iter().position(|entry| entry.as_ref().is_some_and(|e| fits(&e.socket)))
     }
@@ -422,7 +422,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the options of the UDP socket at this index, with the address that it got.
+    /// Returns the options of the UDP socket at this index, with the address that it was assigned.
     pub(super) fn udp_options(&self, index: u16) -> Option<SocketOptions> {
         let socket = self.at(usize::from(index))?;
         match &socket.kind {
@@ -437,7 +437,7 @@ impl Sockets {
         udp.map(|socket| Ok((socket.local, socket.as_fd().try_clone_to_owned()?))).collect()
     }
 
-    /// Duplicates the sockets for combined packets; each comes with its name.
+    /// Duplicates the sockets for combined packets, each with its name.
     pub(super) fn copy_offload(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         let mut copies = Vec::new();
         for socket in self.iter() {
@@ -448,7 +448,7 @@ impl Sockets {
         Ok(copies)
     }
 
-    /// Closes the raw sockets that are only for sending.
+    /// Closes the raw sockets that only send.
     pub(super) fn close_spare(&self) {
         for socket in self.iter() {
             if let Kind::Raw(raw) = &socket.kind {
@@ -478,7 +478,7 @@ impl Sockets {
         !outer.is_link() && self.at(usize::from(outer.socket)).is_some_and(Sock::sends_runs)
     }
 
-    /// Hands bytes to the kernel. If the kernel has no room, they wait.
+    /// Hands bytes to the kernel. If the kernel has no room, queues them.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.entries.get_mut(index) else { return Ok(()) };
@@ -509,12 +509,12 @@ impl Sockets {
         let rest = out.bytes.get(sent..).unwrap_or_default();
         match socket.send(now, &out.outer, out.ecn, out.stride, rest) {
             Err(again) if !again.would_block() => Some(again.error),
-            // The kernel has no room now: the datagram is lost, as in any queue.
+            // The kernel has no room: the datagram is lost, as in any queue.
             _ => None,
         }
     }
 
-    /// Sends waiting batches again when it is time.
+    /// Retries queued batches when it is time.
     pub(super) fn retry_stalled(&mut self, now: Instant) {
         if self.stall_retry_at.is_none_or(|at| at > now) {
             return;
@@ -537,12 +537,12 @@ impl Sockets {
         self.at(index)?.next_error()
     }
 
-    /// MTU of the route from one of the sockets, if known.
+    /// Returns the MTU of the route from this socket, if known.
     pub(super) fn route_mtu(&self, outer: &Outer) -> Option<u32> {
         self.at(usize::from(outer.socket))?.route_mtu(outer.remote, outer.local)
     }
 
-    /// Puts a batch among those that wait.
+    /// Queues a batch until the kernel has room.
     #[cfg(test)]
     pub(super) fn stall(&mut self, outer: Outer, ecn: Ecn, stride: usize, bytes: Vec<u8>) {
         if let Some(Some(entry)) = self.entries.get_mut(usize::from(outer.socket)) {
@@ -570,8 +570,8 @@ pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is
-/// kept: without it no answer can be sent.
+/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is kept,
+/// because no answer can be sent without it.
 pub(super) fn canonical_address(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => {

@@ -1,9 +1,8 @@
 //! State of a shard, guarded by its mutex: the hub of the driver.
 //!
-//! Two machines of other modules do the work: the endpoint (the core) and the carrier. The driver's own data belongs
-//! to owners, one struct and one file each, whose fields are private. This file alone holds two of them at a time, in
-//! the order of [`State`]'s fields. Other files borrow one after the other by name, change it with its methods, and
-//! pass on what these return.
+//! Two state machines do the work: the endpoint (the core) and the carrier. The driver's own data belongs to owners:
+//! structs with private fields, one per file. Only this file borrows two owners at a time, in the order of [`State`]'s
+//! fields. Other files borrow one at a time, change it with its methods, and pass on what these return.
 
 use core::net::SocketAddr;
 use std::io;
@@ -41,7 +40,7 @@ pub(super) struct State {
     wakeups: Wakeups,
 }
 
-/// Endpoint, carrier and owners that a new state gets; it creates the others itself.
+/// Endpoint, carrier and owners given to a new state, which creates the others itself.
 pub(super) struct Parts {
     pub(crate) endpoint: Endpoint,
     pub(crate) carrier: Carrier,
@@ -52,7 +51,7 @@ pub(super) struct Parts {
     pub(crate) wakeups: Wakeups,
 }
 
-/// The owners, one at a time.
+/// Access to one owner at a time.
 impl State {
     pub(super) fn new(parts: Parts) -> State {
         let Parts { endpoint, carrier, routing, observers, streams, lanes, wakeups } = parts;
@@ -113,10 +112,10 @@ impl State {
     }
 }
 
-/// Several owners at a time.
+/// Access to several owners at a time.
 impl State {
-    /// Compares the number of process pauses and notifies endpoint and lanes of new ones. Data in transit during a
-    /// pause says nothing about the network.
+    /// Notifies the endpoint and the lanes of a new pause of the process. Data in transit during a pause says nothing
+    /// about the network.
     pub(super) fn note_pauses(&mut self, pauses: u64) {
         if self.wakeups.note_pauses(pauses) {
             self.endpoint.note_pause();
@@ -129,13 +128,13 @@ impl State {
         self.endpoint.report_traffic(self.observers.traffic_filter());
     }
 
-    /// Lets the core write its next batch into the buffer for it.
+    /// Lets the core write its next batch into a buffer.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.sending.fill(&mut self.endpoint, now)
     }
 
-    /// Shows a batch to the observers and to the client's routes, and adds the carrier's headers. Returns nothing if
-    /// it cannot be sent now.
+    /// Passes a batch to the observers and to the client's routes, and adds the carrier's headers. Returns `None` if
+    /// the batch cannot be sent now.
     pub(super) fn frame(
         &mut self,
         now: Instant,
@@ -159,13 +158,13 @@ impl State {
         }
     }
 
-    /// Shows an incoming segment to the observers.
+    /// Passes an incoming segment to the observers.
     pub(super) fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let header = self.carrier.header();
         self.observers.observe(&ObservedSegments::on_received(now, meta, segment, header));
     }
 
-    /// Updates the paths of a lane, its memory limit, and its silent paths, before it sends.
+    /// Updates a lane's paths, memory limit, and silent paths before the lane sends.
     pub(super) fn prepare_lane(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
         if let Some(connection) = self.lanes.connection_to_check(id, now) {
@@ -181,7 +180,7 @@ impl State {
     }
 
     /// Reports the bytes that a lane carried to the client's routes.
-    pub(super) fn compare_lane(&mut self, id: u64, now: Instant) {
+    pub(super) fn report_lane_bytes(&mut self, id: u64, now: Instant) {
         let routes = self.routing.routes();
         if !routes.compares() {
             return;
@@ -220,7 +219,7 @@ impl State {
         Ok(())
     }
 
-    /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
+    /// Duplicates the descriptors of a native carrier. Returns an empty list for other carriers.
     pub(super) fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
         let Carrier::Native(carrier) = &self.carrier else { return Ok(Vec::new()) };
         let mut parts = Vec::new();
@@ -237,21 +236,21 @@ impl State {
         Ok(parts)
     }
 
-    /// Notifies lanes of silent paths on which connections were answered.
+    /// Notifies lanes that connections received an answer on silent paths.
     pub(super) fn wake_lanes(&mut self) {
         for addresses in self.endpoint.take_answered_paths() {
             self.lanes.on_path_answer(addresses);
         }
     }
 
-    /// Notifies connections of silent paths on which lanes were answered.
+    /// Notifies connections that lanes received an answer on silent paths.
     pub(super) fn wake_connections(&mut self, now: Instant) {
         for path in self.lanes.take_answered() {
             self.endpoint.on_path_answer(now, path);
         }
     }
 
-    /// Earliest deadline of everything but the timer itself.
+    /// Returns the earliest deadline, not counting the timer itself.
     pub(super) fn next_timeout(&mut self) -> Option<Instant> {
         let candidates = [
             self.endpoint.poll_timeout(),
@@ -273,7 +272,7 @@ impl State {
         self.routing.routes().on_timeout(now);
     }
 
-    /// Ends everything when the task ends.
+    /// Ends all connections and lanes when the task ends.
     pub(super) fn stop(&mut self) {
         self.wakeups.stop();
         self.sockets.clear();
@@ -284,7 +283,7 @@ impl State {
 
 /// Local ports of connections on native carriers, which are reserved before the core may use them.
 impl State {
-    /// Declares that no connections are opened, so that no ports are reserved for them.
+    /// Declares that no connections are opened, so no ports need to be reserved.
     pub(super) fn disable_port_pool(&mut self) {
         if let Carrier::Native(carrier) = &mut self.carrier {
             carrier.disable_port_pool();
@@ -292,7 +291,7 @@ impl State {
         }
     }
 
-    /// Reserves more local ports. First come the guards, then the filter, and then the core may use them.
+    /// Reserves more local ports: first the guards, then the filter; only then may the core use the ports.
     pub(super) fn grow_port_pool(&mut self) -> io::Result<bool> {
         let Carrier::Native(carrier) = &mut self.carrier else { return Ok(false) };
         if !carrier.needs_pool() {

@@ -1,10 +1,9 @@
-//! Connection as a byte stream. It locks its shard itself: the writing thread sends data at once, or it is sent with
-//! the data of other connections at the end of the runtime's turn.
+//! Connection as a byte stream. It locks its shard itself: the writing thread sends the data immediately, or together
+//! with the data of other connections at the end of the runtime's turn.
 //!
 //! A gateway's streams begin as requests. The hosts behind a TUN interface treat the gateway as the whole network. A
-//! SYN to any address and port becomes a [`Request`]; the SYN is not answered until the request is admitted or
-//! refused. All other packets are handed to a [`PacketSink`], which answers by writing packets to the interface
-//! itself.
+//! SYN to any address and port becomes a [`Request`], which must be admitted or refused before the SYN is answered. All
+//! other packets go to a [`PacketSink`], which writes its answers to the interface itself.
 
 use core::future::poll_fn;
 use core::net::SocketAddr;
@@ -43,7 +42,7 @@ impl Stream {
         Stream { shard, id, peer: incoming.peer }
     }
 
-    /// Creates the stream of an admitted connection, whose handshake continues.
+    /// Creates the stream of an admitted connection; the handshake continues.
     pub(super) const fn admitted(
         shard: Arc<ShardHandle>,
         id: ConnectionId,
@@ -64,8 +63,7 @@ impl Stream {
         self.peer
     }
 
-    /// Waits for the handshake. Returns the reason of the fallback if the connection runs as plain
-    /// TCP.
+    /// Waits for the handshake. Returns the reason for the fallback if the connection runs as plain TCP.
     ///
     /// # Errors
     /// The connection ended before it was established.
@@ -105,7 +103,7 @@ impl Stream {
         self.id
     }
 
-    /// Snapshot of the connection; `None` when nothing is left of it.
+    /// Snapshot of the connection; `None` once its state is gone.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint().info(self.id)?;
@@ -113,14 +111,14 @@ impl Stream {
         Some(info)
     }
 
-    /// Value that identifies this connection to a protocol inside it, equal on both sides
+    /// Value that identifies this connection to an inner protocol; it is equal on both sides
     /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.shard.lock().endpoint().export_binding(self.id, label)
     }
 
-    /// Ends the connection at once on both sides (MP_FASTCLOSE).
+    /// Immediately ends the connection on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         self.shard.with_endpoint(|endpoint, now| endpoint.abort(now, self.id));
     }
@@ -177,7 +175,7 @@ impl Stream {
         match state.endpoint().read(now, self.id, buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);
-                // New room in the receive buffer may have to be announced.
+                // New space in the receive buffer may have to be announced.
                 if !state.wakeups().defers_writes(now) {
                     self.shard.serve(&mut state, now);
                 }
@@ -196,21 +194,21 @@ impl Stream {
         }
     }
 
-    /// Writes like [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write). Data that the windows allow has
-    /// been sent when this returns, or is sent at the end of this turn of the runtime together with the writes of
-    /// other connections. Only the task of the last call is woken.
+    /// Writes like [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write). Data that fits the windows is sent
+    /// before this returns, or at the end of this turn of the runtime, together with the writes of other connections.
+    /// Only the task of the last call is woken.
     ///
     /// # Errors
-    /// The connection is over, or was shut down.
+    /// The connection has ended or was shut down.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
-    /// Writes several pieces one after the other, like one [`poll_write`](Self::poll_write) of all of them: TLS
-    /// records are sent as one batch.
+    /// Writes several pieces in order, like one [`poll_write`](Self::poll_write) of all of them, so that TLS records
+    /// are sent as one batch.
     ///
     /// # Errors
-    /// See [`poll_write`](Self::poll_write); only if nothing was written.
+    /// See [`poll_write`](Self::poll_write); an error is returned only if nothing was written.
     pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,
@@ -246,7 +244,7 @@ impl Stream {
         }
     }
 
-    /// Result of a write that took no bytes.
+    /// Returns the result of a write that accepted no bytes.
     fn refused(
         &self,
         state: &mut State,
@@ -273,7 +271,7 @@ impl Stream {
     }
 }
 
-/// Requests of the hosts behind a gateway, in order of arrival.
+/// Connection requests of hosts behind a gateway, in order of arrival.
 ///
 /// The endpoint limits their number ([`Limits::syn_queue`](marline_core::Limits)). Each request is reported once.
 #[derive(Debug)]
@@ -321,13 +319,13 @@ impl Requests {
 }
 
 impl Request {
-    /// Ends of the connection: `local` is the target, `remote` the requesting host.
+    /// Ends of the connection: `local` is the target, `remote` is the requesting host.
     #[must_use]
     pub const fn path(&self) -> FourTuple {
         self.path
     }
 
-    /// Answers with a SYN/ACK; [`Stream::connected`] reports if the handshake succeeds. Returns `None` if the
+    /// Answers with a SYN/ACK; [`Stream::connected`] reports whether the handshake succeeds. Returns `None` if the
     /// request is no longer current or there is no room for another connection.
     #[must_use]
     pub fn admit(mut self) -> Option<Stream> {
@@ -345,12 +343,12 @@ impl Request {
 
     /// Refuses the request with an RST.
     pub fn refuse(self) {
-        // `drop` refuses.
+        // `drop` sends the refusal.
         drop(self);
     }
 
     /// Withdraws the request without notifying the requesting host. Returns the sequence number that an ICMP message
-    /// has to quote, or `None` if the request is no longer current.
+    /// must quote, or `None` if the request is no longer current.
     #[must_use]
     pub fn forget(mut self) -> Option<SeqNum> {
         self.answered = true;

@@ -1,4 +1,4 @@
-//! Streams of a shard: wakers and outcomes of its connections, and the queue of incoming ones.
+//! Streams of a shard: wakers and outcomes of its connections, and the queue of incoming connections.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
 /// Slots by connection id.
 type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
 
-/// Receiver of the packets from a gateway's interface that are not TCP, including malformed packets and fragments.
+/// Receiver of all non-TCP packets from a gateway's interface, including malformed packets and fragments.
 pub trait PacketSink: Send {
     /// Takes a packet, starting at the IP header if it has one. The shard is locked during the call, so this must
     /// neither wait nor call the shard.
@@ -60,13 +60,13 @@ pub trait PacketSink: Send {
 /// Accepted connection that waits for the application.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Connection id. It contains the shard's index and is unique over all shards that share the queue.
+    /// Connection id. It contains the shard's index and is unique among all shards that share the queue.
     pub id: ConnectionId,
     /// The peer's address on the first subflow.
     pub peer: SocketAddr,
 }
 
-/// Queue of incoming connections that wait for `accept`. It holds only their ids: the shards own the connections.
+/// Queue of incoming connections that wait for `accept`. It holds only ids; the shards own the connections.
 #[derive(Debug)]
 pub struct AcceptQueue {
     waiting: Mutex<VecDeque<Incoming>>,
@@ -123,7 +123,7 @@ impl AcceptQueue {
 
     /// Closes the queue and wakes its waiters. Returns the connections that were never accepted, which the caller
     /// must release ([`Shard::release`](super::Shard::release)).
-    #[must_use = "the shards still hold these connections"]
+    #[must_use = "the caller must release these connections"]
     pub fn close(&self) -> Vec<Incoming> {
         self.closed.store(true, Ordering::Relaxed);
         let all =
@@ -138,13 +138,13 @@ impl AcceptQueue {
 pub(super) enum AwaitedEvent {
     /// The end of the handshake.
     Connecting,
-    /// Data.
+    /// Data to read.
     Reading,
-    /// Room for data.
+    /// Room for data to write.
     Writing,
 }
 
-/// Outcome of a connection's handshake, as far as it is known.
+/// Outcome of a connection's handshake, if known.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Handshake {
     Pending,
@@ -152,13 +152,13 @@ pub(super) enum Handshake {
     Failed(CloseReason),
 }
 
-/// Streams of a shard, and where its new connections go.
+/// Streams of a shard, and the receivers of its new connections.
 pub(super) struct Streams {
     slots: Slots,
     queue: Option<Arc<AcceptQueue>>,
     /// Receiver of a gateway's connection requests.
     requests: Option<mpsc::UnboundedSender<FourTuple>>,
-    /// Sink of a gateway's other packets.
+    /// Sink for a gateway's non-TCP packets.
     sink: Option<Box<dyn PacketSink>>,
 }
 
@@ -167,7 +167,7 @@ impl Streams {
         Streams { slots: Slots::default(), queue, requests: None, sink: None }
     }
 
-    /// Becomes a gateway.
+    /// Makes the shard a gateway.
     pub(super) fn set_gateway(
         &mut self,
         requests: mpsc::UnboundedSender<FourTuple>,
@@ -205,7 +205,7 @@ impl Streams {
         is_accepted
     }
 
-    /// Stores the waker of a task that waits.
+    /// Stores the waker of a waiting task.
     pub(super) fn wait(&mut self, id: ConnectionId, waiting: AwaitedEvent, cx: &Context<'_>) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let place = match waiting {
@@ -226,7 +226,7 @@ impl Streams {
         })
     }
 
-    /// Reason for the end of a connection that has ended.
+    /// Reason why a connection ended.
     pub(super) fn closed(&self, id: ConnectionId) -> Option<CloseReason> {
         self.slots.get(&id).and_then(|slot| slot.closed)
     }
@@ -263,7 +263,7 @@ impl Streams {
 
     /// Wakes all tasks that wait for a connection.
     pub(super) fn wake_all(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "wakes all, in any order")]
+        #[expect(clippy::iter_over_hash_type, reason = "wakes all; the order does not matter")]
         for slot in self.slots.values_mut() {
             slot.wake_all();
         }

@@ -1,8 +1,7 @@
-//! Task of a shard: receives, serves the timer, and takes datagrams from other shards.
+//! Task of a shard: receives packets, serves the timer, and takes datagrams from other shards.
 //!
-//! After a batch that woke an application, acknowledgments are held back for one turn of the
-//! scheduler: the application runs first, and the data it writes carries them. If it writes
-//! nothing, they are sent microseconds later.
+//! After a batch that woke an application, acknowledgments wait for one turn of the task scheduler: the application
+//! runs first, and the data it writes carries them. If it writes nothing, they are sent microseconds later.
 
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -17,28 +16,28 @@ use super::ingress;
 use super::reception::{ReadyTimeWaker, Reception};
 use super::shard::{Handover, Shard};
 
-/// Receive calls before other tasks get their turn.
+/// Number of receive calls before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
-/// Maximum number of turns by which timers are postponed.
+/// Maximum number of turns for which timers are postponed.
 const POSTPONE_TIMERS: u32 = 4;
-/// Time that a shard without handles waits for its connections to close.
+/// Time that a shard without handles waits for its connections to close, in general.
 const LINGER: Duration = Duration::from_secs(10);
-/// Time that it waits for TIME-WAIT to end on native carriers: the kernel would answer late segments with RST.
+/// Time that it waits for TIME-WAIT to end on native carriers, because the kernel would answer late segments with RST.
 const CLOSING_TIME: Duration = Duration::from_secs(70);
 
 struct Task {
     shard: Arc<Shard>,
     handed_over: mpsc::Receiver<Handover>,
     waker: ReadyTimeWaker,
-    /// Turns by which the timer was postponed because there was more to receive.
+    /// Number of turns for which timers were postponed because there was more to receive.
     postponed: u32,
-    /// Set if sockets are read without readiness.
+    /// Set if sockets are read even if they are not ready.
     may_busy_poll: bool,
     /// Time at which the last handle was dropped.
     orphaned_at: Option<Instant>,
 }
 
-/// Notifies all waiting tasks when the shard's task ends, for any reason.
+/// Notifies all waiting tasks when the shard's task ends for any reason.
 struct StopGuard(Arc<Shard>);
 
 impl Drop for StopGuard {
@@ -94,8 +93,8 @@ impl Task {
         if self.may_busy_poll && self.continues_polling(turns > 0) {
             cx.waker().wake_by_ref();
         }
-        // Timers come after reception: after the process did not run for some time, an acknowledgment that has
-        // already arrived must not count as missing.
+        // Timers come after reception: if the process did not run for some time, an acknowledgment that has already
+        // arrived must not count as missing.
         let more_to_receive = at < reception.sockets();
         if more_to_receive && self.postponed < POSTPONE_TIMERS {
             self.postponed += 1;
@@ -107,7 +106,7 @@ impl Task {
         if self.is_over(self.shard.clock().now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Returns true if the task polls its sockets again at once, with or without data received.
+    /// Returns true if the task must immediately poll its sockets again; `received` tells whether it received data.
     fn continues_polling(&self, received: bool) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
@@ -117,7 +116,7 @@ impl Task {
         state.wakeups().is_busy_polling(now)
     }
 
-    /// Does the work that comes first in each poll. Returns true if the task must end.
+    /// Does the work at the start of each poll. Returns true if the task must end.
     fn prepare(&mut self, cx: &Context<'_>, reception: &mut Reception) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
@@ -138,13 +137,13 @@ impl Task {
         over
     }
 
-    /// Returns true if the shard has no handle left and nothing to do.
+    /// Returns true if the shard has no handle left and no work to finish.
     fn is_over(&mut self, now: Instant) -> bool {
         if !generations::is_abandoned(&self.shard) {
             return false;
         }
         let since = *self.orphaned_at.get_or_insert(now);
-        let (connections, stragglers) = generations::remains(&self.shard);
+        let (connections, stragglers) = generations::remaining_work(&self.shard);
         if connections {
             return now >= since + LINGER;
         }

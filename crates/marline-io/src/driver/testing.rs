@@ -17,14 +17,14 @@ use super::streams::AcceptQueue;
 use crate::edge::socket_spec::PortSharing;
 use crate::links::UdpUse;
 
-/// Starts a shard with one socket and returns its address. With a queue it accepts connections.
+/// Starts a shard with one socket and returns its address. If a queue is given, the shard accepts connections.
 pub(super) fn shard(
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> (Arc<ShardHandle>, SocketAddr) {
     with_socket(UdpUse::Always, accept)
 }
 
-/// Starts a shard that connects, with this use of UDP and links.
+/// Starts a shard that opens connections, with this use of UDP and links.
 pub(super) fn connecting_shard(udp: UdpUse) -> (Arc<ShardHandle>, SocketAddr) {
     with_socket(udp, None)
 }
@@ -42,7 +42,7 @@ fn with_socket(
     (shard, local)
 }
 
-/// Starts a shard of this carrier without sockets.
+/// Starts a shard with this carrier and without sockets.
 pub(super) fn without_sockets(
     carrier: CarrierKind,
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
@@ -84,7 +84,7 @@ fn start(
     shard.expect("started")
 }
 
-/// Socket that receives datagrams of one send call over loopback as one message (GRO).
+/// Socket that receives the datagrams of one send call over loopback as one message (GRO).
 pub(super) struct Target {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -95,7 +95,7 @@ impl Target {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         socket.set_nonblocking(true).expect("a socket");
         let state = UdpSocketState::new((&socket).into()).expect("a socket");
-        Target { socket: UdpSocket::from_std(socket).expect("in a runtime"), state }
+        Target { socket: UdpSocket::from_std(socket).expect("must run in a runtime"), state }
     }
 
     pub(super) fn address(&self) -> SocketAddr {

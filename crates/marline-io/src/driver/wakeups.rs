@@ -1,15 +1,15 @@
 //! Wake-ups of a shard's task: its waker and timer, busy polling, and turns of the runtime.
 //!
 //! *Busy polling.* A shard polls its sockets continuously for some time after each write or receive, instead of
-//! sleeping until the system wakes it. Waking a thread costs more than the processing of a short message, most of all
-//! if the processor has entered a sleep state meanwhile. An application that expects answers within that time can get
-//! them sooner, at the cost of a busy processor, so this is off by default. Other tasks of the runtime still have
-//! their turns, and timers fire.
+//! sleeping until the system wakes it. Waking a thread costs more than processing a short message, especially if the
+//! processor has entered a sleep state. An application that expects answers within the polling time gets them sooner,
+//! at the cost of a busy processor, so this is off by default. Other tasks of the runtime still have their turns, and
+//! timers fire.
 //!
-//! *Turns.* Short writes of several connections within one turn of the runtime are sent together at its end. A send
-//! call costs more than everything else that this driver does for a short message. While a runtime has many
-//! applications to poll, most of its turns contain writes of several connections. But a single message must not wait
-//! for others, and it is unknown in advance if others follow: this is predicted from earlier turns.
+//! *Turns.* Short writes of several connections within one turn of the runtime are sent together when the turn ends. A
+//! send call costs more than everything else that this driver does for a short message. While a runtime has many tasks
+//! to poll, most turns contain writes of several connections. But a single message must not wait in vain, and whether
+//! others follow is unknown: this is predicted from earlier turns.
 
 use core::future::Future as _;
 use core::pin::pin;
@@ -26,18 +26,18 @@ use super::streams::{register, wake};
 /// Upper limit of the polling time after the last exchange.
 pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// Maximum length of a write that waits, in bytes. Longer ones are worth their own system call.
+/// Maximum length of a write that waits, in bytes. Longer writes are worth their own system call.
 const LONGEST_DELAYED_WRITE: usize = 4 << 10;
 /// Maximum number of waiting writes: the datagrams of one batch.
 const MOST_DELAYED_WRITES: u32 = 44;
 /// Minimum number of writes in a turn that justifies waiting: the end of a turn costs about as much as one system
 /// call.
 const MIN_TURN_WRITES: u32 = 3;
-/// Maximum time between writes of two connections that are likely to belong to one turn.
+/// Maximum time between writes of two connections that probably belong to one turn.
 const NEAR_WRITES: Duration = Duration::from_micros(50);
-/// Time after which the next caller sends waiting writes, if the polled task takes long.
+/// Time after which the next caller sends waiting writes, if the current task runs long.
 const MAX_TURN: Duration = Duration::from_micros(200);
-/// Maximum number of such pairs of writes that are needed before a write waits again, after waiting did not pay off.
+/// Maximum number of such pairs of writes required before a write waits again after useless waits.
 const MAX_PAIRS: u32 = 64;
 
 /// State of a shard's busy polling.
@@ -58,7 +58,7 @@ impl BusyPoll {
         !self.length.is_zero()
     }
 
-    /// Records a write or a receive. Returns true if polling begins with it.
+    /// Records a write or a receive. Returns true if this starts polling.
     fn on_exchange(&mut self, now: Instant) -> bool {
         if !self.is_enabled() {
             return false;
@@ -82,7 +82,7 @@ pub(super) struct Wakeups {
     turns: Turns,
     /// Set when the task has ended.
     stopped: bool,
-    /// Number of process pauses that endpoint and lanes have been notified of.
+    /// Number of process pauses reported to the endpoint and the lanes.
     pauses: u64,
 }
 
@@ -103,13 +103,13 @@ impl Wakeups {
         wake(self.task.take());
     }
 
-    /// Stores the waker of the task, which is polled now.
+    /// Stores the waker of the task, which is being polled.
     pub(super) fn set_task(&mut self, cx: &Context<'_>) {
         register(&mut self.task, cx);
         self.turns.set_driver(cx.waker());
     }
 
-    /// Waker of the task, unless it is woken already.
+    /// Waker of the task, unless it has already been woken.
     #[cfg(test)]
     pub(super) fn task(&self) -> Option<Waker> {
         self.task.clone()
@@ -137,12 +137,12 @@ impl Wakeups {
         self.stopped = true;
     }
 
-    /// Records the number of process pauses. Returns true if there was a new one.
+    /// Records the number of process pauses. Returns true if there are new ones.
     pub(super) const fn note_pauses(&mut self, pauses: u64) -> bool {
         core::mem::replace(&mut self.pauses, pauses) != pauses
     }
 
-    /// Returns true if writes wait for the end of this turn of the runtime. Everything else can then wait with them.
+    /// Returns true if writes wait for the end of this turn of the runtime. Other data can then wait with them.
     pub(super) fn defers_writes(&self, now: Instant) -> bool {
         self.turns.defers_writes(now)
     }
@@ -166,7 +166,7 @@ impl Wakeups {
         self.busy_poll.is_enabled()
     }
 
-    /// Records a write or a receive. Returns true if busy polling begins with it.
+    /// Records a write or a receive. Returns true if this starts busy polling.
     pub(super) fn on_exchange(&mut self, now: Instant) -> bool {
         self.busy_poll.on_exchange(now)
     }
@@ -176,19 +176,19 @@ impl Wakeups {
     }
 }
 
-/// Prediction from past turns if the next short write should wait for the end of the turn.
+/// Predicts from past turns whether the next short write should wait for the end of the turn.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// Connection and time of the last write.
     last: Option<(ConnectionId, Instant)>,
-    /// Set if turns are expected to have writes of several connections.
+    /// Set if turns are expected to contain writes of several connections.
     expects_several: bool,
-    /// Pairs of close writes counted so far, and the number needed to expect several.
+    /// Number of pairs of close writes so far, and the number needed before several connections are expected.
     pairs: u32,
     pairs_needed: u32,
-    /// Writes that wait for the end of this turn.
+    /// Number of writes that wait for the end of this turn.
     waiting: u32,
-    /// Set if they belong to several connections.
+    /// Set if the waiting writes belong to several connections.
     several: bool,
     /// Time of the first waiting write.
     since: Instant,
@@ -199,7 +199,7 @@ pub(super) struct Turns {
 /// End of a turn, which wakes the driver's task.
 #[derive(Debug)]
 struct End {
-    has_come: AtomicBool,
+    has_ended: AtomicBool,
     driver: Waker,
 }
 
@@ -209,7 +209,7 @@ impl Wake for End {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.has_come.store(true, Ordering::Release);
+        self.has_ended.store(true, Ordering::Release);
         self.driver.wake_by_ref();
     }
 }
@@ -228,9 +228,9 @@ impl Turns {
         }
     }
 
-    /// Returns true if writes wait for the end of this turn. Everything else can then wait with them.
+    /// Returns true if writes wait for the end of this turn. Other data can then wait with them.
     pub(super) fn defers_writes(&self, now: Instant) -> bool {
-        let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
+        let ended = |end: &Arc<End>| end.has_ended.load(Ordering::Acquire);
         self.waiting > 0 && now.since(self.since) < MAX_TURN && !self.end.as_ref().is_none_or(ended)
     }
 
@@ -262,10 +262,10 @@ impl Turns {
         true
     }
 
-    /// Sets the driver's task, which is woken at the end of turns.
+    /// Sets the driver's task, which is woken when a turn ends.
     pub(super) fn set_driver(&mut self, driver: &Waker) {
         if self.end.as_ref().is_none_or(|end| !end.driver.will_wake(driver)) {
-            self.end = Some(Arc::new(End { has_come: true.into(), driver: driver.clone() }));
+            self.end = Some(Arc::new(End { has_ended: true.into(), driver: driver.clone() }));
         }
     }
 
@@ -284,10 +284,10 @@ impl Turns {
     }
 }
 
-/// Wakes `end` when the runtime has polled the ready tasks and checked its sockets again, or at once on a thread
-/// outside the runtime.
+/// Wakes `end` when the runtime has polled the ready tasks and checked its sockets again, or immediately on a thread
+/// outside a runtime.
 fn wake_at_end_of_turn(end: &Arc<End>) {
-    end.has_come.store(false, Ordering::Relaxed);
+    end.has_ended.store(false, Ordering::Relaxed);
     // Yields on behalf of another task; the future has no other purpose.
     let waker = Waker::from(Arc::clone(end));
     let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));

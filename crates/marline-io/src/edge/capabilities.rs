@@ -1,14 +1,14 @@
 //! Capabilities of a process.
 
-/// Capabilities that a process keeps while it runs, if it has them.
+/// Capabilities that a process keeps, if it has them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum KeptCapabilities {
     /// No capability.
     Nothing,
-    /// Change of the network configuration and packet marks (CAP_NET_ADMIN).
+    /// Changing the network configuration and packet marks (CAP_NET_ADMIN).
     NetAdmin,
     /// Listening on ports below 1024 (CAP_NET_BIND_SERVICE).
     LowPorts,
-    /// Network diagnosis: raw sockets, ports below 1024 and reading the firewall's rules.
+    /// Network diagnosis: raw sockets, ports below 1024, and reading firewall rules.
     Diagnosis,
 }

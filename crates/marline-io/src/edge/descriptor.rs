@@ -1,4 +1,4 @@
-//! Descriptors of the operating system on tokio.
+//! Registers operating system descriptors with tokio.
 
 use std::io;
 use std::net::UdpSocket;

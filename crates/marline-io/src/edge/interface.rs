@@ -1,4 +1,4 @@
-//! Network interface of this machine.
+//! Description of a network interface of this machine.
 
 use core::net::IpAddr;
 
@@ -9,17 +9,17 @@ pub struct Interface {
     pub index: u32,
     /// Interface name.
     pub name: String,
-    /// True if the interface is up and its link has a carrier.
+    /// True if the interface is up and has a carrier.
     pub up: bool,
     /// True for the loopback interface.
     pub loopback: bool,
-    /// True for a tunnel: this machine encapsulates its packets and sends them over another interface.
+    /// True for a tunnel: packets are encapsulated and sent over another interface.
     pub tunnel: bool,
-    /// Lower interface whose wire it uses; 0 if it has its own.
+    /// Index of the lower interface whose wire this one uses; 0 if it has its own wire.
     pub(crate) lower: u32,
-    /// True for a VLAN on that wire.
+    /// True for a VLAN on the lower interface.
     pub(crate) vlan: bool,
-    /// Bridge or bond that it is a port of; 0 for none.
+    /// Index of the bridge or bond to which this port belongs; 0 for none.
     pub(crate) master: u32,
     /// Usable addresses, IPv4 first, in the kernel's order.
     pub addresses: Vec<IpAddr>,
@@ -35,7 +35,7 @@ impl Interface {
         self.addresses.iter().copied().filter(routed)
     }
 
-    /// Selects the first address of each family: one path each.
+    /// Selects the first address of each family; each becomes a path.
     pub fn first_of_each_family(
         addresses: impl Iterator<Item = IpAddr>,
     ) -> impl Iterator<Item = IpAddr> {

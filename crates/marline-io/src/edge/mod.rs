@@ -1,5 +1,5 @@
-//! Values that cross the edge to the operating system in either direction. The system calls themselves are in `linux`,
-//! with substitutes in `portable`; the rest of the crate knows the one for its system as `sys`.
+//! Values passed to or from the operating system. The system calls themselves are in `linux`, with substitutes in
+//! `portable`; the rest of the crate uses the right one as `sys`.
 
 pub(crate) mod capabilities;
 pub(crate) mod descriptor;

@@ -2,8 +2,8 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Length of the quoted payload that is read. For TCP, RFC 792 guarantees the first bytes of this; for UDP, it is
-/// the first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
+/// Length of the quoted payload to read. For TCP, RFC 792 guarantees the first 8 bytes; for UDP, it covers the first
+/// byte of a frame and two ids, which routers also quote (RFC 1812 section 4.3.2.3).
 pub(crate) const QUOTED_LEN: usize = 17;
 
 /// Error that the network or this machine reported.
@@ -11,7 +11,7 @@ pub(crate) const QUOTED_LEN: usize = 17;
 pub(crate) struct NetworkError {
     /// Destination of the datagram.
     pub(crate) remote: SocketAddr,
-    /// Local address that the ICMP message was sent to, if the socket requests it (IP_PKTINFO).
+    /// Local address that received the ICMP message, if the socket requests it (IP_PKTINFO).
     pub(crate) local: Option<IpAddr>,
     /// True if this machine reported the error itself.
     pub(crate) is_local: bool,
@@ -19,7 +19,7 @@ pub(crate) struct NetworkError {
     pub(crate) quoted: [u8; QUOTED_LEN],
     /// Error number.
     pub(crate) errno: i32,
-    /// MTU of the path (IP packet length), for "packet too big" errors.
+    /// Path MTU (IP packet length) in bytes, for "packet too big" errors.
     pub(crate) mtu: Option<u32>,
     /// ICMP type and code, for ICMP errors.
     pub(crate) icmp: Option<(u8, u8)>,

@@ -1,9 +1,9 @@
-//! Exit of packets to a peer, for callers that build Ethernet frames.
+//! Outlet of packets to a peer, for callers that build Ethernet frames.
 
 /// Length of an Ethernet header: two addresses and a type.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
 
-/// Exit of packets to a peer.
+/// Outlet of packets to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outlet {
     /// The packets stay on this machine.
@@ -19,7 +19,7 @@ pub(crate) enum Outlet {
         mtu: u32,
         /// Header of the frames.
         header: [u8; ETHERNET_HEADER_LEN],
-        /// TTL that the route specifies; `None` for the system's default.
+        /// TTL that the route specifies; `None` for the system default.
         hop_limit: Option<u8>,
     },
 }

@@ -1,14 +1,14 @@
-//! Packets on raw IP sockets: where they go, and what is known of received ones.
+//! Packets on raw IP sockets: their destination, and the metadata of received ones.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Messages per system call, in each direction.
+/// Maximum number of messages per system call, in each direction.
 pub(crate) const MESSAGES: usize = 32;
 
 /// Destination of a batch of segments.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct RawDestination {
-    /// Source address, one of ours.
+    /// Source address, which is one of ours.
     pub(crate) local: IpAddr,
     /// Destination address; the port is not used.
     pub(crate) remote: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct RawDestination {
 /// Metadata of a received packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawMeta {
-    /// Length of the packet in the buffer; the rest of a longer one is lost.
+    /// Length of the packet in the buffer; longer packets are truncated.
     pub(crate) len: usize,
     /// True if the packet was longer than its buffer.
     pub(crate) truncated: bool,
@@ -31,6 +31,6 @@ pub(crate) struct RawMeta {
     pub(crate) destination: Option<IpAddr>,
     /// Local address to which the kernel delivered the packet (IPv4; differs from the destination for broadcasts).
     pub(crate) delivered_to: Option<IpAddr>,
-    /// TOS or traffic class, if it is not in the bytes.
+    /// TOS or traffic class, if the bytes do not include it.
     pub(crate) class: u8,
 }

@@ -2,15 +2,15 @@
 
 use core::net::SocketAddr;
 
-/// Port sharing of a socket with others of the same server.
+/// Whether a socket shares its port with other sockets of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSharing {
-    /// No sharing.
+    /// The port is not shared.
     Alone,
-    /// First of several sockets. The port must not be in use by others: sockets that share one are a single group to
-    /// the kernel, and a second server would receive every other datagram of the first.
+    /// First of several sockets. The port must not be in use: the kernel treats all sockets that share a port as one
+    /// group, so a second server would receive every other datagram of the first.
     First,
-    /// Further socket on the port of the first.
+    /// Another socket on the port of the first.
     Additional,
 }
 
@@ -21,8 +21,8 @@ pub(crate) struct SocketSpec<'a> {
     pub(crate) local: SocketAddr,
     /// Interface to bind to, by name and index.
     pub(crate) interface: Option<(&'a str, u32)>,
-    /// Port sharing.
+    /// Whether the port is shared.
     pub(crate) port: PortSharing,
-    /// Mark of the packets for the routing rules (SO_MARK); 0 for none.
+    /// Mark of the packets for routing rules (SO_MARK); 0 for none.
     pub(crate) mark: u32,
 }

@@ -1,4 +1,4 @@
-//! TCP connections of links, as the rest of the crate describes and sees them.
+//! Options and state of the TCP connections that carry links.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) enum Segments {
 pub(crate) struct TcpInfo {
     /// Consecutive timeouts without a new acknowledgment.
     pub(crate) timeouts: u8,
-    /// Number of segments that were sent and are not acknowledged.
+    /// Number of segments sent but not acknowledged.
     pub(crate) unacknowledged: u32,
     pub(crate) acknowledged_bytes: u64,
     pub(crate) rtt: Duration,

@@ -1,11 +1,11 @@
-//! Header of packets that the kernel or the network card segments.
+//! Header of packets that the kernel or the network card will segment.
 
-/// Header in front of a packet (`virtio_net_hdr`), in the machine's byte order: the work that is left to the
-/// receiver.
+/// Header in front of a packet (`virtio_net_hdr`), in the machine's byte order. It describes the work that is left to
+/// the receiver.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VirtioHeader {
-    /// Start of the data that an unfinished checksum covers, and the offset of its field from there. The field
-    /// contains the sum of the pseudo-header. 0 and 0 if the checksum is finished.
+    /// Start of the data that an unfinished checksum covers, and the offset of the checksum field from there. The field
+    /// contains the sum of the pseudo-header. Both are 0 if the checksum is finished.
     pub(crate) checksum: (u16, u16),
     /// Payload length of each segment in the packet, and true for IPv6; `None` for a single segment.
     pub(crate) segments: Option<(u16, bool)>,
@@ -35,7 +35,7 @@ impl VirtioHeader {
         bytes
     }
 
-    /// Returns the start of the data that an unfinished checksum covers, and the position of its field.
+    /// Returns the start of the data that an unfinished checksum covers, and the position of the checksum field.
     pub(crate) fn checksum_range(bytes: &[u8; Self::LEN]) -> Option<(usize, usize)> {
         let number = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let (start, offset) = (number(6), number(8));

@@ -1,22 +1,22 @@
-//! Choice between datagrams and a link, for each pair of addresses that a client uses.
+//! Choice between datagrams and a link, for each address pair that a client uses.
 //!
-//! *Problem.* Some networks silently drop UDP, all of it or that to most ports. To a client, such a network looks
+//! *Problem.* Some networks silently drop UDP, either all of it or to most ports. To a client, such a network looks
 //! like one that has failed. A TCP connection to the same server distinguishes the two: if it is established while
 //! datagrams remain unanswered, the network blocks datagrams.
 //!
-//! A route starts with datagrams. When one that elicits an answer got none for some time, a link is opened in
-//! parallel, and another datagram is sent, because the first may have been lost by chance. If the link is
-//! established and there is still no answer, the route's flows move to the link. Silence alone moves nothing: if the
-//! link is not answered either, the network has failed, and other paths are used. While the route uses the link,
-//! datagrams are tried at growing intervals. Several consecutive answers bring the route back, later each time it
-//! had to leave again, so that a network that passes only some UDP does not move flows back and forth. This is what
-//! RFC 8305 does for addresses, with a way back.
+//! A route starts with datagrams. When one that elicits an answer gets none for some time, a link is opened in
+//! parallel, and another datagram is sent, because the first may have been lost by chance. If the link is established
+//! and there is still no answer, the route's flows move to the link. Silence alone moves nothing: if the link attempt
+//! is not answered either, the network has failed, and other paths are used. While the route uses the link, datagrams
+//! are tried at growing intervals. Several consecutive answers bring the route back. After each mistaken return, the
+//! next one is later, so that a network that passes only some UDP does not move flows back and forth. RFC 8305 does the
+//! same for addresses, without the return.
 //!
-//! A link may be established only because its answer was faster: a server, or this process, that is short of
-//! processor time answers one before the other. So datagrams get as much time again as the link took, before the
-//! route moves to it.
+//! A link may be established only because its answer was faster: if the server or this process is short of processor
+//! time, one answer comes before the other. So the route moves only after datagrams got as much time again as the link
+//! took.
 //!
-//! A network may also pass datagrams and police them: `fallback/comparing.rs`.
+//! A network may also pass datagrams but limit their rate: see `fallback/comparing.rs`.
 
 mod comparing;
 
@@ -31,15 +31,16 @@ use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
 use comparing::{COMPARE, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL};
 
-/// Patience with a server that has not answered a datagram here yet.
+/// Timeout for a server that has not yet answered a datagram on this route.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Patience with a server that has.
+/// Timeout for a server that has answered a datagram on this route.
 const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
-/// First and longest pause after a failed link attempt.
+/// First and longest delay after a failed link attempt.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
-/// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.
+/// Number of unanswered attempts, taking about five minutes, after which a client that sends no datagrams tries less
+/// often.
 const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
 
 /// Reason why a link was not established.
@@ -47,11 +48,11 @@ const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
 pub(crate) enum Failure {
     /// There was no answer.
     Unanswered,
-    /// The server's machine or this one refused the connection.
+    /// The server's machine or this machine refused the connection.
     Answered,
 }
 
-/// First and longest pause between probes with datagrams while a link is in use.
+/// First and longest interval between probe datagrams while a link is in use.
 const PROBE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Consecutive answers that bring a route back to datagrams.
 const ANSWERS_TO_RETURN: u8 = 3;
@@ -61,7 +62,7 @@ const MIN_STAY: Backoff =
     Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED_AFTER: Duration = Duration::from_secs(120);
-/// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
+/// Bounds of the time that datagrams get after a link was established, normally as long again as the link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.
@@ -86,15 +87,15 @@ pub(crate) enum Order {
     Open(FlowEnds),
     /// Move the flows between these addresses to this link.
     Use(FlowEnds, u16),
-    /// Move them for a few seconds, to compare the link with datagrams.
+    /// Move these flows for a few seconds, to compare the link with datagrams.
     Compare(FlowEnds, u16),
     /// Keep the flows on the compared link, which is faster.
     Keep(FlowEnds, CarrierRates),
-    /// Move them back to datagrams.
+    /// Move the flows back to datagrams.
     Leave(FlowEnds, LeaveReason),
-    /// Close this link, which is not needed (any more).
+    /// Close this link, which is not or no longer needed.
     Close(u16),
-    /// Send a probe datagram, with an id that does not exist.
+    /// Send a probe datagram with an id that does not exist.
     Probe(FlowEnds),
 }
 
@@ -116,7 +117,7 @@ enum TransportChoice {
     Datagrams,
     /// A link is being opened.
     Opening,
-    /// This link has been established, and datagrams must be answered by this time.
+    /// This link was established; unless datagrams are answered before this time, the route moves.
     Confirming(u16, Instant),
     Link(u16),
 }
@@ -124,29 +125,29 @@ enum TransportChoice {
 #[derive(Clone, Debug)]
 struct Route {
     way: TransportChoice,
-    /// Times of the oldest and the newest datagram without answer.
+    /// Times of the oldest and the newest unanswered datagram.
     asked: Option<(Instant, Instant)>,
-    /// Time of the last answer to a datagram here.
+    /// Time of the last answer to a datagram on this route.
     heard_at: Option<Instant>,
-    /// Set if datagrams got no answer here, and none has arrived since.
-    suspect: bool,
-    /// Set if an error of the network was held back.
+    /// Set if datagrams on this route went unanswered, and none has been answered since.
+    is_suspected: bool,
+    /// Set if a network error was withheld.
     refused: bool,
     /// Number of consecutive failed link attempts.
     failures: u32,
     retry_at: Instant,
-    /// Time at which the route changed to its present carrier.
+    /// Time at which the route moved to its current carrier.
     since: Instant,
     /// Number of consecutive mistaken returns to datagrams.
     mistakes: u32,
     probe: Probe,
-    /// Time at which the link that is being opened was requested.
-    asked_for_link_at: Instant,
+    /// Time at which the pending link was requested.
+    link_requested_at: Instant,
     /// Time at which the link stalled.
     stalled_at: Option<Instant>,
     comparison: Option<Comparison>,
-    /// Time of the next possible comparison, and how often datagrams were found slower (`slower`) or links not
-    /// faster (`failed_attempts`).
+    /// Time of the next possible comparison, and the number of comparisons in which datagrams were slower (`slower`) or
+    /// the link was not faster (`failed_attempts`).
     compare_at: Instant,
     slower: u32,
     failed_attempts: u32,
@@ -166,14 +167,14 @@ impl Route {
             way: TransportChoice::Datagrams,
             asked: None,
             heard_at: None,
-            suspect: false,
+            is_suspected: false,
             refused: false,
             failures: 0,
             retry_at: now,
             since: now,
             mistakes: 0,
             probe: Probe::default(),
-            asked_for_link_at: now,
+            link_requested_at: now,
             stalled_at: None,
             comparison: None,
             compare_at: now,
@@ -186,7 +187,7 @@ impl Route {
     fn open_at(&self, udp: UdpUse) -> Option<Instant> {
         let (since, latest) = self.asked.filter(|_| self.way == TransportChoice::Datagrams)?;
         let patience = match () {
-            () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
+            () if self.is_suspected || udp == UdpUse::Never => Duration::ZERO,
             () if self.heard_at.is_some() => ANSWERED_TIMEOUT,
             () => INITIAL_ANSWER_TIMEOUT,
         };
@@ -200,7 +201,7 @@ impl Route {
     }
 }
 
-/// Time that doubles after each failure.
+/// Delay that doubles after each failure.
 #[derive(Copy, Clone, Debug)]
 struct Backoff {
     first: Duration,
@@ -208,7 +209,7 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// Doubles the first time `times` times.
+    /// Returns the first delay, doubled `times` times.
     fn delay_after(self, times: u32) -> Duration {
         self.first.saturating_mul(1 << times.min(16)).min(self.longest)
     }
@@ -249,9 +250,9 @@ impl Routes {
         route.asked = Some((first, now));
     }
 
-    /// Returns true if the server should be probed because a flow is quiet. This requires that nothing arrived for
-    /// another flow for as long, which would show that datagrams pass, and that no answer is pending. With a probe
-    /// for each flow, a server with thousands of them would have to send more answers than it can per second.
+    /// Returns true if the server should be probed because a flow is quiet. This requires that no other flow has
+    /// received anything for as long, which would show that datagrams pass, and that no answer is pending. One probe
+    /// per flow could require more answers than a server may send per second.
     pub(crate) fn is_quiet(&self, now: Instant, ends: &FlowEnds) -> bool {
         let Some(route) = self.routes.get(ends) else { return true };
         route.asked.is_none() && route.heard_at.is_none_or(|at| at + FIRST_QUIET <= now)
@@ -269,11 +270,11 @@ impl Routes {
             }
             TransportChoice::Datagrams | TransportChoice::Opening => {}
         }
-        (route.asked, route.suspect) = (None, false);
+        (route.asked, route.is_suspected) = (None, false);
     }
 
-    /// Handles an error that the network or this machine reported for datagrams. Returns true if a link is tried
-    /// instead, so that the error must not be passed on yet.
+    /// Handles an error that the network or this machine reported for datagrams. Returns true if a link is tried first
+    /// and the error must be withheld.
     pub(crate) fn refused(&mut self, now: Instant, ends: FlowEnds) -> bool {
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         match route.way {
@@ -284,7 +285,7 @@ impl Routes {
             }
             TransportChoice::Datagrams if route.failures > 0 => false,
             TransportChoice::Datagrams => {
-                (route.suspect, route.refused) = (true, true);
+                (route.is_suspected, route.refused) = (true, true);
                 route.asked.get_or_insert((now, now));
                 true
             }
@@ -309,13 +310,13 @@ impl Routes {
             return;
         }
         if route.asked.is_none() {
-            // A datagram was answered meanwhile.
+            // A datagram was answered in the meantime.
             route.way = TransportChoice::Datagrams;
             self.orders.push_back(Order::Close(link));
             return;
         }
-        if self.udp == UdpUse::Preferred && !route.suspect {
-            let took = now.since(route.asked_for_link_at);
+        if self.udp == UdpUse::Preferred && !route.is_suspected {
+            let took = now.since(route.link_requested_at);
             route.way = TransportChoice::Confirming(
                 link,
                 now + took.clamp(*CONFIRMATION_TIME.start(), *CONFIRMATION_TIME.end()),
@@ -326,13 +327,13 @@ impl Routes {
         self.move_route_to_link(now, ends, link);
     }
 
-    /// Moves the route's flows to this link, because datagrams get no answer.
+    /// Moves the route's flows to this link because datagrams are not answered.
     fn move_route_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED_AFTER;
         route.mistakes = if mistake { route.mistakes } else { 0 };
         route.choose_transport(now, TransportChoice::Link(link));
-        route.suspect = true;
+        route.is_suspected = true;
         let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.first);
         route.probe = Probe { at, pause: PROBE.first, ..Probe::default() };
         self.orders.push_back(Order::Use(ends, link));
@@ -355,13 +356,13 @@ impl Routes {
             route.failed_attempts = route.failed_attempts.saturating_add(1);
             return false;
         }
-        // Only a link attempt detects that the path works again: datagrams are not sent, or were not answered
-        // before.
-        let is_alone = !sends_datagrams || route.suspect;
+        // Only a link attempt can detect that the path works again: datagrams are not sent, or were not answered
+        // earlier.
+        let is_alone = !sends_datagrams || route.is_suspected;
         route.retry_at = match failure {
-            // The kernel's SYNs are sent at this pace, too.
+            // The kernel retransmits SYNs at the same interval.
             Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
-                now.max(route.asked_for_link_at + RETRY.first)
+                now.max(route.link_requested_at + RETRY.first)
             }
             Failure::Unanswered | Failure::Answered => now + RETRY.delay_after(route.failures),
         };
@@ -369,7 +370,7 @@ impl Routes {
         route.failures == 1
     }
 
-    /// Returns true if an error of the network was held back since the last call.
+    /// Returns true if a network error was withheld since the last call.
     pub(crate) fn take_held_error(&mut self, ends: &FlowEnds) -> bool {
         self.routes.get_mut(ends).is_some_and(|route| core::mem::take(&mut route.refused))
     }
@@ -382,13 +383,13 @@ impl Routes {
         }
     }
 
-    /// Returns true if the previous link stalled a moment ago.
+    /// Returns true if the previous link has just stalled.
     pub(crate) fn take_stall(&mut self, now: Instant, ends: &FlowEnds) -> bool {
         let stalled_at = self.routes.get_mut(ends).and_then(|route| route.stalled_at.take());
         stalled_at.is_some_and(|at| now.since(at) < RETRY.first)
     }
 
-    /// Handles the end of a link. If it was in use, flows use datagrams until there is another one.
+    /// Handles the end of a link. If it was in use, flows use datagrams until another link is established.
     pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         match route.way {
@@ -423,7 +424,7 @@ impl Routes {
             return;
         }
         route.choose_transport(now, TransportChoice::Datagrams);
-        (route.suspect, route.heard_at) = (false, Some(now));
+        (route.is_suspected, route.heard_at) = (false, Some(now));
         route.mistakes = route.mistakes.saturating_add(1);
         self.orders.push_back(Order::Leave(ends, LeaveReason::DatagramsWork));
         self.orders.push_back(Order::Close(link));
@@ -442,7 +443,7 @@ impl Routes {
     }
 
     /// Returns true if flows between these addresses use a link.
-    pub(crate) fn is_by_link(&self, ends: &FlowEnds) -> bool {
+    pub(crate) fn uses_link(&self, ends: &FlowEnds) -> bool {
         self.routes.get(ends).is_some_and(|route| matches!(route.way, TransportChoice::Link(_)))
     }
 
@@ -500,7 +501,7 @@ impl Routes {
                 TransportChoice::Datagrams
                     if route.open_at(self.udp).is_some_and(|at| at <= now) =>
                 {
-                    (route.way, route.asked_for_link_at) = (TransportChoice::Opening, now);
+                    (route.way, route.link_requested_at) = (TransportChoice::Opening, now);
                     self.orders.push_back(Order::Open(*ends));
                     if self.udp == UdpUse::Preferred {
                         self.orders.push_back(Order::Probe(*ends));

@@ -3,7 +3,7 @@
 use crate::carrier::{LARGEST_DATAGRAM, SHORT_HEADER};
 
 /// First bytes from both ends: name and version of the framing. No other protocol starts with them, so a server
-/// recognizes other clients at once, and a client recognizes a network that answers instead of the server.
+/// immediately recognizes foreign clients, and a client recognizes when the network answers instead of the server.
 pub(crate) const PREAMBLE: [u8; 8] = *b"Marline\x01";
 /// Size of the length prefix.
 const LENGTH: usize = 2;
@@ -15,7 +15,7 @@ const MAX_FRAME: usize = LARGEST_DATAGRAM as usize;
 /// Data that a Marline peer does not send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignData {
-    /// Data that begins like an HTTP response or a page.
+    /// Data that begins like an HTTP response or an HTML page.
     Http,
     /// TLS record.
     Tls,
@@ -37,14 +37,14 @@ impl ForeignData {
         }
     }
 
-    /// Explanation for the user, as far as it concerns the network.
+    /// Explanation for the user of what this means about the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             ForeignData::Http => {
-                "received a web page instead of the server's answer: does this network require a login?"
+                "received a web page instead of the server's answer; this network may require a login"
             }
             ForeignData::Tls => {
-                "received TLS instead of the server's answer: something in this network intercepts connections"
+                "received TLS instead of the server's answer; this network intercepts connections"
             }
             ForeignData::Other => "the answer is not from a Marline server",
             ForeignData::Length(_) => "the peer sent an invalid frame",
@@ -52,7 +52,7 @@ impl ForeignData {
     }
 }
 
-/// Frames as bytes of a stream.
+/// Encoded frames: bytes of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct FramedBytes {
     pub(crate) bytes: Vec<u8>,
@@ -69,7 +69,7 @@ pub(crate) fn enclose(out: &mut FramedBytes, stride: usize, batch: &[u8]) {
 }
 
 impl FramedBytes {
-    /// Returns the end of the frame that is cut after `sent` bytes, or `sent` if none is cut.
+    /// Returns the end of the frame that a cut after `sent` bytes would split, or `sent` if it splits none.
     pub(crate) fn cut_frame_end(&self, sent: usize) -> usize {
         let mut at = 0;
         while at < sent {
@@ -84,20 +84,20 @@ impl FramedBytes {
 #[derive(Debug, Default)]
 pub(crate) struct FrameDecoder {
     /// Set once the preamble has arrived.
-    greeted: bool,
+    preamble_received: bool,
     /// Partial frame.
     rest: Vec<u8>,
 }
 
 impl FrameDecoder {
-    /// Creates an unpacker for a stream whose preamble has been read.
+    /// Creates a decoder for a stream whose preamble has already been read.
     pub(crate) fn after_greeting() -> Self {
-        FrameDecoder { greeted: true, ..FrameDecoder::default() }
+        FrameDecoder { preamble_received: true, ..FrameDecoder::default() }
     }
 
     /// Returns true once the preamble has arrived.
     pub(crate) const fn has_preamble(&self) -> bool {
-        self.greeted
+        self.preamble_received
     }
 
     /// Moves the stored bytes to the front of `buffer` and returns their number.
@@ -115,7 +115,7 @@ impl FrameDecoder {
         mut bytes: &'a [u8],
         mut take: impl FnMut(&'a [u8]),
     ) -> Result<(), ForeignData> {
-        if !self.greeted {
+        if !self.preamble_received {
             let common = bytes.len().min(PREAMBLE.len());
             if bytes[..common] != PREAMBLE[..common] {
                 return Err(ForeignData::classify(bytes));
@@ -124,7 +124,7 @@ impl FrameDecoder {
                 self.rest.extend_from_slice(bytes);
                 return Ok(());
             }
-            self.greeted = true;
+            self.preamble_received = true;
             bytes = &bytes[PREAMBLE.len()..];
         }
         while let Some((length, behind)) = bytes.split_first_chunk::<LENGTH>() {
@@ -154,7 +154,10 @@ mod tests {
             let kept = unpacker.restore(&mut buffer);
             buffer[kept..kept + piece.len()].copy_from_slice(piece);
             unpacker.unpack(&buffer[..kept + piece.len()], |frame| frames.push(frame.to_vec()))?;
-            assert!(unpacker.rest.len() < LENGTH + MAX_FRAME, "less than a frame is kept");
+            assert!(
+                unpacker.rest.len() < LENGTH + MAX_FRAME,
+                "the decoder keeps less than a frame"
+            );
         }
         Ok(frames)
     }
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_as_they_went_in_however_the_stream_is_cut() {
+    fn frames_are_unchanged_for_any_split_of_the_stream() {
         let frames: Vec<Vec<u8>> =
             [MIN_FRAME, 25, 700, MAX_FRAME].map(|len| vec![len as u8; len]).to_vec();
         let stream = stream(&frames);
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_known_by_their_first_bytes() {
+    fn foreign_peers_are_recognized_by_their_first_bytes() {
         let login = b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n";
         assert_eq!(read(login, 64), Err(ForeignData::Http));
         assert_eq!(read(b"<html>", 64), Err(ForeignData::Http));

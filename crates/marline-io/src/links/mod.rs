@@ -1,8 +1,8 @@
 //! Links: frames of the UDP carrier inside TCP connections of the kernel, for networks that block UDP
 //! (docs/spec/tcp-carrier.md, docs/decisions/wire-and-carriers.md).
 //!
-//! This module has the parts without sockets: encoding of frames in a stream, and the choice between datagrams and a
-//! link. The driver has the sockets (`driver/link_tasks.rs`).
+//! This module contains the parts without sockets: the encoding of frames in a stream, and the choice between datagrams
+//! and a link. The driver owns the sockets (`driver/link_tasks.rs`).
 
 mod fallback;
 mod framing;

@@ -1,11 +1,11 @@
-//! Pace of a client's routes: their data rate, and the share of repeated data.
+//! Measures the data rate of a client's routes, and the share of repeated data.
 //!
-//! A network that polices a transport silently drops data beyond some rate. The symptoms are many repetitions
-//! together with a low rate. Both directions are measured here, by the sequence numbers of the segments: one below
-//! the highest end of its flow is a repetition.
+//! A network that polices a transport silently drops data beyond some rate. The symptoms are many repetitions together
+//! with a low rate. Both directions are measured here from the sequence numbers of segments: a segment below the
+//! highest end of its flow is a repetition.
 //!
-//! Lanes do not repeat data. Their loss has to be far higher than that of radio links to count, because their
-//! datagrams are late over TCP for the duration of a trial.
+//! Lanes do not repeat data. Their loss counts only if it is far higher than that of radio links, because a trial over
+//! TCP delays their datagrams.
 
 use core::num::NonZeroU64;
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ use crate::carrier::FlowEnds;
 
 /// Length of a measurement window.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Consecutive windows that must look policed.
+/// Number of consecutive windows that must look policed.
 const WINDOWS: u32 = 2;
-/// Minimum payload of a window for a conclusion, in bytes.
+/// Minimum payload for a valid measurement, in bytes.
 const MIN_BYTES: u64 = 64_000;
-/// Rate from which a route counts as fast enough.
+/// Data rate at or above which a route counts as fast enough.
 const SLOW_BITS_PER_S: u64 = 20_000_000;
-/// A policed route repeats at least one byte in this number.
+/// On a policed route, at least one of this many bytes is repeated.
 const POLICED_REPEAT_SHARE: u64 = 50;
-/// A policed route loses at least one byte of a lane in this number.
+/// On a policed route, at least one of this many bytes of a lane is lost.
 const POLICED_LANE_LOSS: u64 = 6;
 /// Minimum length of a segment that belongs to a bulk transfer, in bytes.
 const BULK_BYTES: usize = 400;
@@ -34,7 +34,7 @@ const MAX_FLOWS: usize = 512;
 
 const TCP_HEADER: usize = 20;
 
-/// Direction of data, from a client's view.
+/// Direction of data from the client's point of view.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DataDirection {
     /// To the server.
@@ -47,7 +47,7 @@ pub(crate) enum DataDirection {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicedRoute {
     pub(crate) heading: DataDirection,
-    /// True if the lanes show it, and not the segments.
+    /// True if the measurement is based on lanes instead of segments.
     pub(crate) by_lanes: bool,
     pub(crate) bits_per_s: u64,
 }
@@ -63,7 +63,7 @@ pub(crate) struct LaneBytes {
 #[derive(Copy, Clone, Debug, Default)]
 struct DirectionBytes {
     new_bytes: u64,
-    /// Repeated bytes; for lanes, lost ones.
+    /// Number of repeated bytes, or of lost bytes for lanes.
     repeated: u64,
 }
 
@@ -71,7 +71,7 @@ struct DirectionBytes {
 #[derive(Copy, Clone, Debug)]
 struct Window {
     since: Instant,
-    /// Up and down.
+    /// Bytes in each direction: up, down.
     carried: [DirectionBytes; 2],
     /// Number of consecutive earlier windows that looked policed.
     policed: u32,
@@ -82,8 +82,8 @@ impl Window {
         Window { since, carried: [DirectionBytes { new_bytes: 0, repeated: 0 }; 2], policed: 0 }
     }
 
-    /// Counts bytes, and evaluates the window if it is over. A route looks policed if one byte in `repeated_of` is
-    /// repeated. Returns direction and rate if enough consecutive windows looked so.
+    /// Counts bytes, and evaluates the window if it has ended. A route looks policed if one byte in `repeated_of` is
+    /// repeated. Returns direction and rate if enough consecutive windows looked policed.
     fn count_bytes(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
 struct Pace {
     segments: Window,
     lanes: Window,
-    /// Start of a trial, and its fresh data by segments and by lanes, each up and down. It spans several windows.
+    /// Start of a trial, which spans several windows, and its new data in segments and in lanes, each up and down.
     trial: Option<(Instant, [[u64; 2]; 2])>,
 }
 
@@ -148,7 +148,7 @@ impl Pace {
     }
 }
 
-/// Paces of all routes.
+/// Measurements of all routes.
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
     routes: BTreeMap<FlowEnds, Pace>,
@@ -157,7 +157,7 @@ pub(crate) struct Paces {
 }
 
 impl Paces {
-    /// Counts segments of a flow on a route. Returns a value once the route looks policed.
+    /// Counts segments of a flow on a route. Returns the direction and rate once the route looks policed.
     pub(crate) fn note<'a>(
         &mut self,
         now: Instant,
@@ -173,7 +173,7 @@ impl Paces {
             }
             let seen = self.seen.entry((flow, heading)).or_insert(seq);
             let end = seq.wrapping_add(len);
-            // A sequence number in the half below the highest end is a repetition.
+            // A sequence number less than 2^31 below the highest end is a repetition.
             if (seq.wrapping_sub(*seen) as i32) < 0 {
                 carried.repeated += u64::from(len);
             } else {
@@ -187,7 +187,7 @@ impl Paces {
         self.pace(now, ends).count_bytes(now, false, heading, carried)
     }
 
-    /// Counts bytes of a lane on a route. Returns a value once the route looks policed.
+    /// Counts bytes of a lane on a route. Returns the direction and rate once the route looks policed.
     pub(crate) fn note_lane(
         &mut self,
         now: Instant,
@@ -209,7 +209,7 @@ impl Paces {
         self.routes.entry(ends).or_insert_with(|| Pace::new(now))
     }
 
-    /// Rate of fresh data since the start of a trial; `None` if there is not enough data.
+    /// Returns the rate of new data since the start of a trial; `None` if there is not enough data.
     pub(crate) fn trial_rate(
         &self,
         now: Instant,
@@ -222,7 +222,7 @@ impl Paces {
         (fresh >= MIN_BYTES).then_some(rate)
     }
 
-    /// Starts a trial: data counts for it from now on.
+    /// Starts a trial, for which data counts from now on.
     pub(crate) fn begin_trial(&mut self, now: Instant, ends: FlowEnds) {
         let trial = Some((now, [[0; 2]; 2]));
         self.routes.insert(ends, Pace { trial, ..Pace::new(now) });
@@ -257,7 +257,7 @@ mod tests {
         bytes
     }
 
-    /// Sends 125 segments per second (1 Mbit/s), of which one in `repeats_each` is repeated.
+    /// Sends 125 segments per second (1 Mbit/s); one in `repeats_each` is repeated.
     fn run(paces: &mut Paces, repeats_each: u32) -> Vec<(u64, PolicedRoute)> {
         let mut found = Vec::new();
         for number in 0..1_000_u32 {

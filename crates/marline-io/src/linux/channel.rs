@@ -1,4 +1,4 @@
-//! Connected unix sockets (unix(7), SOCK_SEQPACKET) between two processes.
+//! Connected Unix sockets (unix(7), SOCK_SEQPACKET) between two processes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -55,7 +55,7 @@ pub(crate) fn receive(
     let mut fd = None;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            // Only one descriptor is sent; any others would be closed here.
+            // Only one descriptor is sent; any others are closed here.
             fds.for_each(|received| fd = Some(received));
         }
     }

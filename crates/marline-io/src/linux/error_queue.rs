@@ -1,4 +1,4 @@
-//! Error queue of a socket: ICMP errors about datagrams sent (ip(7), IP_RECVERR).
+//! Error queue of a socket: ICMP errors about sent datagrams (ip(7), IP_RECVERR).
 //!
 //! Each entry has the datagram's destination, by which the core identifies the subflow, and the
 //! host that reported the error, for display.
@@ -22,7 +22,7 @@ pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     set_option(fd, level, option, &on)
 }
 
-/// Takes the next error off the queue; `None` when it is empty.
+/// Takes the next error from the queue; `None` if it is empty.
 pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     #[repr(C, align(8))]
     struct Control([u8; 256]);
@@ -40,7 +40,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = control.0.len() as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: every pointer in the header is to a live local with the length given beside it.
+    // SAFETY: every pointer in the header refers to a live local variable with the length given next to it.
     if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) } < 0 {
         return None;
     }
@@ -120,7 +120,7 @@ fn offender_v6(by: &libc::sockaddr_in6) -> Option<IpAddr> {
     known.then(|| Ipv6Addr::from(by.sin6_addr.s6_addr).into())
 }
 
-/// Reads the content of a control message, if it is long enough. `T` is plain data of the kernel.
+/// Reads the content of a control message, if it is long enough. `T` is a plain data type of the kernel.
 fn payload<T: Copy>(cmsg: *const libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic on a constant; the caller's pointer is within a filled control buffer.
     let (needed, len) = unsafe {
@@ -134,7 +134,7 @@ fn payload<T: Copy>(cmsg: *const libc::cmsghdr) -> Option<T> {
 pub(super) fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so; sockaddr_storage is larger and at least as aligned.
+            // SAFETY: the family identifies the type; sockaddr_storage is larger and at least as aligned.
             let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
@@ -169,7 +169,7 @@ mod tests {
         let error = next(socket.as_fd()).expect("an error is queued");
         assert_eq!((error.remote, error.errno), (to, libc::ECONNREFUSED));
         assert_eq!((error.mtu, error.is_local, error.quoted[0]), (None, false, b'x'));
-        // Port unreachable, from the host itself.
+        // Port unreachable, reported by the host itself.
         assert_eq!((error.icmp, error.offender), (Some((3, 3)), Some(to.ip())));
         assert_eq!(next(socket.as_fd()), None);
     }

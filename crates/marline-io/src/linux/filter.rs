@@ -12,7 +12,8 @@ pub(crate) type Instruction = libc::sock_filter;
 pub(crate) const DROP_ALL: [Instruction; 1] =
     [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 
-/// Attaches a program to a socket. It replaces the previous one atomically: packets see the old one or the new one.
+/// Attaches a program to a socket. It replaces the previous one atomically: each packet is filtered by either the old
+/// or the new one.
 pub(crate) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "the filter is too long");
     let len = libc::c_ushort::try_from(program.len()).map_err(too_long)?;

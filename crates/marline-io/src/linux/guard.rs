@@ -1,21 +1,20 @@
 //! Port guards, which keep the kernel's own TCP away from Marline's ports.
 //!
-//! The kernel sees every segment that the raw socket sees, and answers those to a port without a
-//! socket with RST. A listening socket on the port receives each segment; a filter on it drops them
-//! all, without an answer. A socket that is merely bound is not enough: only listening ones are
-//! looked up.
+//! The kernel sees every segment that the raw socket sees, and answers segments to a port without a socket with RST.
+//! With a listening socket on the port, each segment goes to that socket, and its filter drops all of them without an
+//! answer. A merely bound socket is not enough: the kernel looks up only listening ones.
 //!
-//! The filter needs CAP_NET_ADMIN on kernels since 2026 (commit 5d39580f68e6: of TCP sockets only); the rest of a
-//! guard needs no privilege, except for ports below 1024. So that ports can also be reserved when capabilities are
-//! gone, a guard refuses all packets with a TTL below 255 as well (RFC 5082): the kernel drops those silently, and
-//! requesting that needs no privilege. Without a filter, only packets from the same link with an initial TTL of 255
-//! get past this, which no common system sends.
+//! Kernels since 2026 require CAP_NET_ADMIN for the filter (commit 5d39580f68e6, for TCP sockets only); the rest of a
+//! guard needs no privilege, except for ports below 1024. So that ports can also be reserved without capabilities, a
+//! guard also refuses all packets with a TTL below 255 (RFC 5082): the kernel drops them silently, and requesting this
+//! needs no privilege. Without a filter, only packets from the same network link with an initial TTL of 255 get past
+//! this, which no common system sends.
 //!
-//! When the guard is closed, the kernel sends RSTs again, as for any process that has ended. So it stays open until
-//! nothing is left of a connection, including TIME-WAIT.
+//! When the guard is closed, the kernel sends RSTs again, as for any process that has ended. So the guard stays open
+//! until its connections have ended, including TIME-WAIT.
 //!
-//! A guard also reserves its port: no other program can bind it, and the kernel does not give it to
-//! outgoing connections.
+//! A guard also reserves its port: no other program can bind it, and the kernel does not use it for outgoing
+//! connections.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
@@ -25,23 +24,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{filter, ttl};
 
-/// Guard of a port, on one address or on all.
+/// Guard of a port, on one address or on all addresses.
 #[derive(Debug)]
 pub(crate) struct Guard {
     socket: Socket,
-    /// Address and port; an unspecified address stands for all of the family.
+    /// Address and port; an unspecified address stands for all addresses of the family.
     pub(crate) local: SocketAddr,
-    /// True if it guards the port on all IPv4 addresses as well.
+    /// True if it also guards the port on all IPv4 addresses.
     pub(crate) both_families: bool,
 }
 
 impl Guard {
-    /// Guards a port on one address, or on all addresses of its family. With port 0, the system chooses one.
+    /// Guards a port on one address, or on all addresses of its family. With port 0, the kernel chooses a port.
     pub(crate) fn on_address(local: SocketAddr) -> io::Result<Self> {
         Guard::open(local, local.port() != 0, Some(true))
     }
 
-    /// Guards a port on all addresses of both families, or only of IPv4 if there is no IPv6.
+    /// Guards a port on all addresses of both families, or of IPv4 only if IPv6 is not available.
     pub(crate) fn on_all_addresses(port: u16) -> io::Result<Self> {
         let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         match Guard::open(v6, false, Some(false)) {
@@ -52,7 +51,7 @@ impl Guard {
         Guard::open(v4, false, None)
     }
 
-    /// Wraps a guard that another process has opened. It lasts until both have closed it.
+    /// Wraps a guard that another process has opened. The guard lasts until both processes have closed it.
     pub(crate) fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
         let local = address_of(&socket)?;
@@ -73,7 +72,7 @@ impl Guard {
 
     fn open(local: SocketAddr, reuse: bool, only_v6: Option<bool>) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
-        // Must precede the bind, after which segments may arrive.
+        // Must precede the bind, because segments may arrive after it.
         ttl::require_ttl_255(socket.as_fd(), local.is_ipv6())?;
         let filtered = match filter::attach(socket.as_fd(), &filter::DROP_ALL) {
             Ok(()) => true,
@@ -84,7 +83,7 @@ impl Guard {
         if let Some(only) = only_v6 {
             socket.set_only_v6(only)?;
         }
-        // As servers do: the kernel's closed connections on this port do not block it.
+        // As for any server: the kernel's closed connections on this port must not block it.
         socket.set_reuse_address(reuse)?;
         socket.bind(&local.into())?;
         socket.listen(1)?;
@@ -97,7 +96,7 @@ impl Guard {
 
 fn address_of(socket: &Socket) -> io::Result<SocketAddr> {
     let bound = socket.local_addr()?.as_socket();
-    bound.ok_or_else(|| io::Error::other("a socket without IP address"))
+    bound.ok_or_else(|| io::Error::other("the socket has no IP address"))
 }
 
 #[cfg(test)]
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_guard_without_capabilities_is_silent_too() {
-        // Capabilities belong to threads: only this one drops its own.
+        // Capabilities belong to threads: only this thread drops its own.
         let silent = std::thread::spawn(|| {
             let _ = crate::drop_capabilities();
             let guard = Guard::on_all_addresses(0).unwrap();

@@ -12,12 +12,12 @@ use super::netlink::Netlink;
 use crate::edge::descriptor::watch;
 use crate::edge::interface::Interface;
 
-/// Delay after the first change: changes come in bursts (link, address, route).
+/// Delay after the first change, because changes come in bursts (link, address, route).
 const SETTLE_DELAY: Duration = Duration::from_millis(50);
-/// RT_SCOPE_LINK and beyond: addresses that are not valid outside the link, or the host.
+/// RT_SCOPE_LINK: addresses with this or a higher scope are not valid beyond the link or the host.
 const SCOPE_LINK: u8 = 253;
 
-/// Drivers whose interfaces encapsulate packets and send them over another interface: those of VPNs, and IP in IP.
+/// Drivers whose interfaces encapsulate packets and send them over another interface: VPNs and IP-in-IP tunnels.
 const TUNNELS: [&str; 21] = [
     "amneziawg",
     "bareudp",
@@ -44,8 +44,7 @@ const TUNNELS: [&str; 21] = [
 
 /// Drivers whose interfaces use the wire of a lower interface.
 const STACKED: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
-/// Stacked driver whose interfaces may lead to different providers although they share a wire, as with a switch
-/// between two modems.
+/// Stacked driver whose interfaces may lead to different providers over one wire, as with a switch between two modems.
 const VLAN: &str = "vlan";
 
 /// Lists all interfaces, by index.
@@ -60,7 +59,7 @@ pub(crate) fn list() -> io::Result<Vec<Interface>> {
     Ok(from_messages(&messages))
 }
 
-/// Reads the interfaces out of the kernel's messages.
+/// Builds the interfaces from the kernel's messages.
 fn from_messages(messages: &[Message]) -> Vec<Interface> {
     let mut list: BTreeMap<u32, Interface> = BTreeMap::new();
     for message in messages {
@@ -100,7 +99,7 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
     list.into_values().collect()
 }
 
-/// Returns true for usable addresses: all on loopback; elsewhere those that are not link-local, tentative or
+/// Returns true for usable addresses: all on loopback; elsewhere, addresses that are not link-local, tentative or
 /// deprecated.
 fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
@@ -141,7 +140,7 @@ impl Changes {
         loop {
             let mut guard = self.netlink.readable().await?;
             match guard.try_io(|inner| inner.get_ref().read(&mut buffer)) {
-                // The kind of change and lost messages do not matter: the whole state is read again.
+                // The kind of change and lost messages do not matter, because the whole state is read again.
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(error),
@@ -201,7 +200,7 @@ mod tests {
         ]);
         let names: Vec<_> =
             interfaces.with_default_route().iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(names, ["wlan0", "wwan0"], "eth0 has no carrier, docker0 no default route");
+        assert_eq!(names, ["wlan0", "wwan0"], "eth0 has no carrier, docker0 has no default route");
         let wlan = interfaces.find_by_name("wlan0").unwrap();
         let addresses: Vec<_> = wlan.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.2", "2001:db8::2"]);
@@ -241,13 +240,13 @@ mod tests {
         assert_eq!(names(&messages), ["veth0", "wlan0"]);
     }
 
-    /// Interface of a driver that is up.
+    /// Builds an interface that is up and has this driver.
     fn up_link(index: u32, name: &str, kind: &str) -> Link {
         let flags = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
         Link { index, flags, name: name.to_owned(), kind: kind.to_owned(), lower: 0, master: 0 }
     }
 
-    /// Messages of an interface with an address and a default route of this metric (0 for neither).
+    /// Builds the messages for an interface with an address and a default route of this metric (0 for neither).
     fn stacked(link: Link, metric: u32) -> Vec<Message> {
         let index = link.index;
         let link = Message::Link(link);
@@ -278,7 +277,7 @@ mod tests {
         for metric in [50, 200] {
             assert_eq!(names(&[bridge.clone(), port(metric)]), ["br0"]);
         }
-        // A VLAN on a port of a bridge, as in some routers.
+        // A VLAN on a bridge port, as in some routers.
         assert_eq!(names(&[bridge.clone(), port(0), vlan(3, "eth0.7", 200)]), ["br0"]);
         let port = stacked(Link { master: 5, ..on_eth0(3, "eth0.7", "vlan") }, 0);
         assert_eq!(names(&[eth0(50), bridge, port]), ["eth0"]);

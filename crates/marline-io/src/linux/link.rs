@@ -1,4 +1,4 @@
-//! TCP sockets of links: bound like the UDP socket that they replace, with short queues.
+//! TCP sockets of links, bound like the UDP socket that they replace, with short queues.
 
 use core::net::SocketAddr;
 use std::io;
@@ -12,12 +12,12 @@ use super::{check, set_option};
 use crate::edge::socket_spec::SocketSpec;
 use crate::edge::tcp::{Segments, TcpInfo};
 
-/// Unsent bytes in the kernel: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
+/// Maximum number of unsent bytes in the kernel: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
-/// Time without acknowledgment after which the connection ends.
+/// Time without an acknowledgment after which the connection ends.
 const ACK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by
-/// `libc`). By default the pause doubles up to two minutes, so that the recovery of a network is not noticed.
+/// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by `libc`).
+/// By default, the pause doubles up to two minutes, which delays the detection of a recovered network.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Maximum number of connections that wait to be accepted.
@@ -32,10 +32,10 @@ fn new(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// MSS of small segments, in bytes: packets of 1,200 bytes on IPv4, and of less than 1,280 on IPv6.
+/// MSS of small segments, in bytes: packets of 1,200 bytes on IPv4, and less than 1,280 bytes on IPv6.
 const SMALL_SEGMENT: u32 = 1_160;
 
-/// Opens a socket for connecting, bound to the address and interface of `spec` with any port.
+/// Opens a socket for connecting, bound to any port on the address and interface of `spec`.
 pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std::net::TcpStream> {
     let socket = new(spec.local)?;
     if let Some((name, index)) = spec.interface {
@@ -57,21 +57,21 @@ fn bound_pauses(socket: &Socket) {
     let value = MAX_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
-        tracing::trace!(%error, "cannot bound pauses of TCP connections");
+        tracing::trace!(%error, "cannot limit the retransmission pauses of a TCP connection");
     }
 }
 
 /// Opens a listening socket.
 pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = new(local)?;
-    // A restarted server finds connections of its predecessor in TIME-WAIT.
+    // After a restart, connections of the previous process may still be in TIME-WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&local.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Sets options of a connected socket. An option that the system rejects only costs delay.
+/// Sets options of a connected socket. If the kernel rejects an option, this only costs delay.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     let socket = SockRef::from(stream);
     bound_pauses(&socket);
@@ -93,7 +93,7 @@ struct RawTcpInfo {
     /// RTO, delayed ACK, MSS of both directions, unacknowledged, SACKed, lost, retransmitted, FACKs, four ages, path
     /// MTU, threshold, RTT in microseconds and eight more.
     words: [u32; 24],
-    /// Pacing rate, its limit, acknowledged bytes.
+    /// Pacing rate, its limit, and acknowledged bytes.
     long: [u64; 3],
 }
 

@@ -1,15 +1,15 @@
 //! Return of freed heap memory to the operating system.
 
-/// Returns unused pages anywhere in the heap to the system. Returns false if there were none.
+/// Returns unused pages anywhere in the heap to the operating system. Returns false if there were none.
 #[cfg(target_env = "gnu")]
 #[must_use]
 pub(crate) fn release_free() -> bool {
-    // SAFETY: malloc_trim takes the allocator's own locks, may be called by any thread at any time, and touches
-    // nothing that is allocated.
+    // SAFETY: malloc_trim takes the allocator's own locks, may be called by any thread at any time, and does not touch
+    // allocated memory.
     unsafe { libc::malloc_trim(0) != 0 }
 }
 
-/// Returns false: musl returns pages by itself, at once.
+/// Returns false: musl immediately returns unused pages itself.
 #[cfg(not(target_env = "gnu"))]
 #[must_use]
 pub(crate) const fn release_free() -> bool {

@@ -12,10 +12,10 @@ const LINK_LEN: usize = 16;
 const ADDRESS_LEN: usize = 8;
 /// Length of `rtmsg`.
 const ROUTE_LEN: usize = 12;
-/// Length of `nduseroptmsg`: family, a padding byte, length of the options (u16), interface (u32), type and code of
-/// the ICMPv6 message, six padding bytes.
+/// Length of `nduseroptmsg`: family, a padding byte, length of the options (u16), interface (u32), type and code of the
+/// ICMPv6 message, and six padding bytes.
 const OPTIONS_LEN: usize = 16;
-/// Message with an option of a neighbor discovery packet that the kernel leaves to programs; missing in libc.
+/// Message with a neighbor discovery option that the kernel leaves to programs; missing from libc.
 const RTM_NEWNDUSEROPT: u16 = 68;
 /// Attribute with the driver of an interface, within IFLA_LINKINFO.
 const IFLA_INFO_KIND: u16 = 1;
@@ -27,7 +27,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(super) enum Message {
     /// End of a dump.
     Done,
-    /// Error number; 0 acknowledges.
+    /// Error number; 0 is an acknowledgment.
     Error(i32),
     /// Interface.
     Link(Link),
@@ -49,9 +49,10 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Driver (IFLA_INFO_KIND), such as `wireguard`; empty for a physical device.
     pub(super) kind: String,
-    /// Lower interface (IFLA_LINK), as of a VLAN, or the peer of a pair; 0 if there is none in this namespace.
+    /// Lower interface (IFLA_LINK), for example of a VLAN, or the peer of a veth pair; 0 if there is none in this
+    /// namespace.
     pub(super) lower: u32,
-    /// Bridge, bond or VRF that it belongs to (IFLA_MASTER); 0 for none.
+    /// Bridge, bond or VRF to which it belongs (IFLA_MASTER); 0 for none.
     pub(super) master: u32,
 }
 
@@ -72,9 +73,9 @@ pub(super) struct RouteRequest {
     pub(super) mark: u32,
 }
 
-/// Builds a request for the route of a packet. The answer is the entry of the routing table.
+/// Builds a request for the route of a packet. The answer is an entry of the routing table.
 pub(super) fn route_request(packet: &RouteRequest, sequence: u32) -> Vec<u8> {
-    /// Answer from the table, and fail if it has no entry (Linux 4.15).
+    /// Answer with the entry of the table, and fail if there is none (Linux 4.15).
     const FIB_MATCH: u32 = 0x2000;
     let RouteRequest { dst, src, oif, mark } = *packet;
     let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
@@ -133,9 +134,9 @@ pub(super) fn default_route_request(index: u32, ipv6: bool) -> Vec<u8> {
     request(libc::RTM_NEWROUTE, NEW, CHANGE, &body)
 }
 
-/// Flags to create an object; an existing one is an error.
+/// Flags for creating an object; an existing one is an error.
 const NEW: u16 = (libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-/// Sequence number of changes: each is acknowledged before the next.
+/// Sequence number of change requests: each is acknowledged before the next.
 const CHANGE: u32 = 1;
 
 const fn family(ipv6: bool) -> u8 {
@@ -167,7 +168,7 @@ pub(super) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// Parses the messages of one datagram from the kernel, with their sequence numbers. Stops at the first one with an
+/// Parses the messages of one datagram from the kernel, with their sequence numbers. Stops at the first message with an
 /// invalid length.
 pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     let mut messages = Vec::new();
@@ -184,7 +185,7 @@ pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
 }
 
 /// Returns the body of a datagram's only message, if it has this type.
-pub(super) fn body_of(bytes: &[u8], wanted: u16) -> io::Result<Vec<u8>> {
+pub(super) fn message_body(bytes: &[u8], wanted: u16) -> io::Result<Vec<u8>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let kind = u16_at(bytes, 4).ok_or_else(invalid)?;
     let len = (u32_at(bytes, 0).unwrap_or_default() as usize).min(bytes.len());
@@ -231,7 +232,7 @@ fn parse_link(body: &[u8]) -> Option<Message> {
     Some(Message::Link(Link { index, flags, name: name?, kind: driver, lower, master }))
 }
 
-/// Text before the terminating zero.
+/// Returns the text before the terminating zero.
 fn text(value: &[u8]) -> String {
     let text = value.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
@@ -244,7 +245,7 @@ fn parse_address(body: &[u8]) -> Option<Message> {
     let (mut local, mut address) = (None, None);
     for (kind, value) in attributes(body.get(ADDRESS_LEN..)?) {
         match kind {
-            // On point-to-point links IFA_ADDRESS is the far end and IFA_LOCAL ours.
+            // On point-to-point links, IFA_ADDRESS is the far end and IFA_LOCAL is ours.
             libc::IFA_LOCAL => local = ip(family, value),
             libc::IFA_ADDRESS => address = ip(family, value),
             libc::IFA_FLAGS => flags = u32_at(value, 0)?,
@@ -271,7 +272,7 @@ fn parse_route(body: &[u8]) -> Option<Message> {
     Some(Message::Route { dst_len, table, kind, metric, ipv6, interfaces })
 }
 
-/// Type of a route (RTN_UNICAST, RTN_LOCAL ...), from the body of a route message.
+/// Returns the type of a route (RTN_UNICAST, RTN_LOCAL ...) from the body of a route message.
 pub(super) fn route_kind(body: &[u8]) -> Option<u8> {
     (body.len() >= ROUTE_LEN).then(|| body[7])
 }
@@ -394,7 +395,11 @@ mod tests {
         assert_eq!(parse(&router_options(7, 137, &options)), vec![(0, Message::Other)]);
         let mut longer = whole.clone();
         longer[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&60_u16.to_ne_bytes());
-        assert_eq!(parse(&longer), vec![(0, Message::Other)], "longer than the message");
+        assert_eq!(
+            parse(&longer),
+            vec![(0, Message::Other)],
+            "the options are longer than the message"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Edge to Linux: all system calls and files of this crate that other systems do not have. Raw and packet sockets with
-//! their filters and guards, TUN interfaces, netlink, the socket error queue, a timer with nanosecond resolution,
+//! Interface to Linux: all system calls and files of this crate that other systems do not have. Raw and packet sockets
+//! with their filters and guards, TUN interfaces, netlink, the socket error queue, a timer with nanosecond resolution,
 //! binding to interfaces, capabilities, descriptors passed between processes, and the allocator's free pages.
 //!
-//! The rest of the crate knows this module as `sys`. `portable` has the same functions for other systems.
+//! The rest of the crate uses this module as `sys`. `portable` has the corresponding functions for other systems.
 
 pub(crate) mod channel;
 pub(crate) mod error_queue;
@@ -32,7 +32,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use tokio::io::Interest;
 
-/// Interest with which a socket that another process reads is registered: its input does not wake this process.
+/// Interest for registering a socket that another process reads, so that input does not wake this process.
 pub(crate) const WITHOUT_INPUT: Interest = Interest::PRIORITY;
 
 /// Converts a system call's result to `io::Result`.

@@ -12,13 +12,14 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use super::message::{self, Message, RouteRequest};
 use crate::edge::descriptor::Owned;
 
-/// Bytes per read; the kernel fills at most 32 KiB per message of a dump.
+/// Maximum number of bytes per read; the kernel fills at most 32 KiB per message of a dump.
 const READ_BYTES: usize = 64 << 10;
-/// Buffer for the answer to a single request, in bytes. Longer answers lose only attributes that are not used here.
+/// Buffer for the answer to a single request, in bytes. Longer answers lose only attributes that this code does not
+/// use.
 const ANSWER_BYTES: usize = 8 << 10;
-/// The kernel answers at once: after a second without answer there will be none.
+/// The kernel answers immediately: after a second without an answer, none will come.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Sequence number of our requests: each socket has only one request at a time.
+/// Sequence number of our requests; one is enough, because a socket has only one request at a time.
 const SEQUENCE: u32 = 1;
 
 /// NETLINK_ROUTE socket.
@@ -46,7 +47,7 @@ impl Netlink {
     pub(super) fn open(groups: u32) -> io::Result<Self> {
         let blocking = if groups == 0 { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
         let flags = SocketFlags::CLOEXEC | blocking;
-        // No protocol means NETLINK_ROUTE.
+        // `None` selects NETLINK_ROUTE.
         let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         // Without a timeout, a missing answer would block forever.
         let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT));
@@ -82,7 +83,7 @@ impl Netlink {
         self.send(request)?;
         let mut buffer = [0; ANSWER_BYTES];
         let len = self.read(&mut buffer)?;
-        message::body_of(&buffer[..len], answer)
+        message::message_body(&buffer[..len], answer)
     }
 
     /// Dumps all objects of a type: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.
@@ -104,14 +105,14 @@ impl Netlink {
     }
 }
 
-/// Checks that the routing tables have a route to `dst` from `src` through the interface with index `oif` (0 for
+/// Checks that the routing tables contain a route to `dst` from `src` through the interface with index `oif` (0 for
 /// any), for packets with this mark.
 ///
 /// Connecting a UDP socket is not sufficient: for a socket bound to an interface, IPv4 assumes that a destination
-/// without route is on the link.
+/// without a route is on the local link.
 ///
 /// # Errors
-/// The kernel's: ENETUNREACH, EHOSTUNREACH and the like.
+/// The kernel's error, such as ENETUNREACH or EHOSTUNREACH.
 pub(crate) fn route_exists(
     dst: IpAddr,
     src: Option<IpAddr>,
@@ -128,16 +129,16 @@ pub(crate) fn route_exists(
     }
 }
 
-/// Returns true if packets to an address are delivered to this machine: it is an address of an interface (first,
-/// second or anycast), a broadcast address, or in a network that is routed to this machine as a whole (`ip route add
-/// local ...`).
+/// Returns true if packets to an address are delivered to this machine: it is an address of an interface (first, second
+/// or anycast), a broadcast address, or in a network that is entirely routed to this machine (`ip route add local
+/// ...`).
 ///
 /// The kernel's routing decides, not the source address that it would choose: for a second address of a subnet it
 /// chooses the first.
 ///
 /// # Errors
-/// The kernel cannot be asked (for example, no descriptor is left), or gives no answer: the address may belong to
-/// this machine. A missing route is not an error, but a negative answer.
+/// The kernel cannot be asked (for example, because no file descriptor is left) or gives no answer, so the address may
+/// belong to this machine. A missing route is not an error but a negative answer.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
         let request = RouteRequest { dst: address, src: None, oif: 0, mark: 0 };

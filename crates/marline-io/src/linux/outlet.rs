@@ -1,9 +1,9 @@
-//! Outlets: next hop and interface of packets to a peer according to the kernel's tables, for callers that build
+//! Outlets: the next hop and interface for packets to a peer according to the kernel's tables, for callers that build
 //! Ethernet frames.
 //!
-//! Three rtnetlink requests: the route of a packet of this flow (including rules, marks and multipath), its
-//! interface, and the link-layer address of the next hop. Anything that is not plain Ethernet, or not known, has no
-//! outlet: the caller then leaves the packet to the kernel.
+//! Three rtnetlink requests: the route of a packet of this flow (including rules, marks and multipath), its interface,
+//! and the link-layer address of the next hop. If anything is unknown or not plain Ethernet, there is no outlet, and
+//! the caller leaves the packet to the kernel.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -31,7 +31,7 @@ const RTAX_HOPLIMIT: u16 = 10;
 const SKIP_STATISTICS: u32 = 8;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// States in which the kernel itself sends to a neighbor's address: reachable, stale, delay, probe, permanent.
+/// States in which the kernel itself sends to a neighbor: reachable, stale, delay, probe, permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
 /// Relevant fields of a route.
@@ -61,7 +61,7 @@ pub(crate) struct OutletFinder {
 
 impl OutletFinder {
     /// Finds the outlet of TCP segments from `local` to `remote`, through the interface with this index (0 for any).
-    /// Returns `None` if there is no route, or none that a packet socket can use.
+    /// Returns `None` if a packet socket cannot use the route.
     ///
     /// # Errors
     /// The kernel's answer is invalid, or there is no route.
@@ -81,7 +81,7 @@ impl OutletFinder {
             None => Netlink::open(0)?,
         };
         let found = find_by(&netlink, local, remote, interface);
-        // After an error, an answer may still be pending: the next request uses a new socket.
+        // After an error, an answer may still be pending, so the next request uses a new socket.
         if found.is_ok() {
             self.netlink = Some(netlink);
         }
@@ -132,7 +132,7 @@ fn family(ip: IpAddr) -> u8 {
     if ip.is_ipv6() { libc::AF_INET6 as u8 } else { libc::AF_INET as u8 }
 }
 
-/// Builds a request for the route of a TCP segment. The answer is the kernel's decision, not the entry of the table.
+/// Builds a request for the route of a TCP segment. The answer is the kernel's decision, not a table entry.
 fn route_request(local: SocketAddr, remote: SocketAddr, interface: u32) -> Vec<u8> {
     let bits = if remote.is_ipv6() { 128 } else { 32 };
     let mut body = vec![0; ROUTE_LEN];
@@ -213,13 +213,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     Some(Link { kind, up, mtu: mtu?, address })
 }
 
-/// Link-layer address of a neighbor, if the kernel would use it.
+/// Returns the link-layer address of a neighbor, if the kernel would use it.
 fn parse_neighbor(body: &[u8]) -> Option<[u8; ADDRESS]> {
     let state = u16_at(body, 8)?;
     let address = attributes(body.get(NEIGHBOR_LEN..)?)
         .find(|(kind, _)| *kind == NDA_LLADDR)
         .and_then(|(_, value)| <[u8; ADDRESS]>::try_from(value).ok())?;
-    // A multicast address does not belong to one host.
+    // A multicast address does not belong to a single host.
     (state & NUD_VALID != 0 && address[0] & 1 == 0).then_some(address)
 }
 

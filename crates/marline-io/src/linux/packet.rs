@@ -1,5 +1,5 @@
-//! Send-only packet sockets (packet(7)): Ethernet frames with a virtio header in front, so that a frame of up to 64
-//! kB represents many segments, which the kernel or the network card cuts.
+//! Send-only packet sockets (packet(7)): Ethernet frames after a virtio header. A frame of up to 64 kB represents many
+//! segments, into which the kernel or the network card cuts it.
 
 use core::mem;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use super::{set_option, socket};
 /// Option for frames with a virtio header in front (linux/if_packet.h).
 const PACKET_VNET_HDR: libc::c_int = 15;
 
-/// Opens a packet socket that receives nothing, because it has no protocol. Opening needs CAP_NET_RAW, sending does
+/// Opens a packet socket that receives nothing, because it has no protocol. Opening needs CAP_NET_RAW; sending does
 /// not.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
@@ -25,7 +25,7 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
 /// Sends one frame on an interface: virtio header, Ethernet header, packet.
 ///
 /// # Errors
-/// The system's: no room now, the interface is down or gone, or its queue is full.
+/// The kernel's error: no room now, the interface is down or gone, or its queue is full.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     interface: u32,
@@ -41,10 +41,11 @@ pub(crate) fn send(
     to.sll_ifindex = interface as libc::c_int;
     message.msg_name = (&raw mut to).cast();
     message.msg_namelen = mem::size_of_val(&to) as libc::socklen_t;
-    // An IoSlice has the layout of an iovec; the call only reads.
+    // An IoSlice has the layout of an iovec, and the call only reads it.
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = parts.len() as _;
-    // SAFETY: the descriptor is open, and every pointer in the header is to a live value of the length beside it.
+    // SAFETY: the descriptor is open, and every pointer in the header refers to a live value with the length given next
+    // to it.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,9 +1,9 @@
 //! Receive filter of the raw sockets: a classic BPF program that accepts TCP segments to a set of
 //! ports and nothing else.
 //!
-//! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's traffic to a process
-//! that does not need it would be expensive and a privacy risk. The program is a decision tree over the sorted port
-//! ranges, so that many ports cost few steps. With several shards, each accepts only its own packets
+//! A raw socket gets a copy of every TCP segment of the machine. Without a filter, a process would receive copies of
+//! all traffic of a busy web server, which is expensive and a privacy risk. The program is a decision tree over the
+//! sorted port ranges, so that many ports cost few steps. With several shards, each accepts only its own packets
 //! ([`home`](crate::native::home)). The filter's input begins with the IP header on IPv4 and with the TCP header on
 //! IPv6.
 
@@ -27,8 +27,8 @@ const DESTINATION_PORT: u32 = 2;
 const SOURCE_PORT: u32 = 0;
 /// Offset of the source address in an IPv4 packet, which begins with its header.
 const SOURCE_V4: u32 = 12;
-/// Offsets of the source address words in an IPv6 header. It is not part of the filter's packet, but the kernel
-/// provides access to it.
+/// Offsets of the source address words in an IPv6 header. The filter's input does not include this header, but the
+/// kernel provides access to it.
 const SOURCE_V6: [u32; 4] = {
     let header = libc::SKF_NET_OFF as u32;
     [header + 8, header + 12, header + 16, header + 20]
@@ -46,7 +46,7 @@ pub(crate) fn install(
 ) -> io::Result<()> {
     let mut instructions = program(ipv6, shard, &ranges(ports));
     if instructions.len() > MAX_INSTRUCTIONS {
-        // The filter passes more than our packets: the rest is dropped after reception.
+        // The filter passes all packets; those that are not ours are dropped after reception.
         let all = core::slice::from_ref(&(0..=u16::MAX));
         instructions = program(ipv6, shard, all);
     }
@@ -66,7 +66,7 @@ fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instr
     program
 }
 
-/// Builds the beginning of a filter, which drops packets of other shards. Empty for a single shard.
+/// Builds the beginning of a filter, which drops packets of other shards; empty for a single shard.
 fn shard_program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
     if shard.count <= 1 {
         return Vec::new();
@@ -89,7 +89,7 @@ fn shard_program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
     program
 }
 
-/// Merges consecutive ports to ranges.
+/// Merges consecutive ports into ranges.
 fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     let mut sorted: Vec<u16> = ports.into_iter().collect();
     sorted.sort_unstable();
@@ -106,7 +106,7 @@ fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     ranges
 }
 
-/// Appends the decision tree. Each branch ends in a return, so that branches need not join.
+/// Appends the decision tree. Each branch ends with a return, so branches need not join.
 fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
     const WHOLE_PACKET: u32 = u32::MAX;
     match ports {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Program for a single shard.
+    /// Builds the program for a single shard.
     fn alone(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
         program(ipv6, Shard::SINGLE, ports)
     }
@@ -280,7 +280,7 @@ mod tests {
         assert!(block.len() < 10);
     }
 
-    /// Real packets and the kernel's filters: each connecting client reaches exactly its shard.
+    /// Tests real packets and the kernel's filters: each connecting client reaches exactly its shard.
     #[test]
     fn the_kernel_delivers_packets_to_their_home_shard() {
         use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Listener for NAT64 prefixes that routers advertise (RFC 8781). The kernel passes such options to current
+//! Listener for NAT64 prefixes that routers advertise (RFC 8781). The kernel passes such options only to current
 //! listeners and does not store them.
 
 use std::io;
@@ -13,7 +13,7 @@ use crate::edge::descriptor::watch;
 
 /// Multicast group of RTM_NEWNDUSEROPT (RTNLGRP_ND_USEROPT, 20), as a mask.
 const ND_USEROPT: u32 = 1 << (20 - 1);
-/// Bytes per read: the kernel sends each option separately, with at most 2,040 bytes.
+/// Buffer size per read: the kernel sends each option separately, with at most 2,040 bytes.
 const READ_BYTES: usize = 8 << 10;
 
 /// Listener for prefixes that routers advertise.
@@ -57,7 +57,7 @@ impl Pref64Listener {
     }
 }
 
-/// Parses the prefixes in a message of the kernel.
+/// Parses the prefixes in a kernel message.
 fn prefixes(bytes: &[u8]) -> Vec<(u32, Pref64)> {
     let mut found = Vec::new();
     for (_, message) in message::parse(bytes) {

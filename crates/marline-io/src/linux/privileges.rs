@@ -1,8 +1,8 @@
-//! Dropping of capabilities once the sockets are open.
+//! Drops capabilities once the sockets are open.
 //!
 //! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so they must be dropped
-//! after the sockets are open and before the runtime starts its threads. This is checked: a thread that still has
-//! capabilities is an error.
+//! after the sockets are open and before the runtime starts its threads. It is an error if any thread still has
+//! capabilities.
 
 use std::io;
 use std::path::Path;
@@ -28,10 +28,10 @@ impl KeptCapabilities {
     }
 }
 
-/// Drops all capabilities of this process except these, permanently.
+/// Permanently drops all capabilities of this process except these.
 ///
 /// # Errors
-/// The system's, or other threads have more capabilities.
+/// The kernel's error, or another thread has more capabilities.
 pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     set_no_new_privs(true)?;
     let kept = capabilities(None)?.permitted & kept.set();
@@ -42,12 +42,12 @@ pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     match privileged_thread(Path::new("/proc/self/task"), kept)? {
         None => Ok(()),
         Some(thread) => Err(io::Error::other(format!(
-            "thread {thread} still has capabilities: drop them before threads are started"
+            "thread {thread} still has capabilities; drop them before starting threads"
         ))),
     }
 }
 
-/// Returns true if the calling thread may change the network configuration, and false if that is unknown.
+/// Returns true if the calling thread may change the network configuration, and false if this is unknown.
 #[must_use]
 pub fn has_net_admin() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
@@ -64,7 +64,7 @@ fn shrink_bounding_set(kept: CapabilitySet) {
                 }
             }
             Ok(_) => {}
-            // The number is beyond the system's last capability.
+            // The number is higher than the kernel's last capability.
             Err(_) => return,
         }
     }
@@ -76,7 +76,7 @@ fn privileged_thread(tasks: &Path, kept: CapabilitySet) -> io::Result<Option<Str
         let task = task?;
         let status = match std::fs::read_to_string(task.path().join("status")) {
             Ok(status) => status,
-            // The thread has ended meanwhile.
+            // The thread has ended in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
             Err(error) => return Err(error),

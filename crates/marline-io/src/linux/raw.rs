@@ -1,8 +1,8 @@
 //! Raw IP sockets for TCP segments (raw(7), ipv6(7)): one per family, with batches in both directions.
 //!
-//! The kernel writes the IP header of outgoing packets: source address, interface and ECN bits are parameters of
-//! each call (IP_PKTINFO). A received packet begins with the IP header on IPv4 and with the TCP header on IPv6,
-//! where the addresses come in control messages.
+//! The kernel writes the IP header of outgoing packets: source address, interface and ECN bits are parameters of each
+//! call (IP_PKTINFO). A received packet begins with the IP header on IPv4 and with the TCP header on IPv6, whose
+//! addresses arrive in control messages.
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,19 +20,19 @@ use crate::edge::raw_packet::{MESSAGES, RawDestination, RawMeta};
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Option for automatic flow labels, which libc does not define for all targets.
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
-/// Length of the control messages: a destination and a traffic class.
+/// Length of the buffer for control messages: a destination and a traffic class.
 const CONTROL_BYTES: usize = 128;
 /// Option values.
 const ON: libc::c_int = 1;
 const OFF: libc::c_int = 0;
 
-/// Addresses to which no TCP packet is sent (RFC 9293 section 3.9.2.3): in organization-local scope and not assigned
+/// Addresses to which no TCP packets are sent (RFC 9293 section 3.9.2.3): in organization-local scope and not assigned
 /// (RFC 2365, RFC 4291 section 2.7).
 const UNUSED_DESTINATION_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
 const UNUSED_DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
 
-/// Opens a raw socket for TCP that receives nothing yet: its filter drops everything, and packets that arrived
-/// before are discarded.
+/// Opens a raw socket for TCP that receives nothing at first: its filter drops everything, and packets that arrived
+/// before the filter are discarded.
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
     let raw = open_silent(ipv6)?;
     let (level, option) = if ipv6 {
@@ -55,16 +55,15 @@ pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
 
 /// Binds a send-only socket to an address to which no packets are sent.
 ///
-/// For each TCP packet of the machine, the kernel copies the header for each raw socket that may receive it and runs
-/// that socket's filter on the copy. A socket bound to an address only gets packets to that address. A multicast
-/// address can be bound on every machine, is not used as source address, and is never the destination of TCP
-/// packets.
+/// For each TCP packet, the kernel copies the header for each raw socket that may receive it and runs that socket's
+/// filter on the copy. A bound socket gets only packets to its address. A multicast address can be bound on every
+/// machine, is never used as a source address, and is never the destination of TCP packets.
 fn bind_to_unused_address(fd: BorrowedFd<'_>, ipv6: bool) {
     let nobody =
         if ipv6 { IpAddr::V6(UNUSED_DESTINATION_V6) } else { IpAddr::V4(UNUSED_DESTINATION_V4) };
     if let Err(error) = rustix::net::bind(fd, &SocketAddr::new(nobody, 0)) {
-        // This only costs time: the filter drops the packets.
-        tracing::debug!(%error, "a raw socket that only sends gets copies of packets");
+        // This only costs time, because the filter drops the packets.
+        tracing::debug!(%error, "cannot bind a send-only raw socket; it gets copies of packets");
     }
 }
 
@@ -79,7 +78,7 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     if ipv6 {
         let value = libc::IPV6_PMTUDISC_PROBE;
         set_option(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &value)?;
-        // Packets that other code writes have no flow label, and a flow must have only one.
+        // Packets that other code writes have no flow label, and a flow must use only one.
         set_option(raw.as_fd(), libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &OFF)?;
     } else {
         let value = libc::IP_PMTUDISC_PROBE;
@@ -88,7 +87,8 @@ fn open_silent(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(raw.into())
 }
 
-/// Binds a socket to an interface. This needs no privilege on a socket that was not bound to one before (Linux 5.7).
+/// Binds a socket to an interface. This needs no privilege on a socket that was never bound to an interface (Linux
+/// 5.7).
 pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &(index as libc::c_int))
 }
@@ -96,7 +96,7 @@ pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()
 /// Discards everything in the receive queue.
 pub(crate) fn drain(fd: BorrowedFd<'_>) {
     let mut byte = [0u8; 1];
-    // An interrupted call is not the end.
+    // An interrupted call does not mean that the queue is empty.
     while matches!(rustix::net::recv(fd, &mut byte, RecvFlags::DONTWAIT), Ok(_) | Err(Errno::INTR))
     {
     }
@@ -149,8 +149,8 @@ fn destination_control(to: &RawDestination, control: &mut Control) -> usize {
     }
 }
 
-/// Sends segments that lie `stride` bytes apart in `bytes` (0 for a single one), at most [`MESSAGES`]. Returns how
-/// many the kernel took, at least one.
+/// Sends segments that lie `stride` bytes apart in `bytes` (0 for a single one), at most [`MESSAGES`]. Returns the
+/// number of segments that the kernel accepted, at least one.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     to: &RawDestination,
@@ -159,7 +159,7 @@ pub(crate) fn send(
 ) -> io::Result<usize> {
     let mut control = Control([0; CONTROL_BYTES]);
     let control_len = destination_control(to, &mut control);
-    // On IPv6, the port of a raw socket's destination is a protocol number: it must be 0.
+    // On IPv6, the destination port of a raw socket is a protocol number and must be 0.
     let mut remote = to.remote;
     remote.set_port(0);
     let name = socket2::SockAddr::from(remote);
@@ -181,15 +181,15 @@ pub(crate) fn send(
         header.msg_controllen = control_len as _;
         count += 1;
     }
-    // SAFETY: `count` headers are filled in; every pointer in them is to a live value of the length
-    // beside it, which the call only reads.
+    // SAFETY: `count` headers are filled in; every pointer in them refers to a live value of the length given next to
+    // it, which the call only reads.
     let sent = check(unsafe {
         libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
     })?;
     Ok(sent as usize)
 }
 
-/// Sends one segment that consists of these parts.
+/// Sends one segment made of these parts.
 pub(crate) fn send_parts(
     fd: BorrowedFd<'_>,
     to: &RawDestination,
@@ -209,13 +209,14 @@ pub(crate) fn send_parts(
     message.msg_iovlen = parts.len() as _;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control_len as _;
-    // SAFETY: every pointer in the header is to a live value of the length beside it, which the call only reads.
+    // SAFETY: every pointer in the header refers to a live value of the length given next to it, which the call only
+    // reads.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns the MTU that the kernel uses for TCP packets to this destination. IPsec makes it less than the route's.
-/// The socket is connected for this and disconnected afterwards.
+/// Returns the MTU that the kernel uses for TCP packets to this destination. IPsec makes it smaller than the MTU of the
+/// route. The socket is connected for this query and then disconnected.
 pub(crate) fn kernel_mtu(fd: BorrowedFd<'_>, to: &RawDestination) -> io::Result<u32> {
     let asked = socket::ask_route_mtu(&SockRef::from(&fd), to.local, to.remote);
     rustix::net::connect_unspec(fd)?;
@@ -271,7 +272,7 @@ impl RawBuffer {
             header.msg_control = controls[at].0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_BYTES as _;
         }
-        // SAFETY: every pointer in the headers is to a live, writable value of the length beside it.
+        // SAFETY: every pointer in the headers refers to a live, writable value of the length given next to it.
         let received = check(unsafe {
             let (messages, count) = (messages.as_mut_ptr(), MESSAGES as libc::c_uint);
             let no_timeout = core::ptr::null_mut();
@@ -317,19 +318,19 @@ fn read_control(cmsg: *const libc::cmsghdr, meta: &mut RawMeta) {
         unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type, libc::CMSG_DATA(cmsg)) };
     match (level, kind) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            // SAFETY: a message of this kind holds an in_pktinfo; it may be unaligned.
+            // SAFETY: a message of this kind contains an in_pktinfo; it may be unaligned.
             let info: libc::in_pktinfo = unsafe { core::ptr::read_unaligned(data.cast()) };
             let ip = |addr: libc::in_addr| IpAddr::V4(Ipv4Addr::from(u32::from_be(addr.s_addr)));
             meta.destination = Some(ip(info.ipi_addr));
             meta.delivered_to = Some(ip(info.ipi_spec_dst));
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            // SAFETY: a message of this kind holds an in6_pktinfo; it may be unaligned.
+            // SAFETY: a message of this kind contains an in6_pktinfo; it may be unaligned.
             let info: libc::in6_pktinfo = unsafe { core::ptr::read_unaligned(data.cast()) };
             meta.destination = Some(IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
         }
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-            // SAFETY: a message of this kind holds a c_int; it may be unaligned.
+            // SAFETY: a message of this kind contains a c_int; it may be unaligned.
             let class: libc::c_int = unsafe { core::ptr::read_unaligned(data.cast()) };
             meta.class = class as u8;
         }
@@ -345,8 +346,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns true if a raw socket with an open filter gets packets between other sockets.
-    fn hears(raw: &OwnedFd, at: &str) -> bool {
+    /// Returns true if a raw socket with an open filter receives packets between other sockets.
+    fn receives_foreign_packets(raw: &OwnedFd, at: &str) -> bool {
         let everything = libc::sock_filter { k: u32::MAX, ..filter::DROP_ALL[0] };
         filter::attach(raw.as_fd(), &[everything]).unwrap();
         let listener = TcpListener::bind(at).unwrap();
@@ -364,8 +365,8 @@ mod tests {
                 Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
                 receiver => receiver.unwrap(),
             };
-            assert!(hears(&receiver, at), "{at}: the receiver gets the packets");
-            assert!(!hears(&open_sender(ipv6).unwrap(), at), "{at}");
+            assert!(receives_foreign_packets(&receiver, at), "{at}: the receiver gets the packets");
+            assert!(!receives_foreign_packets(&open_sender(ipv6).unwrap(), at), "{at}");
         }
     }
 

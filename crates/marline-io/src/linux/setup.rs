@@ -1,4 +1,4 @@
-//! Setup of an interface that this process has created: state, MTU, addresses, default routes.
+//! Setup of an interface that this process has created: state, MTU, addresses, and default routes.
 
 use core::net::IpAddr;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::message;
 use super::netlink::Netlink;
 
-/// Interface in the network namespace of the thread that looked it up. Its setup needs CAP_NET_ADMIN there.
+/// Interface in the network namespace of the thread that looked it up. Its setup needs CAP_NET_ADMIN in this namespace.
 #[derive(Debug)]
 pub struct InterfaceSetup {
     netlink: Netlink,
@@ -38,11 +38,11 @@ impl InterfaceSetup {
         self.netlink.change(&message::link_up_request(self.index, mtu))
     }
 
-    /// Adds an address without duplicate address detection, so that it can be used at once, and a route to its
-    /// subnet with this prefix length.
+    /// Adds an address without duplicate address detection, so that it is immediately usable, and a route to its subnet
+    /// with this prefix length.
     ///
     /// # Errors
-    /// The privilege is missing, the address exists already, or the family is not available.
+    /// The privilege is missing, the address already exists, or the family is not available.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
         self.netlink.change(&message::address_request(self.index, address, prefix))
     }
@@ -50,7 +50,7 @@ impl InterfaceSetup {
     /// Adds a default route of a family.
     ///
     /// # Errors
-    /// The privilege is missing, such a route exists already, or the family is not available.
+    /// The privilege is missing, such a route already exists, or the family is not available.
     pub fn add_default_route(&self, ipv6: bool) -> io::Result<()> {
         self.netlink.change(&message::default_route_request(self.index, ipv6))
     }

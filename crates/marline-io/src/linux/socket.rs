@@ -1,4 +1,4 @@
-//! UDP sockets of the driver: bound to an interface, with large buffers, distributed over shards.
+//! UDP sockets of the driver: bound to an interface, with large buffers, distributed among shards.
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
@@ -13,7 +13,7 @@ use super::{error_queue, set_option};
 use crate::edge::socket_spec::{PortSharing, SocketSpec};
 
 /// Requested kernel buffer in each direction, in bytes. A receive buffer must hold the packets that arrive while the
-/// application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
+/// application's thread runs: 4 MiB hold 5 ms at 6 Gbit/s.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Offset of the flow id in a UDP payload; its first byte selects the socket of a group.
@@ -42,7 +42,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
     if spec.port == PortSharing::First {
-        // Before the bind, this option would also allow a port of another group, requested or chosen.
+        // If set before the bind, this option would also allow a port that another group uses.
         socket.set_reuse_port(true)?;
     }
     error_queue::enable(socket.as_fd(), spec.local.is_ipv6())?;
@@ -54,8 +54,8 @@ pub(crate) fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { socket.set_mark(mark) }
 }
 
-/// Binds a socket to an interface. SO_BINDTODEVICE needs no privilege on a socket that is not bound yet (Linux 5.7).
-/// On older kernels the routing hint is used.
+/// Binds a socket to an interface. SO_BINDTODEVICE needs no privilege on a socket that is not yet bound to an interface
+/// (Linux 5.7). On older kernels, a routing hint is used.
 pub(crate) fn bind_to_interface(
     socket: &Socket,
     name: &str,
@@ -82,7 +82,7 @@ fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
     set_option(socket.as_fd(), level, option, &value)
 }
 
-/// Requests large buffers: beyond the system's limit if permitted, up to it otherwise.
+/// Requests large buffers, beyond the system limit if permitted.
 pub(crate) fn raise_buffers(socket: &Socket) {
     let received = sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES));
@@ -93,22 +93,22 @@ pub(crate) fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// Sets the initial size of a new TCP socket's receive buffer, from which the kernel tunes it as usual. The socket
-/// must not be connected yet: the first advertised window is already small.
+/// Sets the initial size of a new TCP socket's receive buffer, in bytes; the kernel then tunes it as usual. The socket
+/// must not yet be connected, because even the first advertised window must be small.
 ///
 /// # Errors
-/// The system's. Linux before 5.14 does not support this: the size remains fixed.
+/// The kernel's error. Linux before 5.14 does not support this: the size would remain fixed.
 pub fn set_initial_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
-/// Returns a TCP socket's receive buffer with a set size to the kernel's tuning, which starts from the size of a new
-/// socket. Setting only another size would leave the window small.
+/// Makes the kernel tune a TCP socket's receive buffer again after its size was set, starting from the size of a new
+/// socket. Merely setting another size would leave the window small.
 ///
 /// # Errors
-/// The system's. Linux before 5.14 does not support this: the size remains fixed at that of a new socket.
+/// The kernel's error. Linux before 5.14 does not support this: the size would remain fixed at that of a new socket.
 pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
     /// Default window of a new socket (half of the buffer in `tcp_rmem`).
     const WINDOW: libc::c_int = 64 * 1_024;
@@ -117,12 +117,12 @@ pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &NOT_LOCKED)
 }
 
-/// Value for buffers that the kernel tunes.
+/// Value that lets the kernel tune the buffer.
 const NOT_LOCKED: libc::c_int = 0;
 
-/// Makes the kernel select among the `shards` sockets of a group, in the order of binding, by the top byte of the
-/// flow id. A first SYN has no flow id and is assigned by the last byte of its sender's id, so that a retransmission
-/// reaches the same shard even from another address. Setting it on one socket serves all.
+/// Makes the kernel select among the `shards` sockets of a group, in the order of binding, by the top byte of the flow
+/// id. A first SYN has no flow id and is assigned by the last byte of the sender's id, so that a retransmission reaches
+/// the same shard even from another address. Setting the program on one socket is enough.
 pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Result<()> {
     let mut program = shard_program(shards);
     let program =
@@ -130,8 +130,8 @@ pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Resul
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-/// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with 0, the first
-/// shard, which ignores the datagram.
+/// Builds a classic BPF program for the UDP payload. Loads beyond the end of a short datagram end the program with 0,
+/// the first shard, which ignores the datagram.
 fn shard_program(shards: u8) -> [libc::sock_filter; 9] {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -231,7 +231,7 @@ mod tests {
         }
         for len in 0..17 {
             sender.send_to(&syn[..len], to).unwrap();
-            assert!(sockets[0].recv_from(&mut buf).is_ok(), "{len} bytes go to the first");
+            assert!(sockets[0].recv_from(&mut buf).is_ok(), "{len} bytes go to the first shard");
         }
     }
 

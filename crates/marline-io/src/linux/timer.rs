@@ -30,7 +30,7 @@ impl FineTimer {
         Ok(FineTimer { fd: watch(fd, tokio::io::Interest::READABLE)? })
     }
 
-    /// Sets the timer to fire after `delay` (zero: at once), instead of at the time set before.
+    /// Sets the timer to fire after `delay` (zero: immediately), replacing any previous time.
     pub(crate) fn set(&self, delay: Duration) -> io::Result<()> {
         // A time of zero would stop the timer.
         let delay = delay.max(Duration::from_nanos(1));
@@ -43,7 +43,7 @@ impl FineTimer {
         Ok(())
     }
 
-    /// Ready when the timer has fired since this was last ready.
+    /// Ready if the timer has fired since the last time this was ready.
     pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
@@ -72,7 +72,7 @@ mod tests {
         timer.set(Duration::from_micros(150)).unwrap();
         poll_fn(|cx| timer.poll_fired(cx)).await.unwrap();
         let idle = poll_fn(|cx| Poll::Ready(timer.poll_fired(cx).is_pending())).await;
-        assert!(idle, "one shot");
+        assert!(idle, "fires only once");
         timer.set(Duration::ZERO).unwrap();
         poll_fn(|cx| timer.poll_fired(cx)).await.unwrap();
     }

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use super::set_option;
 
-/// Makes a TCP socket accept only packets that no router has forwarded and that were sent with a TTL of 255. IPv6
-/// sockets may receive IPv4 packets as well, so both are set.
+/// Makes a TCP socket accept only packets that were sent with a TTL of 255 and forwarded by no router. IPv6 sockets may
+/// also receive IPv4 packets, so both options are set.
 pub(crate) fn require_ttl_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     const MAX_TTL: libc::c_int = 255;
     if ipv6 {

@@ -1,6 +1,6 @@
-//! TUN interfaces: whole IP packets through a descriptor. Linux only.
+//! TUN interfaces: whole IP packets through a file descriptor. Linux only.
 //!
-//! With offloading, each packet has a virtio header in front, and up to 64 kB of one TCP connection are a single
+//! With offloading, each packet has a virtio header in front, and up to 64 kB of one TCP connection form a single
 //! packet in both directions.
 
 use std::ffi::CString;
@@ -19,9 +19,9 @@ const TUN_F_CSUM: libc::c_uint = 1;
 const TUN_F_TSO4: libc::c_uint = 2;
 const TUN_F_TSO6: libc::c_uint = 4;
 
-/// Returns true if the descriptor belongs to an interface whose packets have the header.
+/// Returns true if the descriptor belongs to an interface whose packets have a virtio header.
 fn has_virtio_header(descriptor: &OwnedFd) -> bool {
-    // SAFETY: all bytes zero is a valid ifreq.
+    // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
     // SAFETY: TUNGETIFF writes an ifreq, which lives for the call; other descriptors refuse it.
     let asked = unsafe { libc::ioctl(descriptor.as_raw_fd(), TUNGETIFF as _, &raw mut request) };
@@ -29,8 +29,8 @@ fn has_virtio_header(descriptor: &OwnedFd) -> bool {
     asked == 0 && unsafe { request.ifr_ifru.ifru_flags } as libc::c_int & libc::IFF_VNET_HDR != 0
 }
 
-/// TUN interface of this process: packets that the system routes there are read, and written packets are received
-/// there. It is removed with this value, even if the process crashes.
+/// TUN interface of this process: packets that the kernel routes to it can be read, and written packets arrive in the
+/// kernel. The interface exists as long as this value, and is removed even if the process crashes.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -38,8 +38,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates the interface in the network namespace of the calling thread, non-blocking. Needs CAP_NET_ADMIN
-    /// there, unless a persistent interface of this name belongs to the user.
+    /// Creates the interface in the network namespace of the calling thread, non-blocking. Needs CAP_NET_ADMIN in this
+    /// namespace, unless a persistent interface of this name belongs to the user.
     ///
     /// The kernel segments packets and computes checksums before it passes them on.
     ///
@@ -49,8 +49,8 @@ impl Tun {
         Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI)
     }
 
-    /// Opens a queue of the interface, which is created with the first one. The kernel distributes packets over the
-    /// queues. Packets of a connection arrive in the queue to which it was last written.
+    /// Opens a queue of the interface; the first queue creates the interface. The kernel distributes packets among the
+    /// queues. Packets of a connection arrive in the queue to which packets of that connection were last written.
     ///
     /// # Errors
     /// See [`open`](Self::open); also `InvalidInput` if the interface was created with a single queue.
@@ -74,13 +74,13 @@ impl Tun {
         let wanted = CString::new(name)?;
         let bytes = wanted.as_bytes_with_nul();
         if bytes.len() > libc::IFNAMSIZ {
-            let what = format!("`{name}` is longer than an interface's name may be (15 bytes)");
+            let what = format!("`{name}` is too long for an interface name (at most 15 bytes)");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
         let file = options.open("/dev/net/tun")?;
-        // SAFETY: all bytes zero is a valid ifreq.
+        // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
             *to = *from as libc::c_char;
@@ -91,8 +91,8 @@ impl Tun {
         Ok(Tun { file, offloads: false })
     }
 
-    /// Wraps a descriptor that another process may have opened and passed on. It may also be anything else that
-    /// reads and writes one packet per call, such as a socket of packets in a test. Offloading is detected.
+    /// Wraps a descriptor that another process may have opened and passed on. It may also be any other descriptor that
+    /// reads and writes one packet per call, such as a packet socket in a test. Offloading is detected.
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
@@ -105,7 +105,7 @@ impl Tun {
     /// Creates a second handle to the same interface.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Tun> {
         Ok(Tun { file: self.file.try_clone()?, offloads: self.offloads })
     }

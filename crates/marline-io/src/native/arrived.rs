@@ -18,7 +18,7 @@ pub(crate) struct ReceivedSegment<'a> {
 
 /// Extracts the TCP segment of an IP packet from a raw IPv4 socket or a TUN device. Options and extension headers
 /// are skipped; fragments are ignored.
-pub(crate) fn tcp_of(packet: &[u8]) -> Option<ReceivedSegment<'_>> {
+pub(crate) fn parse_tcp(packet: &[u8]) -> Option<ReceivedSegment<'_>> {
     let ip = marline_wire::IpPacket::parse(packet).ok()?;
     if ip.fragment.is_some() || ip.protocol != PROTOCOL_TCP {
         return None;

@@ -1,4 +1,4 @@
-//! ICMP input behind a TUN interface: destination unreachable and packet too big (RFC 792, RFC 1191, RFC 4443), if
+//! ICMP errors behind a TUN interface: "destination unreachable" and "packet too big" (RFC 792, RFC 1191, RFC 4443), if
 //! they quote one of our TCP segments.
 
 use core::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ const MIN_QUOTED_BYTES: usize = 8;
 const HEADER_LEN: usize = 8;
 
 /// Parses an ICMP error about a TCP segment; `None` for any other packet.
-pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
+pub(crate) fn parse_icmp_error(packet: &[u8]) -> Option<NetworkError> {
     let ip = IpPacket::parse(packet).ok()?;
     let (header, quoted) = ip.payload.split_at_checked(HEADER_LEN)?;
     let mut sum = Checksum::new();
@@ -56,7 +56,7 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     })
 }
 
-/// Source, destination and beginning of the segment of a truncated packet.
+/// Returns the source, destination and beginning of the segment in a truncated packet.
 fn quoted_segment(quoted: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
     match quoted.first()? >> 4 {
         4 => {
@@ -118,13 +118,13 @@ mod tests {
             ("192.0.2.1", "198.51.100.1", (3, 4), (3, 1)),
             ("2001:db8::1", "2001:db8::2", (2, 0), (1, 3)),
         ] {
-            let error = error_of(&message(us, them, too_big.0, too_big.1, 1_300)).unwrap();
+            let error = parse_icmp_error(&message(us, them, too_big.0, too_big.1, 1_300)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EMSGSIZE, Some(1_300)));
             assert_eq!((error.local, error.remote.ip()), (Some(ip(us)), ip(them)));
             assert_eq!(error.quoted[..8], [0x12, 0x34, 0, 80, 1, 2, 3, 4]);
-            let error = error_of(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
+            let error = parse_icmp_error(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EHOSTUNREACH, None));
-            assert!(error_of(&message(us, them, 128, 0, 0)).is_none(), "not an ICMP error");
+            assert!(parse_icmp_error(&message(us, them, 128, 0, 0)).is_none(), "not an ICMP error");
         }
     }
 
@@ -132,12 +132,12 @@ mod tests {
     fn damaged_and_short_icmp_messages_are_ignored() {
         let whole = message("192.0.2.1", "198.51.100.1", 3, 4, 1_300);
         for len in 0..whole.len() {
-            assert!(error_of(&whole[..len]).is_none(), "{len} bytes");
+            assert!(parse_icmp_error(&whole[..len]).is_none(), "{len} bytes");
         }
         for at in 20..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
-            assert!(error_of(&damaged).is_none(), "byte {at}");
+            assert!(parse_icmp_error(&damaged).is_none(), "byte {at}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Native carriers as a state machine without I/O: TCP segments in ordinary IP packets.
 //!
-//! *Problem.* The kernel of this machine implements TCP as well. This module decides which ports belong to Marline
-//! and which traffic it receives, and makes sure that the kernel does not answer that traffic; the sockets are in
-//! `sys`. The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a filter accepts only
-//! these, and received segments are checked before the core sees them.
+//! *Problem.* The kernel of this machine also implements TCP. This module decides which ports belong to Marline and
+//! which traffic it receives, and makes sure that the kernel does not answer this traffic; the sockets are in `sys`.
+//! The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a filter accepts only these ports,
+//! and received segments are checked before the core sees them.
 
 mod arrived;
 mod icmp;
@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
-pub(crate) use self::arrived::{ReceivedSegment, ecn_of_bits, tcp_of};
-pub(crate) use self::icmp::error_of;
+pub(crate) use self::arrived::{ReceivedSegment, ecn_of_bits, parse_tcp};
+pub(crate) use self::icmp::parse_icmp_error;
 use self::ports::PortSet;
 pub(crate) use self::spread::home_shard;
 use crate::carrier::CarrierCounters;
@@ -29,19 +29,19 @@ use crate::succession::NativePart;
 use crate::sys::guard::Guard;
 use crate::sys::{packet, port_filter, raw};
 
-/// Segment that passes on nearly all paths (the minimum IPv6 MTU less its header).
+/// Length of a segment that passes on nearly all paths, in bytes (the minimum IPv6 MTU minus its header).
 const BASE_SEGMENT: u16 = 1_240;
-/// Segment that fills an Ethernet frame with IPv4.
+/// Length of a segment that fills an Ethernet frame with IPv4, in bytes.
 const ETHERNET_SEGMENT: u16 = 1_480;
-/// Names of an [`Offload`]'s sockets for a successor, IPv4 first.
+/// Names under which a successor gets the sockets of an [`Offload`], IPv4 first.
 const OFFLOAD_NAMES: [[&str; 2]; 2] =
     [["native-packets-v4", "native-asker-v4"], ["native-packets-v6", "native-asker-v6"]];
-/// Number of send-only sockets: interfaces that a client without privileges can bind over time.
+/// Number of send-only sockets, and so of interfaces to which a client without privileges can bind over time.
 const SEND_SOCKETS: usize = 16;
 /// Number of local ports reserved at a time.
 const POOL_STEP: usize = 32;
-/// Maximum number of local ports of a client. Each guarantees one connection per minute to every server and port: a
-/// port cannot be reused between the same ends while TIME-WAIT lasts.
+/// Maximum number of local ports of a client. Each allows one connection per minute to each server and port, because a
+/// port cannot be reused between two ends during TIME-WAIT.
 const POOL_LIMIT: usize = 512;
 
 /// Capabilities of native carriers.
@@ -56,10 +56,10 @@ pub const fn native_capabilities() -> Capabilities {
     }
 }
 
-/// Raw sockets, opened while the process has the privilege, and guards of its ports.
+/// Raw sockets, opened while the process has the privilege, and the guards of its ports.
 ///
-/// Opening them needs CAP_NET_RAW, and a port below 1024 needs CAP_NET_BIND_SERVICE; using them needs no privilege.
-/// They are used by one client or one listener; each shard of a listener has its own.
+/// Opening them needs CAP_NET_RAW, and a port below 1024 needs CAP_NET_BIND_SERVICE; using them needs no privilege. One
+/// client or one listener uses them; each shard of a listener has its own.
 #[derive(Debug)]
 pub struct RawSockets {
     opened: Mutex<Option<OpenedSockets>>,
@@ -69,17 +69,17 @@ pub struct RawSockets {
 pub(crate) struct OpenedSockets {
     /// IPv4 sockets, one set per shard.
     v4: Vec<OpenedFamily>,
-    /// IPv6 sockets; none if the machine has no IPv6.
+    /// IPv6 sockets, one set per shard; empty if the machine has no IPv6.
     v6: Vec<OpenedFamily>,
     guards: Vec<Arc<Guard>>,
-    /// Guards of another process that have not been reserved here yet, in the order in which it reserved them.
+    /// Guards of another process that are not yet reserved here, in the order in which it reserved them.
     inherited: VecDeque<Guard>,
 }
 
 /// Sockets of an address family.
 #[derive(Debug)]
 pub(crate) struct OpenedFamily {
-    /// Socket that receives, and that sends if there is no other.
+    /// Socket that receives, and that sends if there is no other socket.
     pub(crate) receiver: OwnedFd,
     /// Send-only sockets, which are bound to interfaces as these appear.
     pub(crate) senders: Vec<OwnedFd>,
@@ -97,15 +97,15 @@ pub(crate) struct Offload {
 }
 
 impl RawSockets {
-    /// Opens one socket per address family. Both reject everything at first.
+    /// Opens one socket per address family. At first, both reject everything.
     ///
     /// # Errors
-    /// The system's; without CAP_NET_RAW, permission is denied.
+    /// The kernel's error: permission is denied without CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
         RawSockets::open_for(1)
     }
 
-    /// Opens sockets for a listener with this many shards, one of each family per shard.
+    /// Opens sockets for a listener with this many shards: one per family and shard.
     ///
     /// # Errors
     /// See [`open`](Self::open).
@@ -125,7 +125,7 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
-    /// Number of shards that the sockets are for; 0 if they are in use already.
+    /// Number of shards for which the sockets were opened; 0 if they are already in use.
     #[must_use]
     pub fn shards(&self) -> usize {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,9 +138,9 @@ impl RawSockets {
         OFFLOAD_NAMES.iter().flatten().any(|known| *known == name)
     }
 
-    /// Takes over the sockets of another process, which had the privileges to open them. Returns `None` if there is
-    /// no socket among the parts. `named` are the sockets from [`Shard::copy_offload`](crate::Shard::copy_offload);
-    /// without them, fewer segments are combined.
+    /// Takes over the sockets of another process, which had the privileges to open them. Returns `None` if `parts`
+    /// contains no socket. `named` are the sockets from [`Shard::copy_offload`](crate::Shard::copy_offload); without
+    /// them, fewer segments are combined.
     ///
     /// # Errors
     /// A guard is not valid, or the families have different numbers of receivers.
@@ -157,7 +157,7 @@ impl RawSockets {
                     let ipv6 = local.is_ipv6();
                     let offload = Offload::take_named(&mut named, ipv6);
                     let family = if ipv6 { &mut v6 } else { &mut v4 };
-                    // A listener answers according to the routing table: it binds no sender to an interface.
+                    // A listener answers according to the routing table, so it binds no sender to an interface.
                     family.push(OpenedFamily::receiving(fd, offload));
                 }
                 NativePart::Tun => return Err(io::ErrorKind::InvalidData.into()),
@@ -173,18 +173,18 @@ impl RawSockets {
         Ok(Some(RawSockets { opened: Mutex::new(Some(opened)) }))
     }
 
-    /// Returns an address that another process has guarded and that was not [reserved](Self::reserve) here.
+    /// Returns an address that another process has guarded and that is not yet [reserved](Self::reserve) here.
     #[must_use]
     pub fn unreserved_address(&self) -> Option<SocketAddr> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().and_then(|opened| Some(opened.inherited.front()?.local))
     }
 
-    /// Reserves a port for a listener and keeps the kernel's TCP away from it. Returns the address with its port,
-    /// which the system chooses for port 0.
+    /// Reserves a port for a listener and keeps the kernel's TCP away from it. Returns the address with its port; for
+    /// port 0, the kernel chooses the port.
     ///
     /// # Errors
-    /// The system's; the port may be in use.
+    /// The kernel's error, for example if the port is in use.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use_error)?;
@@ -197,7 +197,7 @@ impl RawSockets {
         Ok(local)
     }
 
-    /// Disables combined packets (docs/decisions/wire-and-carriers.md), unless the sockets are in use already.
+    /// Disables combined packets (docs/decisions/wire-and-carriers.md), unless the sockets are already in use.
     pub fn without_offload(&self) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &mut *opened {
@@ -243,7 +243,7 @@ impl Offload {
         there.map(|(name, socket)| Ok((name.to_owned(), socket.try_clone()?))).collect()
     }
 
-    /// Takes the sockets of one shard and family out of `named`.
+    /// Takes the sockets of one shard and family from `named`.
     fn take_named(named: &mut Vec<(String, OwnedFd)>, ipv6: bool) -> Offload {
         let mut take = |wanted: &str| {
             let at = named.iter().position(|(name, _)| name == wanted)?;
@@ -261,7 +261,7 @@ fn in_use_error() -> io::Error {
 /// Ports that belong to this carrier, and counters.
 #[derive(Debug)]
 pub(crate) struct NativeCarrier {
-    /// Position among the shards that share the ports.
+    /// This shard's part of the ports that the shards share.
     shard: Shard,
     /// Guards, shared by all shards that use them.
     guards: Vec<Arc<Guard>>,
@@ -269,17 +269,17 @@ pub(crate) struct NativeCarrier {
     /// Local ports of connections that we open.
     pool: Vec<u16>,
     pool_limit: usize,
-    /// Set on TUN interfaces, where Marline is a host of its own.
+    /// Set on TUN interfaces, where Marline acts as a separate host.
     tun: bool,
-    /// Ports that accept SYNs, if not all of our ports do (TUN).
+    /// Ports that accept SYNs, if only some of our ports do (TUN).
     listening: Option<PortSet>,
-    /// Set when another process has succeeded this one, so that unknown segments may belong to others.
+    /// Set when another process has succeeded this one: unknown segments may then belong to it.
     only_own: bool,
     counters: CarrierCounters,
 }
 
 impl NativeCarrier {
-    /// Carrier on raw sockets: ports are shared with the kernel.
+    /// Creates a carrier on raw sockets, which shares the ports with the kernel.
     pub(crate) fn raw(shard: Shard) -> Self {
         NativeCarrier {
             shard,
@@ -294,13 +294,13 @@ impl NativeCarrier {
         }
     }
 
-    /// Carrier on TUN interfaces, which has its addresses alone.
+    /// Creates a carrier on TUN interfaces, which does not share its addresses.
     pub(crate) fn tun(accept: bool, shard: Shard) -> Self {
         let listening = accept.then(PortSet::default);
         NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw(shard) }
     }
 
-    /// Carrier of a gateway on a TUN interface: every address and port belongs to it.
+    /// Creates the carrier of a gateway on a TUN interface, to which all addresses and ports belong.
     pub(crate) fn gateway() -> Self {
         let mut ports = PortSet::default();
         ports.add_everything();
@@ -322,13 +322,13 @@ impl NativeCarrier {
         for datagram in bytes.chunks_mut(batch.stride.max(1)) {
             let len = datagram.len().saturating_sub(IPV6_HEADER_LEN);
             let header = datagram.get_mut(free..).unwrap_or_default();
-            // The core's segments fit, and their addresses are of one family.
+            // The core's segments fit, and their addresses belong to one family.
             let written = emit_ip(ends.0, ends.1, PROTOCOL_TCP, ecn_bits(batch.ecn), len, header);
             debug_assert!(written.is_ok(), "{written:?}");
         }
     }
 
-    /// Position among the shards that share the ports.
+    /// This shard's part of the ports that the shards share.
     pub(crate) const fn shard(&self) -> Shard {
         self.shard
     }
@@ -340,8 +340,8 @@ impl NativeCarrier {
         }
     }
 
-    /// Reserves a port, unless that was done before. Returns address and port, and the guard, which must be passed
-    /// as `shared` to the other shards together with that port.
+    /// Reserves a port, unless it is already reserved. Returns the address with its port, and the guard, which must be
+    /// passed as `shared` to the other shards together with that port.
     pub(crate) fn guard(
         &mut self,
         local: SocketAddr,
@@ -362,7 +362,7 @@ impl NativeCarrier {
         Ok((local, Some(guard)))
     }
 
-    /// Adds an address that belongs to Marline alone (TUN): all of its ports are ours, and no kernel answers.
+    /// Adds an address that belongs to Marline alone (TUN): all its ports are ours, and no kernel answers.
     pub(crate) fn own_address(&mut self, address: core::net::IpAddr) {
         self.ports.add_address(address);
     }
@@ -385,7 +385,7 @@ impl NativeCarrier {
         Ok(true)
     }
 
-    /// Disables reservation, because no connections are opened here.
+    /// Disables reservation because no connections are opened here.
     pub(crate) const fn disable_port_pool(&mut self) {
         self.pool_limit = 0;
     }
@@ -395,7 +395,7 @@ impl NativeCarrier {
         &self.pool
     }
 
-    /// Stops answering segments that are unknown here.
+    /// Stops answering segments for unknown connections.
     pub(crate) const fn ignore_unknown(&mut self) {
         self.only_own = true;
     }
@@ -449,7 +449,7 @@ impl OpenedSockets {
         self.v4.len()
     }
 
-    /// Returns true if segments may be combined in one packet.
+    /// Returns true if segments may be combined into one packet.
     pub(crate) fn joins_runs(&self) -> bool {
         self.v4.iter().any(|family| family.offload.is_some())
     }
@@ -471,7 +471,7 @@ pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
     }
 }
 
-/// Length of a TCP segment in an IP packet of `mtu` bytes.
+/// Returns the length of a TCP segment in an IP packet of `mtu` bytes.
 pub(crate) fn segment_of_mtu(mtu: u32, ipv6: bool) -> Option<u16> {
     let header = if ipv6 { 40 } else { 20 };
     // A value below the minimum that every path must support (RFC 791: 576; RFC 8200: 1280) is not credible.

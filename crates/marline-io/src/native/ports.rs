@@ -5,7 +5,8 @@ use core::net::{IpAddr, SocketAddr};
 /// Number of words in a set of all ports.
 const WORDS: usize = 1 << 10;
 
-/// Set of ports on all addresses of a family, ports on single addresses, and whole addresses.
+/// Set of local addresses and ports: ports on all addresses of a family, ports on single addresses, and whole
+/// addresses.
 #[derive(Debug, Default)]
 pub(super) struct PortSet {
     /// Ports on all addresses: IPv4, IPv6.
@@ -31,7 +32,7 @@ impl Bits {
 }
 
 impl PortSet {
-    /// Adds a port on one address, or on all of the family.
+    /// Adds a port on one address, or on all addresses of the family.
     pub(super) fn add(&mut self, local: SocketAddr) {
         if !local.ip().is_unspecified() {
             self.exact.push(local);

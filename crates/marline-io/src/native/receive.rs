@@ -1,9 +1,9 @@
 //! Conversion of a received packet to a segment for the core.
 //!
 //! A segment from a network with a wrong checksum is dropped. A segment from this machine, over veth or loopback, or
-//! from a network card that merged segments (GRO), may have an unfinished checksum: the field then holds only the
-//! sum of the pseudo-header, and hardware would add the rest. It has not crossed a network, or hardware has verified
-//! it, so it is accepted. For a damaged packet from outside, the probability of looking like that is 1 in 65,536, as
+//! from a network card that merged segments (GRO), may have an unfinished checksum: the field then contains only the
+//! sum of the pseudo-header, and hardware would add the rest. Such a segment has not crossed a network, or hardware has
+//! verified it, so it is accepted. A damaged packet from outside looks like this with a probability of 1 in 65,536, as
 //! for any undetected damage.
 
 use core::net::{IpAddr, SocketAddr};
@@ -71,7 +71,7 @@ fn is_unfinished(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
     u16::from_be_bytes([high, low]) == bare
 }
 
-/// Returns true for addresses of a single host. TCP ignores all others (RFC 9293 section 3.9.2.3).
+/// Returns true for addresses of a single host. TCP ignores packets from and to others (RFC 9293 section 3.9.2.3).
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_multicast() && !v4.is_unspecified(),
@@ -85,7 +85,7 @@ mod tests {
     use marline_wire::{Ipv4Header, PROTOCOL_TCP, emit_ip, fill_tcp_checksum};
 
     use super::*;
-    use crate::native::tcp_of;
+    use crate::native::parse_tcp;
 
     const US: &str = "192.0.2.1:80";
     const THEM: &str = "198.51.100.7:40000";
@@ -94,7 +94,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Carrier that owns port 80 on all addresses, without sockets.
+    /// Creates a carrier without sockets that owns port 80 on all addresses.
     fn carrier() -> NativeCarrier {
         let mut carrier = NativeCarrier::raw(marline_core::Shard::SINGLE);
         carrier.ports.add(at("0.0.0.0:80"));
@@ -189,7 +189,7 @@ mod tests {
         let mut packet = vec![0; 20];
         emit_ip(them.ip(), us.ip(), PROTOCOL_TCP, 2, segment.len(), &mut packet).unwrap();
         packet.extend(&segment);
-        let arrived = tcp_of(&packet).unwrap();
+        let arrived = parse_tcp(&packet).unwrap();
         assert_eq!((arrived.segment, arrived.ecn), (&segment[..], Ecn::Ect0));
 
         // Four bytes of options: the header is longer, and so is the packet.
@@ -201,7 +201,7 @@ mod tests {
         optioned[10..12].fill(0);
         let sum = marline_wire::Checksum::of(&optioned[..24]).finish();
         optioned[10..12].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(tcp_of(&optioned).unwrap().segment, &segment[..]);
+        assert_eq!(parse_tcp(&optioned).unwrap().segment, &segment[..]);
 
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (them.ip(), us.ip()) else { unreachable!() };
         let whole = Ipv4Header::new(src, dst, PROTOCOL_TCP);
@@ -211,7 +211,7 @@ mod tests {
             Ipv4Header { protocol: 17, ..whole },
         ] {
             part.emit(segment.len(), &mut packet).unwrap();
-            assert!(tcp_of(&packet).is_none(), "{part:?}");
+            assert!(parse_tcp(&packet).is_none(), "{part:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Distribution of native TCP over the shards that share its ports: computation of a remote address's shard, which
-//! the program and the socket filters do in the same way (docs/decisions/upgrades-and-shards.md).
+//! Distribution of native TCP among the shards that share its ports: the shard is computed from the remote address, by
+//! this module and the socket filters alike (docs/decisions/upgrades-and-shards.md).
 //!
-//! The remote address and port of a connection's first SYN select its shard, and all later packets from there go to
-//! the same shard. The words of the address and the port are folded together and multiplied, and the highest bits of
-//! the product count. Clients choose their ports in steps, and those bits distribute steps evenly. The function is
-//! not secret: a client that sends all its connections to one shard gets what a server with one shard would provide.
+//! The remote address and port of a connection's first SYN select its shard, and all later packets from there go to the
+//! same shard. The words of the address and the port are folded together and multiplied, and the highest bits of the
+//! product select the shard. Clients choose their ports in steps, which these bits distribute evenly. The function is
+//! not secret: a client that directs all its connections to one shard gets the service of a server with one shard.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// 2^32 divided by the golden ratio, odd: its multiples are as far apart as possible.
+/// 2^32 divided by the golden ratio, rounded to an odd number: its multiples are spread as widely as possible.
 pub(crate) const MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// Returns the shard among `count`, a power of two, that receives packets from this address, except for joins to a
@@ -22,11 +22,11 @@ pub(crate) fn home_shard(remote: SocketAddr, count: u8) -> u8 {
         }
     };
     let product = (folded ^ u32::from(remote.port())).wrapping_mul(MULTIPLIER);
-    // With one shard, no bit counts.
+    // With one shard, the product does not matter.
     product.checked_shr(idle_bits(count)).unwrap_or(0) as u8
 }
 
-/// Low bits of the product that do not count.
+/// Number of low bits of the product that do not matter.
 pub(crate) const fn idle_bits(count: u8) -> u32 {
     u32::BITS - count.trailing_zeros()
 }

@@ -1,4 +1,4 @@
-//! Interfaces of this machine, and those among them that are paths.
+//! Interfaces of this machine, and the selection of those that are paths.
 
 use core::net::IpAddr;
 use std::io;
@@ -6,8 +6,8 @@ use std::io;
 use crate::edge::interface::Interface;
 use crate::sys;
 
-/// Name of the interface through which Marline provides the network of the machine or of a program. It is never a
-/// path, although it has a default route.
+/// Name of the interface through which Marline provides the network of the machine or of a program. This interface is
+/// never a path, although it has a default route.
 pub const GATEWAY_INTERFACE: &str = "marline0";
 
 /// Maximum depth of stacked interfaces.
@@ -20,15 +20,15 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Queries the system.
+    /// Queries the operating system.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn now() -> io::Result<Self> {
         Ok(Interfaces::from_list(sys::interfaces::list()?))
     }
 
-    /// Creates the snapshot from the interfaces, in order of their indices.
+    /// Creates a snapshot of these interfaces, ordered by index.
     pub(crate) fn from_list(mut list: Vec<Interface>) -> Self {
         for interface in &mut list {
             interface.addresses.sort_by_key(IpAddr::is_ipv6);
@@ -57,9 +57,9 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first. Marline's own interface is left out. Of interfaces that
-    /// share a wire only the first is included. Tunnels are included only if there is nothing else: beside another
-    /// interface a tunnel is not a further path, because its packets use that interface.
+    /// Interfaces with a default route, best metric first. Marline's own interface is excluded. Of interfaces that
+    /// share a wire, only the first is included. Tunnels are included only if there is nothing else: a tunnel is not an
+    /// additional path, because its packets use another interface.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
         let mut found = self.candidates();
@@ -81,8 +81,8 @@ impl Interfaces {
         paths
     }
 
-    /// Returns true if this interface has a default route but is not a path, because its packets use the wire of
-    /// another one.
+    /// Returns true if this interface has a default route but is not a path because its packets use the wire of another
+    /// interface.
     #[must_use]
     pub fn uses_shared_network(&self, interface: &Interface) -> bool {
         if interface.default_addresses().next().is_none() {
@@ -109,8 +109,7 @@ impl Interfaces {
         found
     }
 
-    /// Returns true if one interface is on top of the other, or if both are on the same one, as different hosts of
-    /// its network.
+    /// Returns true if one interface is stacked on the other, or if both are stacked on the same one.
     fn share_network(&self, one: &Interface, other: &Interface) -> bool {
         let beside = one.lower != 0 && one.lower == other.lower && !one.vlan && !other.vlan;
         let above = |one: &Interface, other: &Interface| {
@@ -121,8 +120,8 @@ impl Interfaces {
         beside || above(one, other) || above(other, one)
     }
 
-    /// Returns true if packets of the interface use the interface with this index, or are sent by it as a port of
-    /// that one.
+    /// Returns true if the interface is stacked on the interface with this index, or on a bridge or bond of which that
+    /// one is a port.
     fn is_stacked_on(&self, interface: &Interface, index: u32) -> bool {
         let by_index = |index: u32| self.list.iter().find(|interface| interface.index == index);
         let mut at = Some(interface);

@@ -1,7 +1,7 @@
 //! Name resolution over one interface, with the resolvers of that interface's network.
 //!
-//! The system's own resolution asks one resolver at a time, over any route to it. If that route has failed, the
-//! answer takes many seconds, although another network would provide it at once.
+//! The system's own resolution asks one resolver at a time, over any route to it. If that route has failed, the answer
+//! takes many seconds, although another network would provide it immediately.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -13,12 +13,12 @@ use socket2::Domain;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
-use super::resolvers_of;
+use super::interface_resolvers;
 use crate::LocalEnd;
 use crate::random::SecretRng;
 use crate::sys::socket;
 
-/// Maximum length of a name (RFC 1035), and of one of its labels.
+/// Maximum length in bytes of a name (RFC 1035), and of one of its labels.
 const MAX_NAME_LEN: usize = 253;
 const MAX_LABEL: usize = 63;
 /// Maximum number of records read from an answer, including aliases.
@@ -27,7 +27,7 @@ const RECORDS: usize = 32;
 const ADDRESS_LIMIT: usize = 16;
 /// Maximum answer length in bytes.
 pub(super) const MAX_ANSWER_BYTES: usize = 1_500;
-/// Number of attempts with all resolvers, and the time to wait after each.
+/// Number of attempts with all resolvers, and the time to wait after each attempt.
 pub(super) const ATTEMPTS: u32 = 3;
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Response code for a name that does not exist.
@@ -35,14 +35,14 @@ pub(super) const NXDOMAIN: u8 = 3;
 /// Pause after a socket error, so that a failing socket does not cause a busy loop.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// Looks up the IPv4 and IPv6 addresses of a host with the resolvers of an interface's network. Asks over that
-/// interface for at most three seconds. The result is empty if no resolver is known, none answered, or the name has
-/// no address.
+/// Looks up the IPv4 and IPv6 addresses of a host with the resolvers of an interface's network. Queries them over that
+/// interface for at most three seconds. The result is empty if no resolver is known, none answers, or the name has no
+/// address.
 ///
 /// # Errors
-/// The name is not valid, or no socket can be opened there.
+/// The name is not valid, or no socket can be opened on the interface.
 pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> {
-    let resolvers = resolvers_of(&end.interface.0, end.interface.1);
+    let resolvers = interface_resolvers(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
@@ -79,7 +79,7 @@ impl NameQuery {
         Ok(NameQuery { bytes: dns_query(id, host, kind)?, kind, addresses: None })
     }
 
-    /// Processes an answer to this question. Error codes of a resolver are ignored.
+    /// Processes an answer to this query. Error codes of a resolver are ignored.
     fn process_answer(&mut self, answer: &[u8]) {
         if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
@@ -90,7 +90,7 @@ impl NameQuery {
     }
 }
 
-/// Reads until all questions are answered or the time is over.
+/// Reads until all queries are answered or the time has expired.
 async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [NameQuery]) {
     let until = Instant::now() + ANSWER_TIMEOUT;
     let mut buffer = [0; MAX_ANSWER_BYTES];
@@ -102,7 +102,7 @@ async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &
     }
 }
 
-/// Receives the next datagram of one of these resolvers and returns its length. Returns `None` if the time is over.
+/// Receives the next datagram of one of these resolvers and returns its length. Returns `None` if the time has expired.
 pub(super) async fn receive_from(
     socket: &UdpSocket,
     resolvers: &[SocketAddr],

@@ -10,5 +10,5 @@ mod watcher;
 pub use interfaces::{GATEWAY_INTERFACE, Interfaces};
 pub use lookup::{dns_query, lookup_over};
 pub use nat64::{PrefixAnswer, discover_nat64};
-pub use resolvers::resolvers_of;
+pub use resolvers::interface_resolvers;
 pub use watcher::Watcher;

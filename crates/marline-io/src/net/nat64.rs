@@ -1,5 +1,5 @@
-//! Discovery of a network's NAT64 prefix with its resolver (RFC 7050): `ipv4only.arpa` has only IPv4 addresses, so
-//! an IPv6 address of it was synthesized by the network with its prefix.
+//! Discovery of a network's NAT64 prefix with its resolver (RFC 7050): `ipv4only.arpa` has only IPv4 addresses, so if
+//! the resolver returns an IPv6 address, the network has synthesized it with its prefix.
 
 use core::net::{Ipv6Addr, SocketAddr};
 use std::io;
@@ -12,15 +12,15 @@ use super::lookup::{
     ANSWER_TIMEOUT, ATTEMPTS, MAX_ANSWER_BYTES, NXDOMAIN, dns_query, open_socket, receive_from,
     response_code,
 };
-use super::resolvers_of;
+use super::interface_resolvers;
 use crate::LocalEnd;
 use crate::random::SecretRng;
 
 /// Name that has only IPv4 addresses.
 const WELL_KNOWN: &str = "ipv4only.arpa";
-/// Maximum number of records read from an answer; there are two.
+/// Maximum number of records read from an answer; normally there are two.
 const RECORDS: usize = 16;
-/// Limits of an answer's lifetime, in seconds.
+/// Limits for the lifetime of an answer, in seconds.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
 /// Answer of a network's resolvers about its NAT64 prefix.
@@ -28,7 +28,7 @@ const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 pub enum PrefixAnswer {
     /// The network translates with this prefix.
     Prefix {
-        /// The prefix.
+        /// NAT64 prefix of the network.
         prefix: Prefix64,
         /// Lifetime of the answer, in seconds.
         ttl_s: u32,
@@ -39,12 +39,12 @@ pub enum PrefixAnswer {
     Silence,
 }
 
-/// Asks the resolvers of an interface's network over that interface, for at most three seconds.
+/// Queries the resolvers of an interface's network over that interface, for at most three seconds.
 ///
 /// # Errors
-/// No socket can be opened there.
+/// No socket can be opened on the interface.
 pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
-    let resolvers = resolvers_of(&end.interface.0, end.interface.1);
+    let resolvers = interface_resolvers(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv6() && end.address.is_ipv6();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     if resolvers.is_empty() {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_does_not_translate_is_not_one_that_is_silent() {
+    fn no_nat64_and_no_answer_are_distinguished() {
         let read = |bytes: &[u8]| read_answer(&query(), bytes);
         assert_eq!(read(&answer(0, &[])), Some(PrefixAnswer::None));
         assert_eq!(read(&answer(NXDOMAIN, &[])), Some(PrefixAnswer::None));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// First line of a text with which Marline has replaced the network's.
+/// First line of a text with which Marline has replaced the text of the network.
 const FIRST_LINE: &str =
     "# Written by marline up, which restores what was here before (also: sudo marline down):";
 /// Prefix of the lines that preserve the replaced text.
@@ -17,17 +17,17 @@ pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a 
     })
 }
 
-/// Resolvers, as written.
+/// Resolvers as written in the text.
 pub fn resolvers(text: &str) -> impl Iterator<Item = &str> {
     entries(text, "nameserver").filter_map(|rest| rest.split_ascii_whitespace().next())
 }
 
-/// Addresses of the resolvers. Link-local ones with a zone are left out.
+/// Addresses of the resolvers, except link-local addresses with a zone.
 pub fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
     resolvers(text).filter_map(|word| word.parse().ok())
 }
 
-/// Replaces `former` by `ours`. The result preserves `former`.
+/// Replaces `former` with `ours`. The result preserves `former` in comments.
 #[must_use]
 pub fn replacing(former: &str, ours: &str) -> String {
     let kept: String = former.lines().map(|line| format!("{SAVED_LINE_PREFIX}{line}\n")).collect();

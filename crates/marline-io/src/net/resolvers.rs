@@ -1,7 +1,7 @@
-//! Resolvers of an interface's own network, as far as they are recorded on this machine.
+//! Resolvers of an interface's own network, as recorded on this machine.
 //!
-//! The program that configured an interface knows the resolvers of its network. systemd-resolved stores them per
-//! link, with networkd, NetworkManager or dhcpcd as source. Other systems have one list for all networks, and only
+//! The program that configured an interface knows the resolvers of its network. systemd-resolved stores them per link
+//! and gets them from networkd, NetworkManager or dhcpcd. Other systems have one list for all networks, and only
 //! queries show which resolver answers.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -12,17 +12,17 @@ use super::resolv_conf;
 const DNS_PORT: u16 = 53;
 /// Maximum number of resolvers per network.
 const MAX_RESOLVERS: usize = 4;
-/// Files with the resolvers of each link: of systemd-resolved, then of systemd-networkd.
+/// Files with the resolvers of each link: first of systemd-resolved, then of systemd-networkd.
 const LINK_RESOLVER_FILES: [(&str, &str); 2] =
     [("/run/systemd/resolve/netif", "SERVERS="), ("/run/systemd/netif/links", "DNS=")];
 /// Files with the resolvers of all networks.
 const SHARED_RESOLVER_FILES: [&str; 3] =
     ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf", "/etc/resolv.conf"];
 
-/// Resolvers to ask over an interface (name and index), most likely first, at most four: those of its link, or else
-/// all that this machine knows. Resolvers on loopback are left out: they forward queries over routes of their own.
+/// Resolvers to query over an interface (name and index), most likely first, at most four: those of its link, or else
+/// all that this machine knows. Resolvers on loopback are excluded, because they choose their own routes.
 #[must_use]
-pub fn resolvers_of(name: &str, index: u32) -> Vec<SocketAddr> {
+pub fn interface_resolvers(name: &str, index: u32) -> Vec<SocketAddr> {
     resolvers_below(Path::new("/"), name, index)
 }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_are_listed_few_are_asked() {
+    fn few_of_many_listed_resolvers_are_asked() {
         let root = tempfile::tempdir().unwrap();
         let many: String = (0..200).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
         write(root.path(), "etc/resolv.conf", &many);

@@ -1,11 +1,11 @@
-//! Watcher of this machine's interfaces.
+//! Watcher of this machine's network interfaces.
 
 use std::io;
 
 use super::Interfaces;
 use crate::sys::interfaces::Changes;
 
-/// Watcher of changes of interfaces, addresses and routes.
+/// Watches for changes of interfaces, addresses and routes.
 #[derive(Debug)]
 pub struct Watcher {
     changes: Changes,
@@ -15,7 +15,7 @@ impl Watcher {
     /// Starts the watcher. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn start() -> io::Result<Self> {
         Ok(Watcher { changes: Changes::watch()? })
     }
@@ -23,7 +23,7 @@ impl Watcher {
     /// Waits until a change has settled, then returns the new state.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub async fn changed(&mut self) -> io::Result<Interfaces> {
         self.changes.wait_until_settled().await?;
         Interfaces::now()

@@ -1,4 +1,4 @@
-//! Channels between processes: none, and so no handover.
+//! Channels between processes: not available, so there is no handover.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Port guards of native carriers: none.
+//! Port guards of native carriers: not available.
 
 use core::net::SocketAddr;
 use std::io;

@@ -1,5 +1,5 @@
-//! Interfaces of this machine from getifaddrs(3), without routes: paths have to be given explicitly. Changes are found
-//! by looking again.
+//! Interfaces of this machine from getifaddrs(3), without routes, so paths must be configured. Changes are found by
+//! polling.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -15,10 +15,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Lists all interfaces, by index.
 ///
 /// # Errors
-/// The system's.
+/// The kernel's error.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = core::ptr::null_mut();
-    // SAFETY: the pointer is to a live variable, to which the call writes the list's head.
+    // SAFETY: the pointer refers to a live variable, to which the call writes the head of the list.
     if unsafe { libc::getifaddrs(&raw mut first) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -29,7 +29,7 @@ pub(crate) fn list() -> io::Result<Vec<Interface>> {
         next = entry.ifa_next;
         add(&mut list, entry);
     }
-    // SAFETY: the list came from `getifaddrs` and is not used any more.
+    // SAFETY: the list came from `getifaddrs` and is no longer used.
     unsafe { libc::freeifaddrs(first) };
     Ok(list.into_values().collect())
 }
@@ -56,7 +56,7 @@ fn address(entry: &libc::ifaddrs) -> Option<IpAddr> {
     let family = unsafe { entry.ifa_addr.as_ref() }?.sa_family;
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says so; the struct is plain data.
+            // SAFETY: the family identifies the type; the struct is plain data.
             let v4 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
         }
@@ -83,10 +83,10 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Takes the first snapshot.
+    /// Takes a first snapshot.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub(crate) fn watch() -> io::Result<Self> {
         Ok(Changes { known: list()? })
     }
@@ -94,7 +94,7 @@ impl Changes {
     /// Waits for a change.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;

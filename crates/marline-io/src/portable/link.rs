@@ -23,8 +23,8 @@ fn new(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Opens a socket for connecting, bound to the address and interface of `spec` with any port. The system chooses the
-/// size of segments.
+/// Opens a socket for connecting, bound to any port on the address and interface of `spec`. The kernel chooses the
+/// segment size.
 pub(crate) fn open(spec: &SocketSpec<'_>, _segments: Segments) -> io::Result<std::net::TcpStream> {
     let socket = new(spec.local)?;
     if let Some((name, index)) = spec.interface {
@@ -44,7 +44,7 @@ pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Sets options of a connected socket. An option that the system rejects only costs delay.
+/// Sets options of a connected socket. If the kernel rejects an option, this only costs delay.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     if let Err(error) = SockRef::from(stream).set_tcp_nodelay(true) {
         tracing::debug!(%error, "cannot set an option of a TCP connection");
@@ -52,7 +52,7 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
 }
 
 impl TcpInfo {
-    /// Fails: the kernel's state is not known.
+    /// Fails: the kernel's state is not available.
     pub(crate) fn of(_socket: &impl AsRawFd) -> io::Result<Self> {
         Err(unsupported_error("states of TCP connections"))
     }

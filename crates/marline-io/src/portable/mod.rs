@@ -1,8 +1,8 @@
 //! Substitutes for `linux` on other Unix systems, with the same functions.
 //!
-//! UDP, TCP, timers and the list of interfaces work, less precisely. What needs a facility of Linux fails with
-//! [`Unsupported`](std::io::ErrorKind::Unsupported) when it is opened: native carriers, TUN interfaces, setup of
-//! interfaces, capabilities, handover between processes. There is no error queue: ICMP errors are not seen.
+//! UDP, TCP, timers and the list of interfaces work, less precisely. Features that need Linux fail with
+//! [`Unsupported`](std::io::ErrorKind::Unsupported) when opened: native carriers, TUN interfaces, setup of interfaces,
+//! capabilities, and handover between processes. There is no error queue, so ICMP errors go unnoticed.
 
 pub(crate) mod channel;
 pub(crate) mod error_queue;
@@ -27,10 +27,10 @@ use std::io;
 
 use tokio::io::Interest;
 
-/// Interest with which a socket that another process reads is registered. Without handover there is none.
+/// Interest for registering a socket that another process reads. Without handover, there is no such socket.
 pub(crate) const WITHOUT_INPUT: Interest = Interest::ERROR;
 
-/// Error of a facility that only Linux has.
+/// Error for a facility that exists only on Linux.
 fn unsupported_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{what} are available on Linux only"))
 }

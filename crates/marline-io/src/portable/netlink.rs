@@ -1,16 +1,16 @@
-//! Questions about routes, answered by binding and connecting UDP sockets.
+//! Route queries, answered by binding and connecting UDP sockets.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
 use std::net::UdpSocket;
 
-/// Port for questions: nothing is sent.
+/// Destination port for route queries, which send nothing.
 const DISCARD_PORT: u16 = 9;
 
 /// Checks that there is a route to `dst` from `src`. Interfaces and marks are not considered.
 ///
 /// # Errors
-/// The system's.
+/// The kernel's error.
 pub(crate) fn route_exists(
     dst: IpAddr,
     src: Option<IpAddr>,
@@ -28,7 +28,7 @@ pub(crate) fn route_exists(
 /// Returns true if packets to an address are delivered to this machine: a socket can be bound to it.
 ///
 /// # Errors
-/// No socket can be opened: the address may belong to this machine.
+/// No socket can be opened, so the address may belong to this machine.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     match UdpSocket::bind(SocketAddr::new(address, 0)) {
         Ok(_) => Ok(true),

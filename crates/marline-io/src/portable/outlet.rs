@@ -1,4 +1,4 @@
-//! Outlets for Ethernet frames: none.
+//! Outlets for Ethernet frames: not available.
 
 use core::net::SocketAddr;
 use std::io;

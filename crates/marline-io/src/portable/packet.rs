@@ -1,4 +1,4 @@
-//! Packet sockets: none.
+//! Packet sockets: not available.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};

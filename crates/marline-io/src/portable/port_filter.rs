@@ -1,4 +1,4 @@
-//! Filter of the native carrier's ports: none.
+//! Port filter of the native carriers: not available.
 
 use std::io;
 use std::os::fd::BorrowedFd;

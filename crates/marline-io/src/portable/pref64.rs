@@ -11,7 +11,7 @@ use super::unsupported_error;
 pub struct Pref64Listener(());
 
 impl Pref64Listener {
-    /// Fails: the system does not pass the options on.
+    /// Fails: the kernel does not pass these options to programs.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -19,10 +19,10 @@ impl Pref64Listener {
         Err(unsupported_error("NAT64 prefixes from routers"))
     }
 
-    /// Waits for the next advertised options: forever.
+    /// Waits forever.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn next_options(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
         core::future::pending().await
     }

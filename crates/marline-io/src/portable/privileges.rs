@@ -1,4 +1,4 @@
-//! Capabilities: none. A process keeps the user it was started by.
+//! Capabilities: not available. A process keeps the user that started it.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub fn keep_capabilities(_kept: KeptCapabilities) -> io::Result<()> {
     Err(unsupported_error("capabilities"))
 }
 
-/// Returns false: the privilege is unknown.
+/// Returns false: whether the process has the privilege is unknown.
 #[must_use]
 pub const fn has_net_admin() -> bool {
     false

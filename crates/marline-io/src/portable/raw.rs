@@ -1,4 +1,4 @@
-//! Raw IP sockets for TCP segments: none.
+//! Raw IP sockets for TCP segments: not available.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -38,12 +38,12 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Fails if there is a mark: there are no marks.
+/// Fails if a mark is given: there are no packet marks.
 pub(crate) fn set_mark(_socket: &Socket, mark: u32) -> io::Result<()> {
-    if mark == 0 { Ok(()) } else { Err(unsupported_error("marks of packets")) }
+    if mark == 0 { Ok(()) } else { Err(unsupported_error("packet marks")) }
 }
 
-/// Binds a socket to an interface, where the system can. Elsewhere the source address selects the path.
+/// Binds a socket to an interface, where the kernel supports this. Elsewhere, the source address selects the path.
 pub(crate) fn bind_to_interface(
     socket: &Socket,
     _name: &str,
@@ -74,20 +74,20 @@ fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// Fails: the kernel would not tune the buffer any more.
+/// Fails: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.
 pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io::Result<()> {
-    Err(unsupported_error("initial sizes of buffers"))
+    Err(unsupported_error("initial buffer sizes"))
 }
 
-/// Fails: the kernel would not tune the buffer any more.
+/// Fails: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.
 pub fn restore_receive_buffer(_socket: BorrowedFd<'_>) -> io::Result<()> {
-    Err(unsupported_error("initial sizes of buffers"))
+    Err(unsupported_error("initial buffer sizes"))
 }
 
 /// Fails: the kernel does not select sockets by the content of datagrams.
@@ -95,7 +95,7 @@ pub(crate) fn spread_by_flow_id(_socket: BorrowedFd<'_>, _shards: u8) -> io::Res
     Err(unsupported_error("several shards"))
 }
 
-/// Fails: the MTU of a route is not known, and is found by probes.
+/// Fails: the MTU of a route is not known and must be probed.
 pub(crate) fn route_mtu(_spec: &SocketSpec<'_>, _remote: SocketAddr) -> io::Result<u32> {
     Err(unsupported_error("MTUs of routes"))
 }

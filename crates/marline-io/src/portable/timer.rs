@@ -1,4 +1,4 @@
-//! Timer on tokio's own, which rounds up to whole milliseconds: pacing is coarser than on Linux.
+//! Timer based on tokio's timer, which rounds up to whole milliseconds: pacing is coarser than on Linux.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
@@ -37,20 +37,20 @@ impl FineTimer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the timer to fire after `delay` (zero: at once), instead of at the time set before.
+    /// Sets the timer to fire after `delay` (zero: immediately), replacing any previous time.
     #[expect(clippy::unnecessary_wraps, reason = "same signature as on Linux")]
     pub(crate) fn set(&self, delay: Duration) -> io::Result<()> {
         let mut state = self.lock();
         state.sleep.as_mut().reset(Instant::now() + delay.min(LONGEST));
         state.is_set = true;
-        // The task polls again, which registers it for the new time.
+        // The task then polls again, which registers it for the new time.
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
         Ok(())
     }
 
-    /// Ready when the timer has fired since this was last ready.
+    /// Ready if the timer has fired since the last time this was ready.
     pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.lock();
         state.waker = Some(cx.waker().clone());

@@ -1,4 +1,4 @@
-//! TUN interfaces: none.
+//! TUN interfaces: not available.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +47,7 @@ impl Tun {
     /// Creates a second handle to the same interface.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Tun> {
         Ok(Tun { descriptor: self.descriptor.try_clone()? })
     }

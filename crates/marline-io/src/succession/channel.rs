@@ -1,7 +1,7 @@
 //! Channel between two processes of one server: complete messages in order, some of them with a descriptor.
 //!
-//! It is a pair of connected sockets without a name. No other process can reach it, and its
-//! messages, which include secrets, do not appear in any file, log, argument or environment.
+//! The channel is a pair of connected, unnamed sockets. No other process can reach it, and its messages, which include
+//! secrets, never appear in a file, log, argument or environment variable.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,13 +19,13 @@ impl Channel {
     /// Creates both ends, non-blocking.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let (one, other) = pair()?;
         Ok((Channel(one), Channel(other)))
     }
 
-    /// Wraps the end that a process was started with.
+    /// Wraps the end with which a process was started.
     #[must_use]
     pub fn from_fd(end: OwnedFd) -> Channel {
         Channel(end)
@@ -40,15 +40,15 @@ impl Channel {
     /// Duplicates the descriptor of this end.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// No file descriptors are left.
     pub fn duplicate(&self) -> io::Result<Channel> {
         Ok(Channel(self.0.try_clone()?))
     }
 
-    /// Makes reads and sends block (`true`) or not.
+    /// Sets whether reads and sends block.
     ///
     /// # Errors
-    /// The system's.
+    /// The kernel's error.
     pub fn set_blocking(&self, waits: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, !waits)?)
     }
@@ -74,7 +74,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn messages_stay_whole_and_bring_their_descriptor() {
+    fn messages_stay_whole_and_carry_their_descriptor() {
         let (here, there) = Channel::pair().unwrap();
         let (mut near, far) = UnixStream::pair().unwrap();
         let mut buffer = vec![0; MAX_MESSAGE_LEN];

@@ -1,4 +1,4 @@
-//! Handover state of a process: everything that its successor needs to start.
+//! Handover state: everything that a successor needs to start.
 
 use core::net::SocketAddr;
 use std::io;
@@ -22,17 +22,17 @@ pub struct HandoverState {
     pub generation: u8,
     /// Generation of the process that hands over.
     pub predecessor: u8,
-    /// Seed of reset tokens, so that the newest process can send resets for those that have ended.
+    /// Seed of reset tokens, with which the newest process can send resets for processes that have ended.
     pub seed: ResetSeed,
-    /// UDP sockets: shard, address.
+    /// UDP sockets, with their shards and addresses.
     pub sockets: Vec<(u8, SocketAddr, OwnedFd)>,
-    /// Parts of a native carrier, with guards in the order in which their ports were requested.
+    /// Parts of a native carrier; guards are in the order in which their ports were requested.
     pub native: Vec<(NativePart, SocketAddr, OwnedFd)>,
     /// Listening TCP sockets.
     pub listeners: Vec<(SocketAddr, OwnedFd)>,
-    /// Older processes that still have connections: generation, and the channel for their packets.
+    /// Older processes that still have connections: their generations, and the channels for their packets.
     pub older_processes: Vec<(u8, OwnedFd)>,
-    /// Further descriptors of the program, by name.
+    /// Additional descriptors of the program, by name.
     pub further: Vec<(String, OwnedFd)>,
 }
 
@@ -128,7 +128,7 @@ fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<Own
     Ok((message, fd))
 }
 
-/// Process that has received a handover state and has not started yet.
+/// Process that has received a handover state but has not yet started.
 #[derive(Debug)]
 pub struct PendingSuccessor {
     channel: Channel,
@@ -138,18 +138,18 @@ impl PendingSuccessor {
     /// Receives the state from the predecessor on this channel. Blocks until it is complete.
     ///
     /// # Errors
-    /// The predecessor does not send it, or uses another version.
+    /// The predecessor does not send the state, or uses another version.
     pub fn receive(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
         channel.set_blocking(true)?;
         let handover = HandoverState::receive(&channel)?;
         Ok((PendingSuccessor { channel }, handover))
     }
 
-    /// Reports that everything has arrived, and waits for the predecessor's answer. The predecessor has stopped
-    /// receiving then.
+    /// Reports that everything has arrived, and waits for the predecessor's answer. After that, the predecessor has
+    /// stopped receiving.
     ///
     /// # Errors
-    /// The predecessor is gone, or continues by itself.
+    /// The predecessor is gone, or continues without this process.
     pub fn request_start(&self, version: &str) -> io::Result<()> {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;
@@ -159,13 +159,13 @@ impl PendingSuccessor {
         }
     }
 
-    /// Channel for packets of the predecessor, which is an older process now.
+    /// Channel for packets of the predecessor, which is now an older process.
     #[must_use]
     pub fn into_channel(self) -> Channel {
         self.channel
     }
 
-    /// Reports to the predecessor why this process does not start.
+    /// Reports to the predecessor why this process cannot start.
     pub fn report_failure(channel: &Channel, why: &str) {
         let failed = Message::Failed { why: why.to_owned() };
         // The predecessor notices the closed channel in any case.
@@ -174,7 +174,7 @@ impl PendingSuccessor {
 }
 
 impl Channel {
-    /// Receives the successor's report, if there is one: its version when it is ready, or the reason why it is not.
+    /// Receives the successor's report, if there is one: its version if it is ready, or the reason why it cannot start.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no report yet. Other errors mean that the successor is
@@ -182,7 +182,7 @@ impl Channel {
     pub fn receive_report(&self) -> io::Result<Result<String, String>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let heard = match next(self, &mut buffer) {
-            // The successor ended without reading everything. This error comes first, and its earlier messages
+            // The successor ended without reading everything. The kernel reports this error first; earlier messages
             // follow.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(self, &mut buffer),
             heard => heard,

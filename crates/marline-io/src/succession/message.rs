@@ -1,5 +1,5 @@
-//! Messages between two processes of one server, and their encoding. The processes run on the same machine and
-//! usually are two versions of one program. So each message begins with its kind, and an unknown kind is an error.
+//! Messages between two processes of one server, and their encoding. The processes run on one machine and are usually
+//! two versions of one program. Each message begins with its kind; an unknown kind is an error.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
@@ -12,8 +12,8 @@ const MAX_TEXT_BYTES: usize = 4_096;
 /// Message between two processes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// First message to a successor: the version of these messages, its generation and that of the sender, and the
-    /// seed of reset tokens.
+    /// First message to a successor: the protocol version, the generations of successor and sender, and the seed of
+    /// reset tokens.
     Hello { protocol: u8, generation: u8, predecessor: u8, seed: [u8; 32] },
     /// UDP socket of a shard.
     Socket { shard: u8, local: SocketAddr },
@@ -21,7 +21,7 @@ pub(crate) enum Message {
     Listener { local: SocketAddr },
     /// Channel to a process of this generation.
     OlderProcess { generation: u8 },
-    /// Further descriptor of the program.
+    /// Additional descriptor of the program.
     Additional { name: String },
     /// End of the state.
     End,
@@ -31,13 +31,13 @@ pub(crate) enum Message {
     Failed { why: String },
     /// The successor must start.
     Start,
-    /// To an older process: a relayed link with these ends, for this port.
+    /// To an older process: a relayed link with these ends that replaces this UDP port.
     Link { local: IpAddr, remote: SocketAddr, port: u16 },
-    /// To an older process: frames, which follow.
+    /// To an older process: frames, which follow the message.
     Frames(ForwardedOrigin),
     /// Part of a native carrier.
     Native { part: NativePart, local: SocketAddr },
-    /// To an older process, and back if it does not own it: a segment of native TCP, which follows.
+    /// To an older process, which returns it if it does not own it: a segment of native TCP, which follows the message.
     Segment { path: FourTuple, ecn: Ecn },
 }
 
@@ -59,10 +59,10 @@ impl core::fmt::Debug for Message {
     }
 }
 
-/// Origin of frames that are passed on.
+/// Origin of forwarded frames.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForwardedOrigin {
-    /// Address that the socket is bound to.
+    /// Address to which the socket is bound.
     pub(crate) bound: SocketAddr,
     /// Local address of the datagrams.
     pub(crate) local: IpAddr,
@@ -137,7 +137,7 @@ impl Message {
         out
     }
 
-    /// Parses a message and returns it with the bytes that follow.
+    /// Parses a message. Returns it with the bytes that follow it.
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<(Message, &[u8])> {
         let mut reader = Reader(bytes);
         let message = reader.message().ok_or_else(|| {

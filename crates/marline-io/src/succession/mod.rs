@@ -1,9 +1,10 @@
 //! Succession of processes on one port: a newer process takes over the sockets, and an older one continues its
 //! connections (docs/decisions/upgrades-and-shards.md).
 //!
-//! Both processes have the same sockets, and only the newest receives. Ids of subflows and lanes contain the process
-//! that drew them (its *generation*), so the newest passes on the packets of others. Each process sends by itself.
-//! The handover state and the passed packets go through one [`Channel`] between the two.
+//! Both processes have the same sockets, and only the newest receives. Ids of subflows and lanes contain the
+//! *generation* of the process that created them, so the newest process passes packets on to the others. Each process
+//! sends its own packets. The handover state and forwarded packets go through one [`Channel`] between each two
+//! processes.
 
 mod channel;
 mod handover_state;

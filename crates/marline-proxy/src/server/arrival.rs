@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::memory::MemoryKind;
-use marline_io::{PendingId, PendingLimits, PendingPeers, PendingPlace, PendingTable, Source};
+use marline_io::{PendingId, PendingLimits, PendingPeers, PendingEntry, PendingTable, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -94,7 +94,7 @@ impl Server {
         &self,
         stream: T,
         peer: IpAddr,
-        mut place: PendingPlace,
+        mut place: PendingEntry,
     ) -> Option<FirstRead<T>> {
         let looked_at = tokio::select! {
             looked_at = timeout(self.limits.authentication, self.read_opening(stream)) => looked_at,

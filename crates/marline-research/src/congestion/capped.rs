@@ -1,43 +1,43 @@
-//! Wrapper `+cap`: a congestion window that does not fill a deep buffer (NSDI 2012, mechanism M4), around any
-//! congestion control.
+//! Wrapper `+cap` around any congestion control: a congestion window that does not fill a deep buffer (NSDI 2012,
+//! mechanism M4).
 //!
-//! *Problem.* Some links, above all cellular ones, have buffers of several seconds. A loss-based controller fills them,
-//! and then everything sent there arrives seconds late. A multipath connection keeps it all in its reassembly buffer,
-//! and a message on that path simply waits.
+//! *Problem.* Some links, mainly cellular ones, have buffers of several seconds. A loss-based controller fills them,
+//! and then everything sent on such a link arrives seconds late. A multipath connection must hold all later data in its
+//! reassembly buffer, and a message on that path waits.
 //!
 //! *How.* A queue shows in the RTT: if the smoothed RTT is more than `ratio` times the smallest one (2 in the paper),
-//! half the window or more stands in queues. Then the window is capped to the size that would make it exactly that
-//! much: `window * ratio * base / srtt`. The cap is updated at most once per smoothed RTT, because the RTT responds one
-//! round trip later. While the RTT is below the bound, the cap rises by the same rule, by at most a quarter per round
-//! trip, and is removed when it no longer limits anything. If it were removed at once, the window would refill the same
-//! queue. While the cap applies, the inner controller sees samples in which its window is not the limit, so that it
-//! does not grow behind the cap. Losses are reported to it as usual.
+//! half the window or more is in queues. Then the window is capped to the size that would produce exactly this ratio:
+//! `window * ratio * base / srtt`. The cap is updated at most once per smoothed RTT, because the RTT responds one round
+//! trip later. While the RTT is below the bound, the cap rises by the same rule, by at most a quarter per round trip,
+//! and is removed when it no longer limits anything. If it were removed immediately, the window would refill the queue.
+//! While the cap applies, the inner controller sees samples in which its window is not the limit, so that it does not
+//! grow behind the cap. Losses are reported to it as usual.
 //!
 //! *Source.* Raiciu et al., NSDI 2012, names the mechanism and its condition. Neither Linux implementation seems to
 //! contain code for it.
 //!
 //! *Left open, and chosen.* The size of the cap: the paper's wording allows freezing the window, which leaves a full
-//! queue full. *Location:* here, not in the scheduler. The window and both RTTs are available with every ACK, it works
-//! for a single path too, and a scheduler could only halve the window (penalize). The base is the core's smallest RTT
-//! within the last few minutes. A link whose delay varies without a queue (jitter above half the mean) is capped
-//! unnecessarily. That is the price of the paper's condition, and `ratio` is a parameter.
+//! queue full. *Location:* here, not in the scheduler. The window and both RTTs are available with every ACK, the cap
+//! also works for a single path, and a scheduler could only halve the window (penalize). The base is the core's
+//! smallest RTT within the last few minutes. A link whose delay varies without a queue (jitter above half the mean) is
+//! capped unnecessarily. This follows from the paper's condition; `ratio` is a parameter.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Instant, Rate};
 
-/// Minimum cap in segments.
+/// Minimum cap, in segments.
 const MIN_SEGMENTS: u64 = 4;
 /// Largest growth factor of a cap per round trip.
 const MAX_CAP_GROWTH: f64 = 1.25;
 
-/// Caps the window of the inner controller.
+/// Congestion control that caps the window of the inner controller.
 #[derive(Debug)]
 pub struct Capped {
     inner: Box<dyn CongestionController>,
     /// Ratio of smoothed to smallest RTT above which the window is capped.
     ratio: f64,
     mss: u64,
-    /// The current cap.
+    /// Current cap; `None` if the window is not capped.
     cap: Option<u64>,
     /// Earliest time of the next update of the cap.
     next_at: Instant,
@@ -72,7 +72,7 @@ impl CongestionController for Capped {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         self.update_cap(ack);
         if self.cap.is_some_and(|cap| cap < self.inner.window()) {
-            // As for an application that sends little, neither the curve nor slow start advances.
+            // As with an application that sends little, neither the curve nor slow start advances.
             let idle = AckSample { cwnd_limited: false, prior_in_flight: 0, ..*ack };
             self.inner.on_ack(&idle, me, group);
         } else {
@@ -133,7 +133,7 @@ mod tests {
     const SEGMENT: u64 = MSS as u64;
     const ME: SubflowId = SubflowId(0);
 
-    /// 100 segments in congestion avoidance.
+    /// Creates a controller with 100 segments in congestion avoidance.
     fn capped() -> Capped {
         let mut inner = Reno::new(MSS, 200 * SEGMENT, SlowStartKind::Classic);
         let loss = CongestionSignal::Loss { bytes_in_flight: 0 };
@@ -169,7 +169,7 @@ mod tests {
         deliver(&mut cc, 1_399, ms(400), 200 * SEGMENT);
         assert_eq!(cc.window(), 50 * SEGMENT, "too early for the RTT to react");
         deliver(&mut cc, 1_400, ms(400), SEGMENT);
-        assert_eq!(cc.window(), 25 * SEGMENT, "the RTT fell, but a queue remains");
+        assert_eq!(cc.window(), 25 * SEGMENT, "the RTT has fallen, but a queue remains");
         for at in 0..20 {
             deliver(&mut cc, 2_000 + at * 1_000, ms(1_000), SEGMENT);
         }

@@ -1,18 +1,19 @@
-//! Common part of the coupled controllers: their snapshot of all subflows, and the behavior of any loss-based TCP.
+//! Common part of the coupled controllers: their snapshot of all subflows, and the behavior that they share with any
+//! loss-based TCP.
 //!
-//! *Problem.* Uncoupled subflows each take the share of a TCP, and several through one bottleneck take several shares.
-//! A coupled controller reads the views of its siblings and grows each subflow less. So all together are no more
+//! *Problem.* Each uncoupled subflow takes the share of a TCP, and several subflows at one bottleneck take several
+//! shares. A coupled controller reads the views of its siblings and grows each subflow less. Together, they are no more
 //! aggressive than one TCP at a shared bottleneck, and get at least the throughput of the best path alone.
 //!
-//! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA couples the
-//! decrease, too). Slow start, loss detection, timeouts and undo belong to each subflow and are those of Reno
+//! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA also couples the
+//! decrease). Slow start, loss detection, timeouts and undo belong to each subflow and work as in Reno
 //! (`marline_algos::congestion::window`). A window grows only while it is the limit.
 //!
 //! *Windows and RTTs.* As in the formulas, windows are counted in each subflow's segments and RTTs in seconds. During
-//! recovery, a subflow counts with its window after it (ssthresh), because the current window has no meaning then. A
-//! controller's own window is its current one, not that of the snapshot, which was taken before the ACK. Suspected
-//! subflows do not count, because nothing flows there and they must not slow down the others. Subflows without an RTT
-//! sample do not count either.
+//! recovery, a subflow counts with the window that it will have afterward (ssthresh), because the current window is not
+//! meaningful. A controller uses the current value of its own window, not the one in the snapshot, which was taken
+//! before the ACK. Suspected subflows do not count, because no data flows on them and they must not slow down the
+//! others. Subflows without an RTT sample do not count either.
 
 mod balia;
 mod lia;
@@ -30,21 +31,21 @@ use marline_policy::{
 };
 use marline_time::Instant;
 
-/// One subflow as used in the formulas.
+/// Subflow as used in the formulas.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) struct Member {
     /// Window in segments.
     window: f64,
     /// Smoothed RTT in seconds.
     rtt: f64,
-    /// Bytes between losses: the larger of the last two values.
+    /// Bytes between two losses: the larger of the last two values.
     between_losses: f64,
     /// True if this is the controller's own subflow.
     is_own: bool,
 }
 
 impl Member {
-    /// Segments per second.
+    /// Returns the rate in segments per second.
     fn rate(&self) -> f64 {
         self.window / self.rtt
     }
@@ -62,14 +63,14 @@ impl Member {
     }
 }
 
-/// All subflows that count, including the controller's own.
+/// All subflows that count, including the controller's own subflow.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     members: Vec<Member>,
 }
 
 impl Group {
-    /// Reads the views. `window` is that of the controller's own subflow, in segments.
+    /// Reads the views. `window` is the window of the controller's own subflow, in segments.
     fn read(&mut self, views: &[SubflowView], me: SubflowId, window: f64) {
         self.members.clear();
         for view in views {
@@ -92,24 +93,24 @@ impl Group {
         self.members.len() < 2 || self.own_member().is_none()
     }
 
-    /// Total rate in segments per second.
+    /// Returns the total rate in segments per second.
     fn total_rate(&self) -> f64 {
         self.members.iter().map(Member::rate).sum()
     }
 }
 
-/// A coupling rule.
+/// Coupling rule.
 pub trait Coupling: Debug + Send + Default {
-    /// Change of the window in segments per segment acknowledged in congestion avoidance.
+    /// Returns the change of the window, in segments per segment acknowledged in congestion avoidance.
     fn increase(group: &Group) -> f64;
 
-    /// Share of the window that remains after a loss.
+    /// Returns the share of the window that remains after a loss.
     fn remaining_share(_group: &Group) -> f64 {
         0.5
     }
 }
 
-/// A coupled controller of one subflow with its rule.
+/// Coupled controller of one subflow, with its rule.
 #[derive(Debug)]
 pub struct Coupled<C> {
     window: Window,
@@ -118,7 +119,7 @@ pub struct Coupled<C> {
 }
 
 impl<C: Coupling> Coupled<C> {
-    /// A controller that starts with `initial_window` bytes.
+    /// Creates a controller that starts with `initial_window` bytes.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64) -> Self {
         Coupled {
@@ -147,7 +148,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
         let acked = rest / mss;
         let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
-        // At most doubles the window, however much one ACK acknowledges.
+        // At most doubles the window, regardless of how much one ACK acknowledges.
         self.window.set(cwnd + (per_segment * acked * mss).min(rest));
     }
 

@@ -1,20 +1,20 @@
-//! Wrapper `+keep-window`: a congestion window that idle times do not reduce, around any congestion control.
+//! Wrapper `+keep-window` around any congestion control: a congestion window that is not reduced by idle times.
 //!
 //! *Problem.* RFC 5681 section 4.1 makes a sender start over after a pause longer than its timeout, because its
 //! knowledge of the path may be outdated. With bursty traffic, every burst then begins with the initial window. With
-//! several paths, most of a burst that once fitted the fast path's window moves to the slow one.
+//! several paths, most of a burst that would fit the fast path's earlier window moves to the slow one.
 //!
 //! *How.* The inner controller is not notified of pauses. Linux does the same with
 //! `net.ipv4.tcp_slow_start_after_idle=0`, which web servers commonly set. The core's pacer still spreads the burst
 //! over a round trip.
 //!
-//! *p99 of a small message:* unchanged on an idle path; worse behind a burst into a queue that other flows have filled
-//! in the meantime.
+//! *p99 of a small message:* unchanged on an idle path; worse behind a burst if other flows have filled the queue in
+//! the meantime.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Instant, Rate};
 
-/// Hides pauses from the inner controller.
+/// Congestion control that hides pauses from the inner controller.
 #[derive(Debug)]
 pub struct KeepWindow {
     inner: Box<dyn CongestionController>,

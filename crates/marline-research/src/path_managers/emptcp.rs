@@ -1,23 +1,24 @@
 //! eMPTCP: uses the interfaces with the lowest energy per byte (Lim, Chen, Nahum, Towsley, Gibbens, 2015).
 //!
 //! *Problem.* A second path makes a download faster, but a cellular radio draws ten times the power of WiFi while it
-//! carries anything, and nearly as much for ten seconds afterwards. Whether it saves or wastes energy depends on the
-//! rates. Power is paid per second, so a slow WiFi transfer of several minutes costs more than a cellular one that
-//! takes seconds. A small transfer never justifies the tail.
+//! carries anything, and nearly as much for ten seconds afterward. Whether it saves or wastes energy depends on the
+//! rates. Power is drawn for as long as a transfer lasts, so a slow WiFi transfer of several minutes costs more than a
+//! cellular one that takes seconds. A small transfer never justifies the tail.
 //!
 //! *How.* This applies at the client. A path whose address is flagged `backup`, or which has a radio whose sleep
 //! matters, is cellular; any other is WiFi.
-//! - *Meters.* The bytes that pass on each interface are sampled every 50 ms and smoothed with their trend
+//! - *Meters.* The bytes transferred on each interface are sampled every 50 ms and smoothed with their trend
 //!   (`meter.rs`). Pauses of more than 200 ms are attributed to the application, and bytes around them are not counted.
 //! - *Energy information base* (`energy_base.rs`). For the expected rates, it gives the joules per byte over WiFi
 //!   alone, cellular alone, and both. The current choice changes only if another is cheaper by `margin`, and only after
 //!   at least two seconds.
 //! - *Delayed establishment.* A transfer (bytes without a pause of half a second) starts over WiFi alone. No other
-//!   choice is considered before `bytes` have passed or `time` has elapsed. Only then may a cellular subflow be opened.
+//!   choice is considered before `bytes` have been transferred or `time` has elapsed. Only then may a cellular subflow
+//!   be opened.
 //! - *Suspension.* MP_PRIO makes an unwanted subflow a backup and a wanted one regular again. At the end of a transfer,
 //!   the cellular one is suspended.
 //! - *Failure.* If no WiFi subflow is healthy (all are silent, degraded, or gone), energy does not matter: the cellular
-//!   subflow is opened or resumed at once.
+//!   subflow is opened or resumed immediately.
 //! - *Re-evaluation.* A suspended WiFi subflow is not measured. After `again`, it is resumed for two seconds.
 //!
 //! *Source.* The published description: an energy information base, a bandwidth predictor, delayed establishment by
@@ -25,12 +26,12 @@
 //! them are ours.** The powers are those of the lab's energy meter (docs/research/link.md, Radios). Reimplemented.
 //!
 //! *What differs.* The radio's wake-up (promotion and tail, 12.6 J for LTE) is part of the price. It is divided by the
-//! bytes of the transfer so far, because a transfer that has lasted longer will also continue longer. A radio that is
-//! still awake costs the share of a wake-up that corresponds to the time since its last use. The delay applies to each
-//! transfer, not only to the first.
+//! bytes of the transfer so far, because a transfer that has lasted longer will probably also continue longer. A radio
+//! that is still awake costs the share of a wake-up that corresponds to the time since its last use. The delay applies
+//! to each transfer, not only to the first.
 //!
 //! *Limits.* A receiver cannot distinguish a slow path from a server that sends slowly without pauses. Such a transfer
-//! wakes the radio once it is long enough, and lets it sleep when the rate there shows no gain.
+//! wakes the radio once it is long enough, and lets it sleep again when the cellular rate shows no gain.
 
 mod energy_base;
 mod meter;
@@ -48,7 +49,7 @@ use marline_time::{Duration, Instant};
 pub use energy_base::{EnergyBase, InterfaceSet, Rates};
 use meter::Meter;
 
-/// Shortest and longest time between two samples while bytes pass.
+/// Minimum and maximum time between two samples while bytes are transferred.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause that ends a transfer.
@@ -61,7 +62,7 @@ const MIN_STAY: Duration = Duration::from_secs(2);
 pub struct EmptcpConfig {
     /// Bytes of a transfer after which other interfaces are considered.
     pub bytes: u64,
-    /// Time of a transfer after which they are considered, however few bytes it has transferred.
+    /// Time of a transfer after which they are considered, regardless of the number of bytes.
     pub time: Duration,
     /// Share by which another choice must be cheaper; 0 to 0.9.
     pub margin: f64,
@@ -86,7 +87,7 @@ impl Default for EmptcpConfig {
     }
 }
 
-/// Bytes without a pause longer than [`PAUSE`].
+/// Transfer: bytes without a pause longer than [`PAUSE`].
 #[derive(Copy, Clone, Debug)]
 struct Transfer {
     since: Instant,
@@ -95,7 +96,7 @@ struct Transfer {
     sent: u64,
 }
 
-/// Opens, suspends and resumes subflows according to the energy per byte.
+/// Path manager that opens, suspends and resumes subflows according to the energy per byte.
 #[derive(Clone, Debug)]
 pub struct Emptcp {
     config: EmptcpConfig,
@@ -110,14 +111,14 @@ pub struct Emptcp {
     last_moved_at: Option<Instant>,
     /// Counters of bytes sent and received at the last sample.
     counters: BTreeMap<SubflowId, [u32; 2]>,
-    /// Priorities already requested. The peer may insist on its own view.
+    /// Priorities already requested. The peer may insist on its own view, so they are requested only once.
     asked: BTreeMap<SubflowId, bool>,
     actions: VecDeque<PathAction>,
     check_at: Option<Instant>,
 }
 
 impl Emptcp {
-    /// A manager with these settings.
+    /// Creates a manager with these settings.
     #[must_use]
     pub fn new(config: EmptcpConfig) -> Self {
         Emptcp {
@@ -138,13 +139,13 @@ impl Emptcp {
         }
     }
 
-    /// Returns true if there is a choice: a client with both kinds of addresses.
-    fn chooses(cx: &PathContext<'_>) -> bool {
+    /// Returns true if there is a choice: this is a client that has both kinds of addresses.
+    fn has_choice(cx: &PathContext<'_>) -> bool {
         let any = |wanted: bool| cx.local.iter().any(|l| l.subflow && is_cellular(l) == wanted);
         cx.role == Role::Client && any(true) && any(false)
     }
 
-    /// Counts the bytes that passed, and decides again.
+    /// Counts the bytes transferred, and decides again.
     fn measure_and_decide(&mut self, cx: &PathContext<'_>) {
         let mut moved = [0, 0];
         let mut sent_now = 0;
@@ -190,7 +191,7 @@ impl Emptcp {
         }
     }
 
-    /// The choice for the current transfer while WiFi works.
+    /// Returns the choice for the current transfer while WiFi works.
     fn choose_interfaces(&self, now: Instant) -> InterfaceSet {
         let Some(transfer) = self.transfer else { return InterfaceSet::Wifi };
         let EmptcpConfig { bytes, time, margin, retry_after: again, .. } = self.config;
@@ -200,7 +201,7 @@ impl Emptcp {
         if self.set == InterfaceSet::Cellular && now.since(self.set_at) >= again {
             return InterfaceSet::Both;
         }
-        // Too slow for a sample: use the mean rate of the whole transfer.
+        // The transfer is too slow for a sample, so use its mean rate.
         let mean = transfer.bytes as f64 / now.since(transfer.since).as_secs_f64().max(1e-3);
         let wifi = self.wifi.rate().unwrap_or(mean);
         let cellular = self.cellular.rate().unwrap_or(self.config.supposed as f64);
@@ -211,7 +212,7 @@ impl Emptcp {
         self.base.cheapest(self.set, &rates, ahead, unused, margin)
     }
 
-    /// The addresses shown to the mesh: cellular ones only while wanted, and then as regular ones.
+    /// Returns the addresses passed to the mesh: cellular ones only while wanted, and then as regular ones.
     fn locals(&self, cx: &PathContext<'_>) -> Vec<LocalAddress> {
         let open = self.set.has_cellular();
         let seen = |local: &LocalAddress| match is_cellular(local) {
@@ -248,7 +249,7 @@ impl Default for Emptcp {
     }
 }
 
-/// Returns true if a local address belongs to a radio to be spared.
+/// Returns true if a local address belongs to a radio that should sleep.
 const fn is_cellular(local: &LocalAddress) -> bool {
     local.backup || local.cost.tail_ms > 0
 }
@@ -274,7 +275,7 @@ impl PathManager for Emptcp {
             self.counters.remove(&id);
             self.asked.remove(&id);
         }
-        if !Self::chooses(cx) {
+        if !Self::has_choice(cx) {
             self.check_at = None;
             self.mesh.on_event(event, cx);
             return;
@@ -301,7 +302,7 @@ impl PathManager for Emptcp {
     }
 
     fn on_timeout(&mut self, cx: &PathContext<'_>) {
-        if !Self::chooses(cx) {
+        if !Self::has_choice(cx) {
             self.check_at = None;
             self.mesh.on_timeout(cx);
             return;

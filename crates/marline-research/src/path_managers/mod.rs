@@ -1,4 +1,4 @@
-//! Path managers of the literature.
+//! Path managers from the literature.
 
 mod emptcp;
 

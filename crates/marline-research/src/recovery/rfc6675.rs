@@ -1,32 +1,31 @@
-//! Loss detection by counting SACKed segments (RFC 6675), as senders did before RACK; the stack of the tail-loss
-//! studies.
+//! Loss detection by counting SACKed segments (RFC 6675), as senders did before RACK, and as in the tail-loss studies.
 //!
-//! *Problem.* A new algorithm must be compared with its predecessor, which is more than three duplicate ACKs: limited
-//! transmit, early retransmit, forward acknowledgment and tail loss probes each avoid some of its timeouts.
+//! *Problem.* A new algorithm must be compared with its predecessor, which is more than counting three duplicate ACKs:
+//! limited transmit, early retransmit, forward acknowledgment and tail loss probes each avoid some timeouts.
 //!
 //! *How.* A segment is lost once three segments sent after it were SACKed. In addition:
 //! - *Limited transmit* (RFC 3042): the first duplicate ACKs allow new data, so that a third may arrive.
 //! - *Early retransmit* (RFC 5827): with fewer than four segments outstanding and nothing new to send, a third cannot
-//!   arrive, so fewer are enough. Linux 3.5 to 4.9 accepted any SACK, and waited a quarter of an RTT for reordering to
-//!   settle. [`EarlyRetransmit::Linux`] does the same.
-//! - *FACK* (Mathis and Mahdavi, SIGCOMM 1996; on in Linux until reordering is seen): everything more than three
+//!   arrive, so fewer are enough. Linux 3.5 to 4.9, like [`EarlyRetransmit::Linux`], accepted any SACK and waited a
+//!   quarter of an RTT for reordering to settle.
+//! - *FACK* (Mathis and Mahdavi, SIGCOMM 1996; enabled in Linux until reordering is seen): everything more than three
 //!   segments below the highest SACK is lost. Without it, the SACK of a tail loss probe is only one of the three
 //!   required, and the rest of the tail still waits for the timer.
 //! - *Speculative retransmission* (RFC 6675 section 4, NextSeg rule 3): with nothing new to send, all holes below the
 //!   highest SACK are retransmitted. *Rescue* (rule 4): what is left at the end of a recovery is retransmitted once.
-//! - *Tail loss probes* by any formula (`marline_algos::recovery::Tlp`), or none.
+//! - *Tail loss probes* with any formula (`marline_algos::recovery::Tlp`), or none.
 //!
 //! *Source.* RFC 6675, 3042, 5827, and the behavior of Linux 3.14 where named. Reimplemented.
 //!
 //! *Differences.*
-//! - SACKed segments are counted, not bytes or blocks, as in Linux. For full segments this is the same, and three small
-//!   ones also mean loss.
+//! - SACKed segments are counted, not bytes or blocks, as in Linux. For full segments this is equivalent, and three
+//!   small ones also indicate a loss.
 //! - A segment is also marked lost by rules 3 and 4, although the RFC still counts it as in flight. In either case, the
-//!   resulting window is the core's PRR.
+//!   core's PRR determines the resulting window.
 //! - Rescue waits for an ACK that advances SND.UNA and for one round trip since the segment was sent.
 //! - Reordering raises the threshold beyond its extent (Linux: at most 127) and disables FACK permanently. The extent
-//!   is counted in segments of the late one's size.
-//! - A lost retransmission waits for the timer. RACK changed that.
+//!   is counted in segments of the size of the late one.
+//! - A lost retransmission waits for the timer, which RACK improved.
 
 use marline_algos::recovery::no_sack::NoSack;
 use marline_algos::recovery::{ProbeConfig, Tlp, no_sack};
@@ -36,18 +35,19 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Number of SACKed segments above a segment that mean its loss.
+/// Number of SACKed segments above a segment that indicate its loss.
 const DUP_THRESH: usize = 3;
-/// Upper limit when reordering raises the threshold.
+/// Upper limit of the threshold that reordering raises.
 const MAX_DUP_THRESH: usize = 127;
-/// Early retransmit applies to fewer outstanding segments than this.
+/// Number of outstanding segments below which early retransmit applies.
 const FEW_SEGMENTS: usize = 4;
 /// Minimum delay of Linux's early retransmit.
 const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
 /// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
 const MAX_LIMITED_TRANSMIT: u32 = 2;
 
-/// True if fewer than three SACKs are enough when fewer than four segments are outstanding.
+/// When to use early retransmit (RFC 5827): whether fewer than three SACKs are enough when fewer than four segments are
+/// outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum EarlyRetransmit {
     /// Disabled.
@@ -62,15 +62,15 @@ pub enum EarlyRetransmit {
 /// Settings of [`Rfc6675`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rfc6675Config {
-    /// Tail loss probes.
+    /// Settings of tail loss probes.
     pub probes: ProbeConfig,
-    /// Allow new data on the first duplicate ACKs.
+    /// True to allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,
-    /// Early retransmit.
+    /// When to use early retransmit (RFC 5827).
     pub early_retransmit: EarlyRetransmit,
-    /// Forward acknowledgment, until reordering is seen.
+    /// True to use forward acknowledgment until reordering is seen.
     pub fack: bool,
-    /// Retransmit what is left at the end of a recovery.
+    /// True to retransmit what is left at the end of a recovery.
     pub rescue: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for Rfc6675Config {
     }
 }
 
-/// Loss detection by counting, for one subflow.
+/// Loss recovery that counts SACKed segments, for one subflow.
 #[derive(Clone, Debug)]
 pub struct Rfc6675 {
     config: Rfc6675Config,
@@ -96,18 +96,18 @@ pub struct Rfc6675 {
     mss: u32,
     dup_thresh: usize,
     reordering_seen: bool,
-    /// One past the highest byte delivered.
+    /// Position after the highest byte delivered.
     highest: Ssn,
-    /// Everything below has already been judged.
+    /// Position below which everything has already been judged.
     judged: Ssn,
-    /// End of early retransmit's delay.
+    /// End of the delay of early retransmit.
     early_at: Option<Instant>,
-    /// The current recovery has had its rescue.
+    /// True if the current recovery has had its rescue.
     rescued: bool,
 }
 
 impl Rfc6675 {
-    /// Loss recovery with these settings.
+    /// Creates loss recovery with these settings.
     #[must_use]
     pub const fn new(config: Rfc6675Config) -> Self {
         Rfc6675 {
@@ -125,8 +125,8 @@ impl Rfc6675 {
         }
     }
 
-    /// Measures reordering: how far a segment sent once arrives below one that arrived before.
-    fn note_order(&mut self, ack: &AckSummary<'_>) {
+    /// Measures reordering: how far a segment that was sent only once arrives below one that arrived earlier.
+    fn detect_reordering(&mut self, ack: &AckSummary<'_>) {
         for segment in ack.delivered {
             if segment.end > self.highest {
                 self.highest = segment.end;
@@ -140,7 +140,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Position below which segments are lost according to SACKs.
+    /// Returns the position below which segments are lost according to SACKs.
     fn lost_boundary(&self, cx: &RecoveryContext<'_>, certain: bool) -> usize {
         let Some(top) = cx.board.index_of(Ssn(self.highest.0.saturating_sub(1))) else { return 0 };
         if certain && cx.app_limited {
@@ -159,7 +159,7 @@ impl Rfc6675 {
             .unwrap_or(0)
     }
 
-    /// Reports segments below `end` that are lost and were neither retransmitted nor reported before.
+    /// Reports segments below `end` that are lost and were neither retransmitted nor reported earlier.
     fn report_lost(&mut self, cx: &RecoveryContext<'_>, end: usize, lost: &mut Vec<Ssn>) {
         let first = cx.board.front().map_or(self.judged, |front| front.start.max(self.judged));
         let first = cx.board.index_of(first).unwrap_or(cx.board.len());
@@ -176,14 +176,14 @@ impl Rfc6675 {
         let end = self.lost_boundary(cx, repairing);
         self.report_lost(cx, end, lost);
         if !repairing && !lost.is_empty() {
-            // At the start of recovery, report the holes above as well if there is nothing better to send.
+            // At the start of recovery, also report the holes above if there is nothing better to send.
             let end = self.lost_boundary(cx, true);
             self.report_lost(cx, end, lost);
         }
     }
 
-    /// Returns true if early retransmit applies to what is outstanding.
-    fn is_early(&self, cx: &RecoveryContext<'_>) -> bool {
+    /// Returns true if early retransmit applies to the outstanding segments.
+    fn allows_early_retransmit(&self, cx: &RecoveryContext<'_>) -> bool {
         let (few, sacked) = (cx.board.len() < FEW_SEGMENTS, cx.board.segments_sacked());
         let enough = match self.config.early_retransmit {
             EarlyRetransmit::Off => false,
@@ -199,7 +199,7 @@ impl Rfc6675 {
     }
 
     fn early_retransmit(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
-        if !self.is_early(cx) {
+        if !self.allows_early_retransmit(cx) {
             self.early_at = None;
             return;
         }
@@ -242,7 +242,7 @@ impl Rfc6675 {
         self.rescued = false;
     }
 
-    /// Number of duplicate ACKs that mean loss to a sender without SACK.
+    /// Returns the number of duplicate ACKs that indicate a loss to a sender without SACK.
     fn duplicates_needed(&self, cx: &RecoveryContext<'_>) -> u32 {
         let few = cx.board.len() < FEW_SEGMENTS && cx.app_limited;
         if few && self.config.early_retransmit != EarlyRetransmit::Off {
@@ -272,7 +272,7 @@ impl LossRecovery for Rfc6675 {
         let before = lost.len();
         (self.sack_enabled, self.mss) = (cx.sack_enabled, cx.mss);
         if cx.sack_enabled {
-            self.note_order(ack);
+            self.detect_reordering(ack);
             self.detect(cx, lost);
             if lost.len() == before {
                 self.early_retransmit(cx, lost);
@@ -297,7 +297,7 @@ impl LossRecovery for Rfc6675 {
         let before = lost.len();
         if self.early_at.is_some_and(|at| at <= cx.now) {
             self.early_at = None;
-            if self.is_early(cx) {
+            if self.allows_early_retransmit(cx) {
                 self.retransmit_few(cx, lost);
             }
         }

@@ -153,7 +153,7 @@ fn raven(parameters: &mut Parameters<'_>) -> RavenConfig {
     config
 }
 
-/// Registers PAPD over `min-rtt`, and as a wrapper that is the multipath mode of any scheduler.
+/// Registers PAPD based on `min-rtt`, and as a wrapper that uses any scheduler as the multipath mode.
 fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with("papd", |parameters| {
         let config = papd(parameters);

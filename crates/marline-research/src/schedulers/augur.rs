@@ -1,37 +1,37 @@
-//! AUGUR: decides for each message whether the costly path is worth it (Tencent's cloud gaming; NSDI 2025).
+//! AUGUR: decides for each message whether it is worth using the costly path (Tencent's cloud gaming; NSDI 2025).
 //!
 //! *Problem.* A game over WiFi stalls when the radio fades for a moment. A cellular path would deliver those frames in
 //! time, but its bytes cost money. Only the few frames that would otherwise be late should use it.
 //!
 //! *How.* The primary (`primary.rs`) carries all data. When everything written has been sent, a message is complete,
 //! and the scheduler decides whether its outstanding part is also sent on the second path. It also decides when the
-//! primary has no room for the rest of a message, which then is sent on the second path instead, or waits. The gain is
-//! the delay that this is expected to save. A model of the primary's states (`augur/model.rs`) gives the probability
+//! primary has no room for the rest of a message: the rest is sent on the second path or waits. The gain is the delay
+//! that the second path is expected to save. A model of the primary's states (`augur/model.rs`) gives the probability
 //! that the message is late and by how much. The additional time of the copy is subtracted, and the second path's own
 //! lateness is taken into account. If the answer is overdue, lateness is certain, and the scheduler decides again. The
 //! copy is made if
 //!
-//! - the byte budget allows it: each byte of new data adds `budget` bytes to the budget, which holds at most `reserve`
-//!   and starts half full; and
-//! - the gain is at least `worth` per segment, twice that if the budget is a quarter full, and half of it if it is
-//!   full.
+//! - the byte budget allows it: each byte of new data adds the share `budget` of a byte to the saved budget, which is
+//!   at most `reserve` and starts half full; and
+//! - the gain is at least `worth` per segment; twice that if the saved budget is a quarter full, and half of it if it
+//!   is full.
 //!
 //! *Source.* Only the abstract of "AUGUR: Practical mobile multipath transport service for low tail latency in
 //! real-time streaming" was available. It describes models of state probabilities for each user, and integer linear
 //! programs for each session that decide when frames are sent again and on which path, so that tail latency and
-//! cellular bytes are balanced. The venue is from memory. States, thresholds, budget and price are our assumptions.
+//! cellular bytes are balanced. The venue is not verified. States, thresholds, budget and price are our assumptions.
 //!
-//! *What differs.* An integer program with one limit on bytes is a knapsack. Relaxed, its best solution is to take all
-//! items whose gain per byte exceeds a price. Messages arrive one at a time, so here the price follows the budget, and
-//! nothing has to be solved. A byte stream has no frames and no deadlines: written data that was sent without more to
-//! follow is a message, and every millisecond counts equally. Outcomes are learned from the ACKs of each subflow, so a
-//! copy that arrived first does not hide how late the original was. A backup is used only with `backup=on`; otherwise
+//! *What differs.* An integer program with one limit on bytes is a knapsack. The best solution of the relaxed problem
+//! is to take all items whose gain per byte exceeds a price. Messages arrive one at a time, so here the price follows
+//! the budget, and no program is solved. A byte stream has no frames and no deadlines: written data after which nothing
+//! follows is a message, and every millisecond counts equally. Outcomes are learned from the ACKs of each subflow, so a
+//! copy that arrives first does not hide how late the original is. A backup is used only with `backup=on`; otherwise
 //! the second path is the next regular one. If the primary is silent or gone, the others replace it by class,
 //! regardless of the budget.
 //!
 //! *Extra bytes:* at most `budget` of the data, plus the stored budget and retransmissions. *p99 of a small message:*
-//! on a path whose RTT, losses or history show its bad times, that of the second path while the budget lasts. An
-//! unpredicted loss costs the time until the answer is overdue plus the second path's delay.
+//! equal to the second path's if the RTT, losses or history of the primary reveal its bad times, while the budget
+//! lasts. An unpredicted loss costs the time until the answer is overdue plus the second path's delay.
 
 mod model;
 
@@ -48,15 +48,15 @@ use marline_time::{Duration, Instant};
 use super::primary::{self, Primary};
 use model::{Model, State, due_at};
 
-/// Maximum number of messages with outstanding answers. Older ones are not learned from.
+/// Maximum number of messages with outstanding answers. Older ones are not used for learning.
 const MAX_WATCHED: usize = 32;
 
-/// Cost limits of the costly path, and the gain it must bring.
+/// Limits for the costly path, and the gain it must bring.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AugurConfig {
     /// Bytes that may be sent again per byte of new data, 0 to 1.
     pub budget: f64,
-    /// Maximum number of bytes that can be saved up.
+    /// Maximum saved budget, in bytes.
     pub reserve: u64,
     /// Mean delay that a copied segment must save when the budget is half full.
     pub min_saving: Duration,
@@ -75,36 +75,36 @@ impl Default for AugurConfig {
     }
 }
 
-/// The end of a message on a path.
+/// End of a message that was sent on a path.
 #[derive(Copy, Clone, Debug)]
 struct WatchedEnd {
     end: Dsn,
     on: SubflowId,
-    /// State in which it was sent.
+    /// State in which the message was sent.
     state: State,
     due_at: Instant,
-    /// True if it already counts as late.
+    /// True if the message already counts as late.
     late: bool,
 }
 
-/// Uses one path for everything, and another one for messages that would be late.
+/// Scheduler that uses one path for everything, and another one for messages that would be late.
 #[derive(Debug)]
 pub struct Augur {
     config: AugurConfig,
     primary: Primary,
-    /// Models by slot.
+    /// Models of the paths, by slot.
     models: Vec<Model>,
     watched: VecDeque<WatchedEnd>,
-    /// Bytes that may be sent again.
+    /// Saved budget: bytes that may be sent again.
     saved: f64,
     /// Position up to which new data has been counted.
     counted: Option<Dsn>,
-    /// The copy in progress: its end and its path.
+    /// End and path of the copy in progress.
     copying: Option<(Dsn, SubflowId)>,
 }
 
 impl Augur {
-    /// A scheduler without knowledge of the paths.
+    /// Creates a scheduler without knowledge of the paths.
     #[must_use]
     pub fn new(config: AugurConfig) -> Self {
         Augur {
@@ -177,19 +177,19 @@ impl Augur {
         self.watched = watched;
     }
 
-    /// The next part to send on the second path, when the primary takes nothing.
+    /// Returns the next part to send on the second path when the primary takes nothing.
     fn next_copy(
         &mut self,
         primary: &SubflowView,
         second: &SubflowView,
         cx: &SchedulerContext<'_>,
     ) -> Option<Decision> {
-        // Outstanding data first, because new data is useless without it.
+        // Outstanding data comes first, because new data is useless without it.
         let waiting = (!cx.unsent.is_empty()).then_some(cx.unsent);
         let missing = first_uncarried_range(second.id, cx.data_una, cx).or(waiting);
         let decided = self.copying.filter(|(_, on)| *on == second.id).map(|(end, _)| end);
         let Some(missing) = missing else {
-            // The copy is complete: its outcome is evidence about the second path.
+            // The copy is complete, so its outcome is evidence about the second path.
             if let Some(end) = decided.filter(|end| *end > cx.data_una) {
                 self.watch_answer(second, end, cx.now);
             }
@@ -209,7 +209,7 @@ impl Augur {
         Some(if second.is_ready() { sent } else { classes::wait(core::iter::once(second)) })
     }
 
-    /// Returns true if sending this many bytes on `second` as well is worth the cost.
+    /// Returns true if it is worth sending this many bytes on `second` as well.
     fn is_worth(
         &mut self,
         bytes: u64,
@@ -234,7 +234,7 @@ impl Augur {
         gain_s * 2.0 * self.saved >= price_s * self.config.reserve as f64
     }
 
-    /// When an overdue answer, which no event reports, must be checked.
+    /// Returns the time at which an overdue answer, which no event reports, must be checked.
     fn next_time(&mut self, primary: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
         let awaited = self.watched.iter().filter(|watched| watched.end > cx.data_una);
         let due = awaited.map(|watched| watched.due_at).filter(|at| *at > cx.now).min();
@@ -252,7 +252,7 @@ impl Default for Augur {
 impl Scheduler for Augur {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.observe(cx);
-        let Some(primary) = self.primary.choose(cx) else { return primary::use_last_heard(cx) };
+        let Some(primary) = self.primary.choose(cx) else { return primary::use_last_receiver(cx) };
         let alone = primary::decide_for_primary(primary, cx);
         // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {

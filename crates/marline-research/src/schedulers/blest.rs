@@ -1,23 +1,24 @@
 //! BLEST: blocking estimation (Ferlin, Alay, Mehani and Boreli, IFIP Networking 2016).
 //!
-//! *Problem.* Data on a slow subflow blocks the shared receive window until it arrives. Repeating it afterwards (OR&P)
-//! costs bytes and is late. It is better not to send it there in the first place.
+//! *Problem.* Data on a slow subflow blocks the shared receive window until it arrives. Repeating it afterward (OR&P)
+//! costs bytes and is late. It is better not to send it on the slow subflow at all.
 //!
 //! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, BLEST
 //! estimates what F would send until a segment sent on S now is acknowledged: n round trips of F, with a growing window
-//! (doubling in slow start, otherwise one more segment per round trip). If that, times lambda, does not fit into the
-//! window beside S's data, nothing is sent now: the segment waits for F. Lambda adapts: it grows when the window
-//! blocked nevertheless, and otherwise shrinks slowly.
+//! (doubling in slow start, otherwise one more segment per round trip). If this amount, times lambda, does not fit into
+//! the window together with the data of S, nothing is sent now: the segment waits for F. Lambda adapts: it grows if the
+//! window blocked anyway, and otherwise shrinks slowly.
 //!
 //! *Source.* The scheduler of the out-of-tree Linux implementation in its last version, which goes beyond the paper:
-//! its time on S interpolates between the shortest and longest RTT seen, according to how full S is. The numbers (1.2
-//! in 1.0 to 1.3, +0.04, -0.01, at most once per shortest RTT of S) are its own. Reimplemented from a description.
+//! its delay on S is interpolated between the shortest and longest RTT seen, according to how full S is. The numbers
+//! (1.2 within 1.0 to 1.3, +0.04, -0.01, at most once per shortest RTT of S) are from that version. Reimplemented from
+//! a description.
 //!
 //! *Left open, and chosen.*
-//! - F has the same class as S (`classes.rs`). The kernel takes any subflow that can send, even a backup, and may then
-//!   wait for one that it never uses.
-//! - The kernel adapts when OR&P acted. Here it adapts when the window blocked, whether BLEST is wrapped in OR&P
-//!   (`blest+orp`, which is the kernel's BLEST) or not.
+//! - F has the same class as S (`classes.rs`). The kernel considers any subflow that can send, even a backup, and may
+//!   then wait for one that it never uses.
+//! - The kernel adapts lambda when OR&P has acted. Here it adapts when the window has blocked, whether or not BLEST is
+//!   wrapped in OR&P (`blest+orp`, which is the kernel's BLEST).
 //! - A subflow with a full congestion window also counts its next segment, as in the kernel.
 
 use marline_algos::schedulers::classes;
@@ -33,13 +34,13 @@ const MAX_DOUBLINGS: u32 = 16;
 /// Parameters of lambda.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BlestConfig {
-    /// Initial value.
+    /// Initial value of lambda.
     pub lambda: f64,
     /// Smallest and largest value.
     pub bounds: (f64, f64),
-    /// Increase when the window blocked.
+    /// Increase of lambda when the window blocked.
     pub up: f64,
-    /// Decrease when it did not.
+    /// Decrease of lambda when it did not.
     pub down: f64,
     /// True if lambda adapts at all.
     pub adapts: bool,
@@ -58,19 +59,19 @@ struct SeenRtts {
     max: Duration,
 }
 
-/// Waits for the fast subflow instead of blocking it.
+/// Scheduler that waits for the fast subflow instead of blocking it.
 #[derive(Clone, Debug)]
 pub struct Blest {
     config: BlestConfig,
     lambda: f64,
     seen: [Option<SeenRtts>; SubflowSet::CAPACITY as usize],
-    /// The window has blocked since lambda last changed.
+    /// True if the window has blocked since lambda last changed.
     was_blocked: bool,
     moved_at: Option<Instant>,
 }
 
 impl Blest {
-    /// A scheduler with these parameters.
+    /// Creates a scheduler with these parameters.
     #[must_use]
     pub const fn new(config: BlestConfig) -> Self {
         let seen = [None; SubflowSet::CAPACITY as usize];
@@ -81,7 +82,7 @@ impl Blest {
         &mut self.seen[usize::from(id.0 % SubflowSet::CAPACITY)]
     }
 
-    /// Records the RTTs.
+    /// Records the smallest and largest RTTs.
     fn observe(&mut self, subflows: &[SubflowView]) {
         for view in subflows {
             if let Some(srtt) = view.srtt {
@@ -122,8 +123,8 @@ impl Blest {
     }
 }
 
-/// Time until a segment given to this subflow now is acknowledged: from its shortest RTT when it is empty to its
-/// longest when it is full, at least the current RTT.
+/// Returns the time until a segment given to this subflow now is acknowledged: from the shortest RTT if the subflow is
+/// empty to the longest if it is full, at least the current RTT.
 fn ack_delay(view: &SubflowView, seen: SeenRtts) -> Duration {
     let mss = u64::from(view.mss.max(1));
     let (in_flight, window) = (view.bytes_in_flight.div_ceil(mss) + 1, (view.cwnd / mss).max(1));
@@ -135,7 +136,7 @@ fn ack_delay(view: &SubflowView, seen: SeenRtts) -> Duration {
     view.srtt.map_or(expected, |srtt| expected.max(srtt))
 }
 
-/// Segments that a subflow sends in this many round trips if nothing limits it.
+/// Returns the number of segments that a subflow sends in this many round trips if nothing limits it.
 fn segments_in(view: &SubflowView, rounds: u32) -> f64 {
     let mss = f64::from(view.mss.max(1));
     let window = (view.cwnd as f64 / mss).max(1.0);

@@ -1,15 +1,15 @@
 //! ECF: earliest completion first (Lim, Nahum, Towsley and Gibbens, CoNEXT 2017).
 //!
-//! *Problem.* At the end of a burst, the fast subflow is full for a moment, so lowest-RTT gives the last segments to a
-//! slow one. Then the fast one is idle, and everything waits for the slow one.
+//! *Problem.* At the end of a burst, the fast subflow is briefly full, so lowest-RTT gives the last segments to a slow
+//! one. Then the fast one is idle, and everything waits for the slow one.
 //!
 //! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, they are
-//! compared. With k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, including one round
-//! trip of waiting for room. If S would need longer than that for its first window (srtt_S plus a margin for the
-//! variation of both), and also for its own share, nothing is sent on S: the data waits for F. Once waiting, it waits a
-//! little longer (beta), so that the choice does not change with every ACK.
+//! compared. For k unsent bytes, F needs about srtt_F * (1 + k / cwnd_F), including one round trip of waiting for room.
+//! If S would need longer than that for its first window (srtt_S plus a margin for the variation of both), and also for
+//! its own share, nothing is sent on S: the data waits for F. Once waiting, it waits a little longer (beta), so that
+//! the choice does not change with every ACK.
 //!
-//! *Source.* The scheduler of the out-of-tree Linux implementation, with its inequalities without divisions: beta is
+//! *Source.* The scheduler of the out-of-tree Linux implementation, with inequalities that avoid divisions: beta is
 //! 1/4, the margin is the larger RTT variation, k is at least F's window. Reimplemented from a description.
 //!
 //! *Left open, and chosen.* F has the same class as S (`classes.rs`). A subflow without an RTT sample is never worth
@@ -22,7 +22,7 @@ use marline_time::Duration;
 /// Parameter of the hysteresis.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EcfConfig {
-    /// Share by which S must be better to be used once data waits.
+    /// Share by which S must be better to be used while data waits.
     pub beta: f64,
 }
 
@@ -32,22 +32,22 @@ impl Default for EcfConfig {
     }
 }
 
-/// Waits for the fast subflow if that completes earlier.
+/// Scheduler that waits for the fast subflow if everything then completes earlier.
 #[derive(Clone, Debug, Default)]
 pub struct Ecf {
     config: EcfConfig,
-    /// Data is waiting for the fast subflow.
+    /// True if data is waiting for the fast subflow.
     waiting: bool,
 }
 
 impl Ecf {
-    /// A scheduler with these parameters.
+    /// Creates a scheduler with these parameters.
     #[must_use]
     pub const fn new(config: EcfConfig) -> Self {
         Ecf { config, waiting: false }
     }
 
-    /// Returns true if `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
+    /// Returns true if `unsent` bytes complete earlier if they wait for `fast` than if `slow` takes some of them.
     fn should_wait(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
         let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
         let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);

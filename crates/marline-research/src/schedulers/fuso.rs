@@ -1,12 +1,12 @@
-//! FUSO: a loss on one path is repaired on a better one (Chen et al., USENIX ATC 2016).
+//! FUSO: repairs a loss on one path over a better one (Chen et al., USENIX ATC 2016).
 //!
-//! *Problem.* A subflow repairs its losses by itself, on the path that lost them. In a data center, one congested path
-//! or one failing switch then delays the whole flow by its timeouts, although the others have room and nothing left to
-//! send. On the way to a phone, the repair takes a round trip of the slow path, while the fast one would need half of
-//! its own.
+//! *Problem.* A subflow repairs its losses on the path that lost them. In a data center, one congested path or one
+//! failing switch then delays the whole flow by its timeouts, although the others have room and nothing left to send.
+//! On the way to a phone, the repair takes a round trip on the slow path, while the fast path would need only half of
+//! its round trip.
 //!
 //! *How.* A wrapper around any scheduler, for two cases:
-//! - `found`: data that loss recovery finds lost is also sent at once on the best path with room, if that is better
+//! - `found`: data that loss recovery finds lost is also sent immediately on the best path with room, if that is better
 //!   than the path that lost it. Once no new data is left, the data behind the hole is sent there as well. The subflow
 //!   still retransmits its losses, as it must (RFC 8684 section 3.3.6).
 //! - `spare`: when no new data is left and the best path has room, it also sends the oldest data that the worst path
@@ -16,20 +16,20 @@
 //! The rank of a path is its expected delay, including losses (`losses.rs`).
 //!
 //! *Source.* "Fast and Cautious: Leveraging Multi-path Diversity for Transport Loss Recovery in Data Centers". Its
-//! abstract says that losses are recovered on another path at once, in spare window and without new data waiting.
-//! Published summaries say that the packets most likely lost go from the worst path to the best, by loss rates and
-//! RTTs. Reimplemented.
+//! abstract says that losses are recovered immediately on another path, in spare window and while no new data waits.
+//! Published summaries say that the packets most likely to be lost are sent from the worst path to the best, judged by
+//! loss rates and RTTs. Reimplemented.
 //!
 //! *What differs.* The paper weighs loss rate and RTT by factors; here both are converted to time. The best path may be
 //! the one that lost data, if the others are worse; then nothing is repeated elsewhere. `found` also applies while new
-//! data waits, because the reader already waits for lost data. Sending the data behind the hole is ours. A peer
-//! delivers a subflow's data to the connection in order, so a copy of the hole alone fills only the hole, and the rest
-//! still waits for the repair on the slow path. (Measured: it made no burst over unequal paths faster.) Backups and
-//! silent paths repair nothing while a regular one is healthy.
+//! data waits, because the reader is already waiting for the lost data. Sending the data behind the hole is our
+//! addition. A peer delivers a subflow's data to the connection in order, so a copy of the hole alone fills only the
+//! hole, and the rest still waits for the repair on the slow path. (In measurements, this made no burst over unequal
+//! paths faster.) Backups and silent paths repair nothing while a regular one is healthy.
 //!
 //! *Extra bytes:* `found`: lost data, and at the end of the written data also the data in flight behind it; `spare`:
-//! the data at the end of each burst that a worse path carries. *p99 of a message* that was spread over paths: that of
-//! the better one.
+//! the data at the end of each burst that a worse path carries. *p99 of a message* that was spread over paths: equal to
+//! the better path.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::{copying_class, queue_is_empty};
@@ -44,12 +44,12 @@ use super::losses::{BURST, Losses, expected_delay};
 /// Maximum number of mappings examined for one copy or repair.
 const MAX_EXAMINED: usize = 64;
 
-/// Which data is repeated on another path.
+/// Settings: which data is repeated on another path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FusoConfig {
-    /// Repeat data that loss recovery marked lost.
+    /// True to repeat data that loss recovery marked lost.
     pub found: bool,
-    /// Repeat data that may be lost, if the window has room.
+    /// True to repeat data that may be lost, if the window has room.
     pub spare: bool,
 }
 
@@ -59,7 +59,7 @@ impl Default for FusoConfig {
     }
 }
 
-/// A scheduler with repairs across paths.
+/// Scheduler with repairs across paths.
 #[derive(Debug)]
 pub struct Fuso {
     base: Box<dyn Scheduler>,
@@ -68,19 +68,19 @@ pub struct Fuso {
 }
 
 impl Fuso {
-    /// Uses this scheduler for new data.
+    /// Adds repairs to this scheduler for new data.
     #[must_use]
     pub fn wrap(base: Box<dyn Scheduler>, config: FusoConfig) -> Self {
         Fuso { base, config, losses: Losses::default() }
     }
 
-    /// Expected delay: lower is better; unknown paths are last.
+    /// Returns the expected delay of a path: lower is better; unknown paths come last.
     fn rank(&self, view: &SubflowView) -> Duration {
         let loss = self.losses.chance(view, BURST);
         expected_delay(view, loss).unwrap_or(Duration::MAX)
     }
 
-    /// The best path of a class with room.
+    /// Returns the best path of a class with room.
     fn best_path<'a>(
         &self,
         class: Class,
@@ -91,7 +91,7 @@ impl Fuso {
         ready.filter(|view| fits(view)).min_by_key(|view| self.rank(view))
     }
 
-    /// A copy of data of the worst path for the best one.
+    /// Returns a copy, for the best path, of data of the worst path.
     fn copy_with_spare_capacity(&self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let class = copying_class(cx.subflows)?;
         let best = self.best_path(class, cx, |_| true)?;
@@ -135,7 +135,7 @@ impl Fuso {
     }
 }
 
-/// The oldest data that one subflow carried and the other did not, and that is not known to have arrived.
+/// Returns the oldest data that one subflow carried and the other did not, and that is not known to have arrived.
 fn oldest_of(worst: SubflowId, best: SubflowId, cx: &SchedulerContext<'_>) -> Option<DataRange> {
     let mut from = cx.data_una;
     for _ in 0..MAX_EXAMINED {

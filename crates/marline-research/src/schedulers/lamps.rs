@@ -1,28 +1,29 @@
 //! LAMPS: a scheduler that considers the losses of paths (Dong, Xu, Fu and Cao, LCN 2017 and Computer Networks 2019).
 //!
-//! *Problem.* On trains, over satellites or balloons, paths lose much, and in bursts. Lowest RTT prefers a path for its
-//! delay, although half of its data must be retransmitted. Copying everything repairs that at twice the bytes, even
+//! *Problem.* On trains, or over satellites or balloons, paths lose much data, in bursts. Lowest RTT prefers a path for
+//! its delay, even if half of its data must be retransmitted. Copying everything solves this at twice the bytes, even
 //! while nothing is lost.
 //!
 //! *How.* For each path, the scheduler estimates the probability p that a segment is lost: one divided by the number of
 //! segments between two losses, using the average interval or the current one, whichever is longer. While the path is
-//! in recovery, p is at least `burst`, because data sent then probably shares the fate of what was just lost. This
-//! determines two choices.
+//! in recovery, p is at least `burst`, because data sent at that time is probably also lost. This determines two
+//! choices.
 //! - The path: the lowest expected delay, SRTT + p / (1 - p) × (SRTT + 4 RTTVAR). The last factor is about the time
-//!   until a loss is detected and retransmitted, and p / (1 - p) the expected number of such times.
-//! - The copies: the segment is also sent at once on the next paths in this order that have room, until the probability
-//!   that all of them lose it is at most 1 - `sure`.
+//!   until a loss is detected and retransmitted, and p / (1 - p) is the expected number of such losses.
+//! - The copies: the segment is also sent immediately on the next paths in this order that have room, until the
+//!   probability that all of them lose it is at most 1 - `sure`.
 //!
 //! *Source.* The abstracts: loss and delay select the subflow, and the states of subflows select the segments; steady
-//! performance at constant rates and in bulk; fewer extra bytes than with redundancy, above all when losses come in
+//! performance at constant rates and in bulk; fewer extra bytes than with redundancy, especially when losses come in
 //! bursts. A published summary: segments are copied until delivery is likely enough. Reimplemented.
 //!
 //! *What differs.* The formulas are ours, because those of the papers were not available. A burst counts as one loss,
 //! because the intervals that subflows report begin with an episode of recovery. Outside of bursts, p is the
 //! probability of the next burst; within one, it is `burst`. Before a path's first loss, its p is zero.
 //!
-//! *Extra bytes:* none if losses are rarer than 1 - `sure`, except shortly after each; everything, bulk data included,
-//! if they are more frequent. *p99 of a small message:* the second path's delay once the first has lost something.
+//! *Extra bytes:* none if losses are rarer than 1 - `sure`, except shortly after each loss; everything, including bulk
+//! data, if they are more frequent. *p99 of a small message:* the second path's delay once the first has lost
+//! something.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::copying_class;
@@ -35,7 +36,7 @@ use marline_time::Duration;
 use super::losses::{BURST, Losses, expected_delay};
 use super::pending_copies::PendingCopies;
 
-/// Required certainty of delivery.
+/// Settings of the required certainty of delivery.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct LampsConfig {
     /// Copies are made until a segment arrives with this probability, 0 to 1.
@@ -50,7 +51,7 @@ impl Default for LampsConfig {
     }
 }
 
-/// A path and its expected outcome for a segment.
+/// Path and its expected outcome for a segment.
 #[derive(Copy, Clone, Debug)]
 struct ExpectedOutcome<'a> {
     view: &'a SubflowView,
@@ -59,7 +60,7 @@ struct ExpectedOutcome<'a> {
     delay: Option<Duration>,
 }
 
-/// Selects paths by delay and loss, and adds copies until delivery is certain enough.
+/// Scheduler that selects paths by delay and loss, and adds copies until delivery is certain enough.
 #[derive(Clone, Debug)]
 pub struct Lamps {
     config: LampsConfig,
@@ -68,7 +69,7 @@ pub struct Lamps {
 }
 
 impl Lamps {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn new(config: LampsConfig) -> Self {
         Lamps { config, losses: Losses::default(), copies: PendingCopies::default() }
@@ -79,7 +80,7 @@ impl Lamps {
         ExpectedOutcome { view, loss, delay: expected_delay(view, loss) }
     }
 
-    /// The paths of this class with room, best first.
+    /// Returns the paths of this class with room, best first.
     fn ready_paths<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<ExpectedOutcome<'a>> {
         let members = classes::members(cx.subflows, class).filter(|view| view.is_ready());
         let mut ready: Vec<ExpectedOutcome<'a>> =
@@ -88,7 +89,7 @@ impl Lamps {
         ready
     }
 
-    /// The other paths, in order, that are needed for certain enough delivery.
+    /// Returns the additional paths, in order, that are needed for certain enough delivery.
     fn extra_paths(&self, ready: &[ExpectedOutcome<'_>]) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let mut loss = 1.0;
@@ -123,7 +124,7 @@ impl Scheduler for Lamps {
             return Decision::Wait;
         }
         if !class.is_usable() {
-            return classes::choose_latest_heard(class, cx);
+            return classes::choose_last_receiver(class, cx);
         }
         let ready = self.ready_paths(class, cx);
         let Some(first) = ready.first() else {

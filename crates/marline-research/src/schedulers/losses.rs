@@ -1,8 +1,8 @@
-//! Losses of paths as far as schedulers can observe them: the number of segments given to a path between the losses
+//! Losses of paths, as far as schedulers can observe them: the number of segments given to a path between the losses
 //! that its view shows, and the resulting delay.
 //!
-//! A view counts the bytes acknowledged since the last loss, starting with the episode of recovery. A decrease means a
-//! loss, and a burst of losses counts as one.
+//! A view counts the bytes acknowledged after the last loss, starting with the recovery episode. A decrease of this
+//! count means a loss, and a burst of losses counts as one.
 
 use marline_policy::{Phase, SubflowId, SubflowView};
 use marline_time::Duration;
@@ -14,13 +14,13 @@ pub(super) const BURST: f64 = 0.3;
 /// Upper limit of a path's loss probability, so that it can still be tried.
 const MAX_LOSS: f64 = 0.9;
 
-/// Losses of a path so far.
+/// Losses of one path so far.
 #[derive(Copy, Clone, Debug)]
 struct PathLosses {
     of: SubflowId,
     bytes_since_loss: u64,
-    /// Segments given to it since its last loss.
-    since: f64,
+    /// Number of segments given to the path after its last loss.
+    segments_since_loss: f64,
     /// Smoothed number of segments between losses; `None` before the first loss.
     mean_interval: Option<f64>,
 }
@@ -28,7 +28,7 @@ struct PathLosses {
 impl PathLosses {
     fn update(&mut self, view: &SubflowView) {
         if view.bytes_since_loss < self.bytes_since_loss {
-            let last = core::mem::take(&mut self.since);
+            let last = core::mem::take(&mut self.segments_since_loss);
             self.mean_interval =
                 Some(self.mean_interval.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
         }
@@ -41,7 +41,7 @@ impl PathLosses {
 pub(super) struct Losses(Vec<PathLosses>);
 
 impl Losses {
-    /// Detects new paths, and losses since the last call.
+    /// Detects new paths, and losses after the last call.
     pub(super) fn update(&mut self, views: &[SubflowView]) {
         for view in views {
             if let Some(known) = self.0.iter_mut().find(|known| known.of == view.id) {
@@ -49,14 +49,14 @@ impl Losses {
                 continue;
             }
             let (of, bytes_since_loss) = (view.id, view.bytes_since_loss);
-            self.0.push(PathLosses { of, bytes_since_loss, since: 0.0, mean_interval: None });
+            self.0.push(PathLosses { of, bytes_since_loss, segments_since_loss: 0.0, mean_interval: None });
         }
     }
 
     /// Records that a segment is given to this path.
     pub(super) fn note_sent(&mut self, id: SubflowId) {
         if let Some(known) = self.0.iter_mut().find(|known| known.of == id) {
-            known.since += 1.0;
+            known.segments_since_loss += 1.0;
         }
     }
 
@@ -65,12 +65,12 @@ impl Losses {
         self.0.retain(|known| known.of != id);
     }
 
-    /// Probability that the next segment on a path is lost: one divided by the number of segments between two losses,
-    /// either the average or the number since the last one, whichever is larger. At least `burst` during recovery; 0
-    /// before the first loss.
+    /// Returns the probability that the next segment on a path is lost: one divided by the number of segments between
+    /// two losses, either the average or the number after the last one, whichever is larger. At least `burst` during
+    /// recovery; 0 before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
-        let of = |known: &PathLosses| Some(1.0 / known.mean_interval?.max(known.since).max(1.0));
+        let of = |known: &PathLosses| Some(1.0 / known.mean_interval?.max(known.segments_since_loss).max(1.0));
         let usual = known.and_then(of).unwrap_or_default();
         let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
         now.min(MAX_LOSS)
@@ -86,8 +86,8 @@ impl Losses {
     }
 }
 
-/// Expected time until a segment with this loss probability is answered: a round trip, plus for each loss another round
-/// trip and 4 RTTVAR until the loss is detected. `None` if the RTT is unknown.
+/// Returns the expected time until a segment with this loss probability is answered: a round trip, plus for each loss
+/// another round trip and 4 RTTVAR until the loss is detected. `None` if the RTT is unknown.
 pub(super) fn expected_delay(view: &SubflowView, loss: f64) -> Option<Duration> {
     let srtt = view.srtt?;
     let repair = (srtt + view.rttvar * 4).mul_f64(loss / (1.0 - loss));
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(send(9_000, 10), 0.0, "no losses yet");
         assert_eq!(send(0, 1), 0.1, "one of ten lost");
         assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no more losses for a while");
-        // An average of 10 and 31, a quarter of the way.
+        // This is the average of 10 and 31, weighted by a quarter.
         assert!((send(500, 1) - 1.0 / 15.25).abs() < 1e-9);
         losses.remove_path(SubflowId(0));
         assert_eq!(losses.chance(&view(0, 20), 0.3), 0.0);

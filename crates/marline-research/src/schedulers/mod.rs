@@ -1,4 +1,4 @@
-//! Schedulers of the literature, and wrappers around any scheduler.
+//! Schedulers from the literature, and wrappers around any scheduler.
 
 mod augur;
 mod blest;

@@ -1,21 +1,22 @@
-//! Opportunistic redundant scheduler: a new segment is sent on every path that has room at that moment, and on none
-//! later.
+//! Opportunistic redundant scheduler: a new segment is sent on every path that has room at that moment, and later on no
+//! other.
 //!
-//! *Problem.* With `redundant`, a path that was full catches up later. It spends its room on copies that are old by
-//! then, before newer data that could still benefit from a copy. A copy is worth most at the time of the original.
+//! *Problem.* With `redundant`, a path that was full catches up later. It spends its room on copies that have become
+//! old, before newer data that could still benefit from a copy. A copy is most useful when sent together with the
+//! original.
 //!
 //! *How.* The fastest subflow with room (of those that `min-rtt` would use) takes the next segment. The others of its
-//! class that have room at that moment take the same segment at once. Then comes the next segment. No subflow catches
-//! up.
+//! class that have room at that moment take copies of it. Then comes the next segment. No subflow catches up.
 //!
 //! *Source.* The redundant scheduler of the first ReMP implementation, and the opportunistic one of the ProgMP
 //! collection (Frömmgen et al., CoNEXT workshop 2015 and Middleware 2017); reimplemented.
 //!
-//! *Difference.* Those take a segment and send clones, and a subflow that is full a moment later drops its clone. Here
-//! the others are consulted one by one, and one that filled up in the meantime is skipped.
+//! *Difference.* Those schedulers take a segment and send clones, and a subflow that has meanwhile become full drops
+//! its clone. Here the other subflows are consulted one by one, and a full one is skipped.
 //!
-//! *Extra bytes:* for small messages as with `redundant`. In bulk, the slower path copies what its window allows, about
-//! as much as it could carry of new data. *p99 of a small message:* as with `redundant` while no path is full.
+//! *Extra bytes:* for small messages, as with `redundant`. In bulk transfers, the slower path copies what its window
+//! allows, about as much as it could carry of new data. *p99 of a small message:* as with `redundant` while no path is
+//! full.
 
 use marline_algos::schedulers::copies::{copying_class, default_base};
 use marline_algos::schedulers::{MinRtt, classes};
@@ -25,7 +26,7 @@ use marline_policy::{
 
 use super::pending_copies::PendingCopies;
 
-/// Sends new segments on all regular subflows that currently have room.
+/// Scheduler that sends new segments on all regular subflows that currently have room.
 #[derive(Clone, Debug)]
 pub struct OpportunisticRedundant {
     base: MinRtt,
@@ -54,12 +55,12 @@ impl Scheduler for OpportunisticRedundant {
                 .filter(|view| view.id != subflow && view.is_ready())
                 .for_each(|view| others.insert(view.id));
             if others.is_empty() {
-                // There are no copies of it, so it need not be sent by segments.
+                // There are no copies, so the data need not be sent segment by segment.
                 return decision;
             }
             self.copies.record_segment(range.start, others);
         }
-        // One segment, because the copies must match what is sent now.
+        // One segment at a time, because the copies must match what is sent now.
         Decision::Send { subflow, range: range.prefix(mss) }
     }
 

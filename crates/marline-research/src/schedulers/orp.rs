@@ -6,12 +6,12 @@
 //!
 //! *How.* The inner scheduler places all data. When the core reports that the peer's window (or the send buffer)
 //! blocks, the rules of `opportunistic.rs` respond instead of the inner scheduler. The inner scheduler still gets the
-//! event (BLEST learns from it), but its actions are dropped, so that `min-rtt+orp` follows only these rules and not
-//! also its own.
+//! event (BLEST learns from it), but its actions are dropped, so that `min-rtt+orp` follows only these rules, not those
+//! of `min-rtt`.
 //!
 //! The repeated data is sent before new data and moves no cursor. The peer drops duplicates.
 //!
-//! M3 (buffers that grow towards the sum of all rates times the longest RTT) is a setting of the connection
+//! M3 (buffers that grow toward the sum of all rates times the longest RTT) is a setting of the connection
 //! (`BufferTuning`), because it concerns the buffers at both ends. M4 (windows capped while a queue inflates the RTT)
 //! is a wrapper around the congestion control (`+cap`), because it concerns every sender.
 
@@ -21,12 +21,12 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-/// Opportunistic retransmission and penalization around a scheduler.
+/// Scheduler wrapper with opportunistic retransmission and penalization.
 #[derive(Debug)]
 pub struct Orp {
     inner: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
-    /// Actions of the inner scheduler on blocking, which are dropped; kept to reuse memory.
+    /// Actions of the inner scheduler in response to blocking, which are dropped; kept to reuse memory.
     dropped: Vec<SchedulerAction>,
 }
 

@@ -1,35 +1,35 @@
 //! PAAF, primary-anchored adaptive failover with partial duplication (Alvarez-Merino et al., arXiv 2604.24352,
 //! 2026).
 //!
-//! *Problem.* A control stream over two mobile networks must not stall when one of them fades. Sending all data on both
-//! at all times gives the best tail but costs twice the bytes. Switching after a path has failed costs nothing but is
-//! too late. But most fades show in advance.
+//! *Problem.* A control stream over two mobile networks must not stall when one of them fades. Always sending all data
+//! on both gives the best tail but costs twice the bytes. Switching after a path has failed costs nothing but is too
+//! late. But most fades show in advance.
 //!
 //! *How.* One path, the primary (`primary.rs`), carries everything; data for which it has no room waits. During an
-//! early warning, a second path carries the same data, too: first the outstanding data, then all new data, each of the
-//! two at its own pace. Any of these signs on the primary starts a warning, which lasts until all have been absent for
+//! early warning, a second path also carries the data: first the outstanding data, then all new data. Each path sends
+//! as fast as it can. Any of these signs on the primary starts a warning, which lasts until all have been absent for
 //! `hold`:
 //!
 //! | sign | begins | ends |
 //! |---|---|---|
-//! | the RTT rose | SRTT over `rise` times the smallest, by 5 ms at least | half of that rise |
+//! | the RTT rose | SRTT above `rise` times the smallest RTT, by at least 5 ms | half of that rise |
 //! | loss | recovery, something waits for its retransmission, or a loss since the last check | none of these |
-//! | the rate fell | below `drop` of its peak (which decays by an eighth each RTT) | half way back to it |
+//! | the rate fell | below `drop` of its peak (which decays by an eighth each RTT) | halfway back to the peak |
 //! | silence | no answer for SRTT + `silence` RTT variations while something is in flight | an answer |
 //!
 //! *Source.* The paper's abstract and its authors' summary (nanoping.com, 2026): a designated primary link; duplication
 //! only while early-warning signs indicate that the uplink is about to become bad; nearly the tail of full duplication
-//! with up to 75 % less redundancy. The signs there are those of the radio (signal level, transmit power), of latency
-//! and of cost. Their thresholds and the hysteresis were not available.
+//! with up to 75 % less redundancy. Its signs are those of the radio (signal level, transmit power), latency and cost.
+//! The thresholds and the hysteresis were not available.
 //!
-//! *What differs.* A transport does not see the radio, so signs of the transport replace those of the radio. All four
-//! above, their thresholds, `hold` and the two levels of each are ours. A primary that is silent or gone is replaced by
-//! class (`classes.rs`), as with every scheduler here. A backup is used only with `backup=on`. There is no byte budget:
-//! the cost depends only on the duration of warnings.
+//! *What differs.* A transport does not see the radio, so signs of the transport replace those of the radio. The four
+//! signs above, their thresholds, `hold` and the two levels of each are ours. A primary that is silent or gone is
+//! replaced by class (`classes.rs`), as with every scheduler here. A backup is used only with `backup=on`. There is no
+//! byte budget: the cost depends only on the duration of warnings.
 //!
-//! *Extra bytes:* those sent during warnings. A bulk transfer that fills the primary's queue raises its RTT and counts
-//! as a warning. *p99 of a small message:* that of the primary without its bad times, if these show in advance. A loss
-//! in a good time costs its recovery, or the silence plus the second path's delay.
+//! *Extra bytes:* those sent during warnings. A bulk transfer that fills the primary's queue raises the RTT, which
+//! causes a warning. *p99 of a small message:* that of the primary without its bad times, if these show in advance. A
+//! loss at a good time costs its recovery, or the silence plus the second path's delay.
 
 use marline_algos::schedulers::{Redundant, classes};
 use marline_policy::{
@@ -40,19 +40,19 @@ use marline_time::{Duration, Instant};
 
 use super::primary::{Primary, Silence, helper};
 
-/// Smaller increases of the RTT are not a sign.
+/// Increases of the RTT below this are not a sign.
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
-/// Share by which the peak rate approaches the current one in each RTT.
+/// Share by which the peak rate moves toward the current rate in each RTT.
 const PEAK_DECAY_PER_RTT: f64 = 1.0 / 8.0;
 
-/// Thresholds of the signs.
+/// Thresholds of the warning signs.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PaafConfig {
     /// Ratio of SRTT to smallest RTT above which the RTT counts as risen; at least 1.
     pub rise: f64,
     /// Share of the peak rate below which the rate counts as fallen, 0 to 1.
     pub drop: f64,
-    /// RTT variations beyond the SRTT after which an answer is overdue.
+    /// Number of RTT variations beyond the SRTT after which an answer is overdue.
     pub silence: f64,
     /// Time that a warning lasts after its last sign.
     pub hold: Duration,
@@ -72,7 +72,7 @@ impl Default for PaafConfig {
     }
 }
 
-/// State of the primary.
+/// Observed state of the primary.
 #[derive(Copy, Clone, Debug)]
 struct PrimaryWatch {
     on: SubflowId,
@@ -97,7 +97,7 @@ impl PrimaryWatch {
         }
     }
 
-    /// Checks for signs. Returns whether there is a warning.
+    /// Checks for signs. Returns true if there is a warning.
     fn detect_warning(&mut self, view: &SubflowView, config: &PaafConfig, now: Instant) -> bool {
         self.silence.update(view, now);
         let lost = view.bytes_since_loss < self.bytes_since_loss;
@@ -117,7 +117,7 @@ impl PrimaryWatch {
     fn has_risen(&self, view: &SubflowView, config: &PaafConfig) -> bool {
         let Some((srtt, least)) = view.srtt.zip(view.min_rtt) else { return false };
         let rise = least.mul_f64(config.rise - 1.0).max(MIN_RTT_RISE);
-        // An increase that has started a warning ends half way back.
+        // An increase that has started a warning ends halfway back.
         let rise = if self.warned_at.is_some() { rise / 2 } else { rise };
         srtt > least.saturating_add(rise)
     }
@@ -139,20 +139,20 @@ impl PrimaryWatch {
     }
 }
 
-/// A primary that carries everything, and a second path during warnings.
+/// Scheduler that uses a primary for everything, and a second path during warnings.
 #[derive(Debug)]
 pub struct Paaf {
     config: PaafConfig,
     primary: Primary,
     watch: Option<PrimaryWatch>,
-    /// Sends the stream on both during a warning.
+    /// Sends the stream on both paths during a warning.
     redundant: Redundant,
     /// Views for one decision of `redundant`.
     views: Vec<SubflowView>,
 }
 
 impl Paaf {
-    /// A scheduler with these thresholds.
+    /// Creates a scheduler with these thresholds.
     #[must_use]
     pub fn new(config: PaafConfig) -> Self {
         Paaf {
@@ -173,19 +173,19 @@ impl Paaf {
         warned
     }
 
-    /// Sends the same data on both, each at its own pace.
+    /// Sends the data on both paths, each as fast as its window allows.
     fn send_on_both(&mut self, pair: [&SubflowView; 2], cx: &SchedulerContext<'_>) -> Decision {
         let mut views = core::mem::take(&mut self.views);
         views.clear();
-        // Both count as regular here, because the use of the second path was already decided.
+        // Both count as regular here, because using the second path has already been decided.
         views.extend(pair.map(|view| SubflowView { backup: false, ..*view }));
-        // A run would continue after the end of the warning, so data is sent by segments.
+        // A run would continue after the end of the warning, so data is sent segment by segment.
         let decision = self.redundant.next_send(&SchedulerContext { subflows: &views, ..*cx });
         self.views = views;
         decision.limited_to_segment()
     }
 
-    /// Waits, but at most until the primary's silence becomes a sign.
+    /// Waits, but no longer than until the primary's silence becomes a sign.
     fn wait_until_silence(
         &self,
         primary: &SubflowView,
@@ -210,7 +210,7 @@ impl Default for Paaf {
 impl Scheduler for Paaf {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let Some(primary) = self.primary.choose(cx) else {
-            return super::primary::use_last_heard(cx);
+            return super::primary::use_last_receiver(cx);
         };
         let warned = self.is_warned(primary, cx.now);
         let second = helper(primary, self.config.with_backups, cx);

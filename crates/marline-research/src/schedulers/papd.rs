@@ -1,35 +1,36 @@
-//! PAPD scheduler: measures whether using several paths is worthwhile, and otherwise uses only the best one.
+//! PAPD scheduler: measures whether using several paths is worthwhile; if not, uses only the best one.
 //!
 //! *Problem.* With a buffer B and paths of unequal RTT, a connection that spreads its data gets at most B / RTT_max,
-//! because data on the slow path blocks all the rest. If B is smaller than RTT_max times the best path's rate, the best
-//! path alone is faster. Opportunistic retransmission and penalization react after that has happened, and then continue
-//! spreading.
+//! because data on the slow path blocks everything else. If B is smaller than RTT_max times the best path's rate, the
+//! best path alone is faster. Opportunistic retransmission and penalization react only after blocking, and then
+//! continue spreading.
 //!
 //! *How.* There are two modes. In the *redundant* mode, all paths carry the same data, so each path's rate is measured
 //! while the connection runs at the best path's rate. In the *multipath* mode, a scheduler spreads the data. A
 //! connection starts redundant, because nothing is known about the paths, until each has found its rate. From then on,
 //! the mode that delivered more in its last windows is used, and the other one is measured for a share of the time
 //! (`papd/modes.rs`). Within the redundant mode, the best path, once found, can carry the data alone. The others get
-//! copies again in the first window of each period, and as soon as the best one delivers less than expected.
+//! copies again in the first window of each period, and whenever the best one delivers less than expected.
 //!
-//! `measure=in-turn` finds the best path in the other way that the slides name: one path after another carries all data
-//! alone for a window, and what it delivers is its rate. That requires neither copies nor rate estimates. But each
-//! window on a poor path runs at that path's rate, which is the slides' objection. The start is the same.
+//! `measure=in-turn` finds the best path with the other method that the slides name: one path after another carries all
+//! data alone for a window, and the amount that it delivers is its rate. This requires neither copies nor rate
+//! estimates. But each window on a poor path runs at that path's rate, which is the slides' objection. The start is
+//! unchanged.
 //!
-//! *Source.* Zuo et al., "A Proactive Approach to Avoid Performance Degradation of MPTCP", IETF 100
-//! (2017), slides to draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on
-//! each subflow as what makes rates measurable under loss.
+//! *Source.* Zuo et al., "A Proactive Approach to Avoid Performance Degradation of MPTCP", IETF 100 (2017), slides to
+//! draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on each subflow, which makes rates
+//! measurable despite losses.
 //!
-//! *The rule* saves measurements (`rule`). While the buffer per longest RTT is less than what the redundant mode
-//! delivers, spreading cannot win and is not tried. Spreading ends at once when it delivers less in a window than the
-//! best path's own rate.
+//! *The rule* saves measurements (`rule`). While the buffer divided by the longest RTT is less than the rate of the
+//! redundant mode, spreading cannot win and is not tried. Spreading ends as soon as it delivers less in a window than
+//! the best path alone would.
 //!
-//! *Left open there, chosen here.* Window, period and hysteresis (`PapdConfig`; that the losing mode gets 10 % of the
-//! time follows from the published throughputs). The end of the start: when each path's congestion control has left
-//! slow start, or after a number of RTTs. The value of a path: its delivery rate, but at most the buffer per RTT,
-//! because otherwise a long path of equal rate would be chosen to carry alone what it cannot.
+//! *Left open in the slides, chosen here.* Window, period and hysteresis (`PapdConfig`; the 10 % of the time for the
+//! losing mode follow from the published throughputs). The start ends when each path's congestion control has left slow
+//! start, or after a number of RTTs. A path is rated by its delivery rate, but at most by the buffer divided by its
+//! RTT, because otherwise a long path of equal rate would be chosen to carry alone what it cannot.
 //!
-//! *Beyond it.* Windows in which the application had little to send do not count, so interactive connections stay
+//! *In addition*, windows in which the application had little to send do not count, so interactive connections stay
 //! redundant, which is best for their latency.
 
 mod modes;
@@ -43,39 +44,39 @@ use marline_time::{Duration, Instant, Rate};
 
 use modes::{Mode, ModeInput, Modes};
 
-/// Measurement of paths in the redundant mode.
+/// How paths are measured in the redundant mode.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// All paths carry the same data.
+    /// All paths carry all data at the same time.
     AtOnce,
-    /// One path after another carries the data alone.
+    /// One path after another carries all data alone.
     InTurn,
 }
 
 /// Parameters of PAPD.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PapdConfig {
-    /// Length of a measurement window in multiples of the longest RTT in use.
+    /// Length of a measurement window, in multiples of the longest RTT in use.
     pub window_rtts: f64,
     /// Minimum length of a window.
     pub least_window: Duration,
     /// Maximum length of a window.
     pub most_window: Duration,
-    /// Share of the time for the losing mode, above 0, at most 1/2.
+    /// Share of the time for the losing mode: more than 0, at most 1/2.
     pub share: f64,
-    /// Part of a window at its start that does not count, in multiples of the longest RTT.
+    /// Initial part of a window that does not count, in multiples of the longest RTT.
     pub discard_rtts: f64,
     /// Share by which the other mode must be better to win.
     pub hysteresis: f64,
-    /// Maximum length of the start in multiples of the longest RTT.
+    /// Maximum length of the start, in multiples of the longest RTT.
     pub start_rtts: u32,
-    /// Whether, in the redundant mode, the best path carries the data alone outside of measurements.
+    /// True if, in the redundant mode, the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
-    /// Manner of finding the best path.
+    /// How the best path is found.
     pub measure: Measure,
-    /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
-    /// is less than the redundant mode delivers, and ends as soon as it delivers less in a window than the best path's
-    /// own rate.
+    /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer divided by the
+    /// longest RTT is less than the rate of the redundant mode, and ends as soon as it delivers less in a window than
+    /// the best path alone would.
     pub by_rule: bool,
 }
 
@@ -102,7 +103,7 @@ impl PapdConfig {
     }
 }
 
-/// If the best path delivers less than this share of its expected rate, the others are measured again.
+/// Share of its expected rate below which the best path causes the others to be measured again.
 const MIN_RATE_SHARE: f64 = 0.75;
 
 /// Paths that carry the data in the redundant mode.
@@ -112,29 +113,29 @@ enum Carriers {
     All,
     /// One path, whose rate is being measured.
     Turn { path: SubflowId },
-    /// One path, expected to deliver `rate` bytes per second.
+    /// The best path, expected to deliver `rate` bytes per second.
     Best { path: SubflowId, rate: f64 },
 }
 
-/// A window in the redundant mode, after which the carriers are chosen.
+/// Window in the redundant mode, after which the carriers are chosen.
 #[derive(Copy, Clone, Debug)]
 struct MeasurementWindow {
     since: Instant,
     delivered: Dsn,
-    /// Not started yet: earlier data may have been sent on another path and does not count.
+    /// True if not yet started: earlier data may have been sent on another path and does not count.
     pending: bool,
-    /// The application had too little to send at some time in the window.
-    void: bool,
+    /// True if the application had too little to send at some time in the window.
+    is_void: bool,
 }
 
-/// Redundant or spread, depending on which delivers more.
+/// Scheduler that sends redundantly or spreads data, depending on which delivers more.
 #[derive(Debug)]
 pub struct Papd {
     config: PapdConfig,
     modes: Modes,
     carriers: Carriers,
     measurement: Option<MeasurementWindow>,
-    /// Rate of each path in its turn, in bytes per second.
+    /// Rate that each path reached in its turn, in bytes per second.
     turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
     multipath: Box<dyn Scheduler>,
@@ -143,13 +144,13 @@ pub struct Papd {
 }
 
 impl Papd {
-    /// A scheduler with `min-rtt` as the multipath mode.
+    /// Creates a scheduler with `min-rtt` as the multipath mode.
     #[must_use]
     pub fn new(config: PapdConfig) -> Self {
         Self::wrap(Box::<MinRtt>::default(), config)
     }
 
-    /// A scheduler with this one as the multipath mode.
+    /// Creates a scheduler with this one as the multipath mode.
     #[must_use]
     pub fn wrap(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
         Papd {
@@ -182,9 +183,9 @@ impl Papd {
             spread_limit,
             single_path_rate: alone,
             rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
-            void: members().nth(1).is_none() || is_application_slow(cx),
+            is_void: members().nth(1).is_none() || is_application_slow(cx),
         };
-        // A single path has nothing to be compared with.
+        // With a single path, there is nothing to compare.
         if members().nth(1).is_none() && !self.modes.has_started() {
             return;
         }
@@ -204,14 +205,14 @@ impl Papd {
             since: cx.now,
             delivered: cx.data_una,
             pending,
-            void: false,
+            is_void: false,
         };
         if restart {
             (self.carriers, self.measurement) = (self.restart_measurement(cx), None);
         }
         let turn = matches!(self.carriers, Carriers::Turn { .. });
         let look = self.measurement.get_or_insert(from_here(turn));
-        look.void |= reading.void;
+        look.is_void |= reading.is_void;
         let length = cx.now.since(look.since);
         if look.pending && length >= reading.longest_rtt {
             *look = from_here(false);
@@ -223,7 +224,7 @@ impl Papd {
         let brought = cx.data_una.since(look.delivered) as f64 * 1e9 / length.as_nanos() as f64;
         self.carriers = match self.carriers {
             // Applications that write little get copies.
-            _ if look.void => Carriers::All,
+            _ if look.is_void => Carriers::All,
             Carriers::All if in_turn => self.restart_measurement(cx),
             Carriers::All => {
                 best_path(cx).map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
@@ -237,21 +238,21 @@ impl Papd {
         self.measurement = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
     }
 
-    /// The first carriers of a new measurement.
+    /// Returns the first carriers of a new measurement.
     fn restart_measurement(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.clear();
         let first = (self.config.measure == Measure::InTurn).then(|| self.next_turn(cx)).flatten();
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
     }
 
-    /// The path with the shortest RTT among those that had no turn.
+    /// Returns the path with the shortest RTT among those that have not had a turn.
     fn next_turn(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let open = |view: &&SubflowView| self.turns.iter().all(|(had, _)| *had != view.id);
         let members = classes::members(cx.subflows, classes::best_class(cx.subflows)?);
         members.filter(open).min_by_key(|view| classes::rank(view)).map(|view| view.id)
     }
 
-    /// Ends a path's turn with its rate: chooses the next one, or the best of all.
+    /// Ends a path's turn with its rate, and chooses the next path or the best of all.
     fn on_turn_end(
         &mut self,
         path: SubflowId,
@@ -267,7 +268,7 @@ impl Papd {
         best.map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
     }
 
-    /// The scheduler of the current mode.
+    /// Returns the scheduler of the current mode.
     fn running(&mut self) -> &mut dyn Scheduler {
         match self.modes.mode() {
             Mode::Multipath => &mut *self.multipath,
@@ -275,7 +276,7 @@ impl Papd {
         }
     }
 
-    /// The path that carries the data alone, while it belongs to the best class.
+    /// Returns the path that carries the data alone, while it belongs to the best class.
     fn single_path(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let (Carriers::Best { path, .. } | Carriers::Turn { path }) = self.carriers else {
             return None;
@@ -285,17 +286,17 @@ impl Papd {
     }
 }
 
-/// Maximum number of bytes in flight at once.
+/// Returns the maximum number of bytes in flight.
 fn buffer(cx: &SchedulerContext<'_>) -> u64 {
     cx.send_limit.min(cx.window_end.since(cx.data_una))
 }
 
-/// Returns true if the application leaves the buffer half empty. (It may write an eighth at a time.)
+/// Returns true if the application leaves the buffer half empty. (Applications may write an eighth at a time.)
 fn is_application_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }
 
-/// The path that would deliver most on its own, and its rate in bytes per second.
+/// Returns the path that would deliver most on its own, and its rate in bytes per second.
 fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
     let class = classes::best_class(cx.subflows)?;
     let bound = buffer(cx);
@@ -304,7 +305,7 @@ fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
         let by_buffer = Rate::over(bound, view.srtt?);
         Some((view.id, rate.min(by_buffer).bytes_per_s() as f64))
     };
-    // Among equals, the one with the shorter RTT.
+    // Among equal paths, the one with the shorter RTT wins.
     let mut members: Vec<&SubflowView> = classes::members(cx.subflows, class).collect();
     members.sort_by_key(|view| classes::rank(view));
     let worths = members.into_iter().filter_map(worth);
@@ -327,8 +328,8 @@ impl Scheduler for Papd {
                 decision
             }
         };
-        // A mode that waits must not wait beyond its end. (An end in the past does not matter: with one path left,
-        // nothing is compared, and nothing ends.)
+        // A mode must not wait beyond its end. (An end in the past does not matter: with one path left, nothing is
+        // compared, and no mode ends.)
         let change = self.modes.next_change().filter(|change| *change > cx.now);
         match (decision, change) {
             (Decision::WaitUntil(at), Some(change)) => Decision::WaitUntil(at.min(change)),

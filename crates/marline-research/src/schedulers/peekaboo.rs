@@ -1,35 +1,35 @@
 //! Peekaboo: learns whether to wait for the fast path (Wu, Alay, Brunstrom, Ferlin and Caso, IEEE JSAC 2020).
 //!
 //! *Problem.* The fastest path is full. Whether the next one should take the segment (lowest RTT) or the segment should
-//! wait (BLEST, ECF) depends on how long both will take. Formulas for that assume that paths do not change. On wireless
-//! paths they do.
+//! wait (BLEST, ECF) depends on how long both will take. Formulas for this assume that paths do not change, but
+//! wireless paths do.
 //!
 //! *How.* A contextual bandit, LinUCB (`peekaboo/bandit.rs`), chooses between two actions: wait, or send on the next
 //! path. Its input is six numbers: congestion window, bytes in flight and the peer's window, for each path divided by
-//! its RTT. The estimated reward of each action is linear in them. The action with the higher estimate is taken, where
-//! rarely tried actions get `alpha` times their uncertainty as a bonus. The reward is the throughput from the decision
-//! until its segment is DATA_ACKed, and each round trip that a byte takes discounts it. Finally, the stochastic
-//! adjustment reverses some decisions where delays vary. Once it waits, it waits until the fast path has room.
+//! its RTT. The estimated reward of each action is linear in them. The action with the higher estimate is taken; rarely
+//! tried actions get `alpha` times their uncertainty as a bonus. The reward is the throughput from the decision until
+//! the segment is DATA_ACKed, where each round trip that a byte takes discounts that byte. Finally, the stochastic
+//! adjustment reverses some decisions if delays vary. Once the scheduler waits, it waits until the fast path has room.
 //!
 //! *Source.* The paper's abstract (bandit, deterministic and stochastic part, online learning). Its text was not
 //! available. A published port of its code (SHARANTANGEDA/mp-quic-schedulers) gives the six numbers, 0.75 for `alpha`,
-//! and the probabilities of keeping decisions: 70 % for waiting, 90 % for sending. From memory: the reward is a
-//! discounted throughput.
+//! and the probabilities of keeping decisions: 70 % for waiting, 90 % for sending. That the reward is a discounted
+//! throughput is not verified.
 //!
 //! *Left open, and chosen.*
-//! - All values are divided by what both windows together deliver per RTT, so that nothing depends on the link's rate.
-//! - The adjustment grows with the ratio of RTT variation to RTT, up to the published shares at one half. The paper
-//!   derives its shares from the paths' dynamics in an unknown way; `adjust=off` disables it.
+//! - All values are divided by what both windows deliver together per RTT, so that nothing depends on the rates of the
+//!   paths.
+//! - The adjustment grows with the ratio of RTT variation to RTT, up to the published shares at one half. How the paper
+//!   derives the shares from the paths' dynamics is not known; `adjust=off` disables the adjustment.
 //! - Decisions decay (`memory`), whereas the paper learns again after a change.
-//! - The outcome of either action is observed for at least one of the longer RTT, because otherwise waiting, which ends
-//!   sooner, would always look better; and for at most four of them. At most 32 outcomes are pending; further decisions
-//!   are not learned from.
-//! - It waits no longer than two RTTs of the fast path. A path delayed by its pacer counts as full, and the bandit
-//!   learns the value of waiting for it.
-//! - Randomness is a named stream from `seed`, the same in each connection, so runs are reproducible.
+//! - The outcome of either action is observed for one to four times the longer RTT; with less, waiting, which ends
+//!   sooner, would always look better. At most 32 outcomes are pending; nothing is learned from further decisions.
+//! - The scheduler waits no longer than two RTTs of the fast path. A path delayed by its pacer counts as full, and the
+//!   bandit learns the value of waiting for it.
+//! - Random numbers come from a stream named by `seed`, which is equal in each connection, so runs are reproducible.
 //!
-//! *Extra bytes:* none. *p99 of a small message:* as with lowest RTT if it fits the fast path's window; for a burst
-//! beyond it, according to what was learned, and sometimes according to an experiment.
+//! *Extra bytes:* none. *p99 of a small message:* as with lowest RTT if it fits the fast path's window; for a larger
+//! burst, it depends on what was learned, and sometimes on an experiment.
 
 mod bandit;
 
@@ -48,7 +48,7 @@ use bandit::{Arm, Context, RewardEstimate};
 const MAX_EPISODES: usize = 32;
 /// Maximum time to observe an outcome, in multiples of the longer RTT.
 const EPISODE_RTTS: u32 = 4;
-/// Maximum time to wait, in RTTs of the path waited for.
+/// Maximum time to wait, in RTTs of the awaited path.
 const PATIENCE_RTTS: u32 = 2;
 /// Upper limit of features and rewards.
 const MAX_FEATURE: f64 = 4.0;
@@ -57,18 +57,18 @@ const MAX_ROUNDS: u128 = 64;
 /// Lower limit of an RTT.
 const RTT_FLOOR: Duration = Duration::from_micros(100);
 
-/// Learning parameters.
+/// Settings of the learning.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PeekabooConfig {
     /// Weight of an action's uncertainty, at least 0.
     pub alpha: f64,
-    /// Value of a byte for each further round trip that it takes, 0 to 1.
+    /// Value of a byte for each additional round trip that it takes, 0 to 1.
     pub discount: f64,
     /// Number of decisions remembered, at least 1.
     pub memory: u32,
-    /// True if the stochastic adjustment is on.
+    /// True if the stochastic adjustment is enabled.
     pub adjusts: bool,
-    /// Seed of the randomness.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -93,7 +93,7 @@ impl Action {
         }
     }
 
-    /// Probability of keeping such a decision where delays vary most.
+    /// Probability of keeping such a decision if delays vary most.
     const fn keep_probability(self) -> f64 {
         match self {
             Action::Wait => 0.7,
@@ -102,7 +102,7 @@ impl Action {
     }
 }
 
-/// A decision with a pending outcome.
+/// Decision with a pending outcome.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     action: Action,
@@ -110,20 +110,20 @@ struct Episode {
     begun_at: Instant,
     /// Minimum duration: the longer RTT, for either action.
     horizon: Duration,
-    /// When its segment was DATA_ACKed.
+    /// Time at which its segment was DATA_ACKed.
     acked_at: Option<Instant>,
     /// Round trip of the fast path.
     round: Duration,
     /// Rate of both windows together in bytes per second.
     scale: f64,
-    /// The segment of the decision.
+    /// Segment about which the decision was made.
     segment: DataRange,
-    /// Discounted bytes DATA_ACKed since the decision.
+    /// Discounted number of bytes DATA_ACKed since the decision.
     gain: f64,
 }
 
 impl Episode {
-    /// Counts bytes DATA_ACKed since the last call. Returns whether the episode continues.
+    /// Counts bytes DATA_ACKed since the last call. Returns true if the episode continues.
     fn is_running(&mut self, bytes: f64, discount: f64, cx: &SchedulerContext<'_>) -> bool {
         let age = cx.now.since(self.begun_at);
         if bytes > 0.0 {
@@ -136,21 +136,21 @@ impl Episode {
         age < self.horizon * least
     }
 
-    /// Discounted throughput relative to the rate of both windows.
+    /// Returns the discounted throughput relative to the rate of both windows.
     fn reward(&self, now: Instant) -> f64 {
         let length = self.acked_at.unwrap_or(now).since(self.begun_at).max(self.horizon);
         (self.gain / length.as_secs_f64() / self.scale).clamp(0.0, MAX_FEATURE)
     }
 }
 
-/// Waiting for a path with room.
+/// Wait for a path with room.
 #[derive(Copy, Clone, Debug)]
 struct WaitState {
     on: SubflowId,
     until: Instant,
 }
 
-/// Lowest RTT with learned waiting.
+/// Lowest-RTT scheduler that learns when to wait.
 #[derive(Debug)]
 pub struct Peekaboo {
     config: PeekabooConfig,
@@ -164,7 +164,7 @@ pub struct Peekaboo {
 }
 
 impl Peekaboo {
-    /// A scheduler that has learned nothing yet.
+    /// Creates a scheduler that has not yet learned anything.
     #[must_use]
     pub fn new(config: PeekabooConfig) -> Self {
         Peekaboo {
@@ -192,8 +192,8 @@ impl Peekaboo {
         self.episodes.retain_mut(|episode| {
             let goes_on = episode.is_running(bytes, discount, cx);
             if !goes_on {
-                wait.fade(kept);
-                next.fade(kept);
+                wait.apply_decay(kept);
+                next.apply_decay(kept);
                 let arm = if episode.action == Action::Wait { &mut *wait } else { &mut *next };
                 arm.learn(&episode.context, episode.reward(cx.now));
             }
@@ -252,25 +252,25 @@ impl Peekaboo {
         if reverses { action.other() } else { action }
     }
 
-    /// End of the current wait for this path; `None` if there is none.
+    /// Returns the end of the current wait for this path; `None` if there is none.
     fn current_wait_end(&self, fast: &SubflowView, now: Instant) -> Option<Instant> {
         self.waiting.filter(|waiting| waiting.on == fast.id && now < waiting.until).map(|w| w.until)
     }
 }
 
-/// Value of a byte that took this long.
+/// Returns the value of a byte that took this long.
 fn apply_discount(discount: f64, age: Duration, round: Duration) -> f64 {
     let rounds = (age.as_nanos() / round.as_nanos().max(1)).min(MAX_ROUNDS);
     (0..rounds).fold(1.0, |worth, _| worth * discount)
 }
 
-/// RTT variation relative to the RTT.
+/// Returns the RTT variation relative to the RTT.
 fn variation(view: &SubflowView) -> f64 {
     let srtt = view.srtt.unwrap_or_default().max(RTT_FLOOR);
     view.rttvar.as_secs_f64() / srtt.as_secs_f64()
 }
 
-/// The context, and the rate of both windows in bytes per second; `None` if it is zero.
+/// Returns the context, and the rate of both windows in bytes per second; `None` if that is zero.
 fn observe_context(
     fast: &SubflowView,
     fast_rtt: Duration,

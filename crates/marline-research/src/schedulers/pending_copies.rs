@@ -1,28 +1,28 @@
 //! Copies sent together with the original: the last segment sent also goes on other paths chosen at that moment, and on
-//! none later.
+//! no other path later.
 
 use marline_algos::schedulers::classes;
 use marline_algos::schedulers::copies::{copying_class, first_uncarried_range};
 use marline_policy::{Decision, Dsn, SchedulerContext, SubflowSet};
 
-/// The last segment sent, and the other subflows that must carry it.
+/// Last segment sent, and the other subflows that must carry it.
 #[derive(Copy, Clone, Debug)]
 struct LastSegment {
     start: Dsn,
     others: SubflowSet,
 }
 
-/// Copies still to be sent.
+/// Copies that remain to be sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct PendingCopies(Option<LastSegment>);
 
 impl PendingCopies {
-    /// Records that the segment starting at `start` is being sent and must also go on these others.
+    /// Records that the segment starting at `start` is being sent and must also go on these other subflows.
     pub(super) const fn record_segment(&mut self, start: Dsn, others: SubflowSet) {
         self.0 = Some(LastSegment { start, others });
     }
 
-    /// The next copy, on the fastest of the others. One without room is not tried again.
+    /// Returns the next copy, on the fastest of the others. A subflow without room is not tried again.
     pub(super) fn next(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let fresh = self.0.as_mut()?;
         let class = copying_class(cx.subflows)?;

@@ -1,12 +1,12 @@
-//! Primary path and its helper, for schedulers that use one path for everything and a costly one only occasionally
+//! Primary path and helper path, for schedulers that use one path for everything and a costly one only occasionally
 //! (`paaf.rs`, `augur.rs`).
 //!
-//! The primary is the first path of the connection. While it is not in the best class (gone, silent), the fastest of
-//! that class replaces it. When it is healthy again, it carries data again. If it is closed, the fastest path then
+//! The primary is the first path of the connection. While it is not in the best class (gone or silent), the fastest
+//! path of that class replaces it. When it is healthy again, it carries data again. If it is closed, the fastest path
 //! becomes the primary permanently.
 //!
-//! The helper is the fastest other healthy path of the same class. Backups are used only where requested, because
-//! marking a path as a backup means that it may cost money (RFC 8684 section 3.3.8).
+//! The helper is the fastest other healthy path of this class. Backups are used only if requested, because marking a
+//! path as a backup means that it may cost money (RFC 8684 section 3.3.8).
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_policy::{Decision, SchedulerContext, SchedulerEvent, SubflowId, SubflowView};
@@ -17,8 +17,8 @@ use marline_time::Instant;
 pub(super) struct Primary(Option<SubflowId>);
 
 impl Primary {
-    /// The subflow for new data: the primary or its replacement. `None` in a class of suspected subflows, where the one
-    /// heard from last is used.
+    /// Returns the subflow for new data: the primary or its replacement. `None` in a class of suspected subflows, in
+    /// which the one that received something last is used.
     pub(super) fn choose<'a>(&mut self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows).filter(|class| class.is_usable())?;
         let members = || classes::members(cx.subflows, class);
@@ -34,7 +34,7 @@ impl Primary {
     }
 }
 
-/// The best path other than `primary` for copies.
+/// Returns the best path other than `primary` for copies.
 pub(super) fn helper<'a>(
     primary: &SubflowView,
     with_backups: bool,
@@ -49,7 +49,7 @@ pub(super) fn helper<'a>(
     others.min_by_key(|view| (view.backup, classes::rank(view)))
 }
 
-/// Sends new data on this path only. Data for which it has no room waits.
+/// Sends new data on this path only. Data waits if the path has no room.
 pub(super) fn decide_for_primary(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decision {
     if cx.unsent.is_empty() {
         return Decision::Wait;
@@ -60,16 +60,16 @@ pub(super) fn decide_for_primary(primary: &SubflowView, cx: &SchedulerContext<'_
     Decision::SendRun { subflow: primary.id, range: cx.unsent }
 }
 
-/// Places new data when no path is healthy: on the one heard from last.
-pub(super) fn use_last_heard(cx: &SchedulerContext<'_>) -> Decision {
+/// Places new data when no path is healthy: on the one that received something last.
+pub(super) fn use_last_receiver(cx: &SchedulerContext<'_>) -> Decision {
     let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
     if cx.unsent.is_empty() {
         return Decision::Wait;
     }
-    classes::choose_latest_heard(class, cx).limited_to_segment()
+    classes::choose_last_receiver(class, cx).limited_to_segment()
 }
 
-/// Since when a subflow has not answered: something is in flight on it, and nothing has been heard since.
+/// Time since when a subflow has not answered: something is in flight on it, and nothing has been received since then.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Silence(Option<Instant>);
 
@@ -80,7 +80,7 @@ impl Silence {
         self.0 = since.or(waiting.then_some(now));
     }
 
-    /// When the answer is overdue: an RTT plus `deviations` of its variations after that.
+    /// Returns the time at which the answer is overdue: an RTT plus `deviations` RTT variations after that.
     pub(super) fn overdue_at(self, view: &SubflowView, deviations: f64) -> Option<Instant> {
         let since = self.0?;
         Some(since + view.srtt? + view.rttvar.mul_f64(deviations))
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(
             chosen(&mut primary, &[first, second, third]),
             Some(0),
-            "the primary stays although it is not the fastest"
+            "the primary stays, although it is not the fastest"
         );
         assert_eq!(chosen(&mut primary, &[unreachable(first, 3), second, third]), Some(2));
         assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "usable again");
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(240)));
         path.last_heard_at = at(220);
         silence.update(&path, at(225));
-        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "received data meanwhile");
+        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "received data in the meantime");
         path.srtt = None;
         assert_eq!(silence.overdue_at(&path, 4.0), None);
     }

@@ -1,26 +1,27 @@
 //! RAVEN: copies data while it is unclear which path is faster (Lee, Flinn and Tonshal, MobiCom 2018).
 //!
-//! *Problem.* In a car, the delay of each network changes much, suddenly and independently of the others. Lowest RTT
-//! follows an average that says little about the next request, and users notice the tail. But copies of everything cost
-//! twice the bytes even where one network is clearly faster.
+//! *Problem.* In a car, the delay of each network changes greatly, suddenly, and independently of the others. Lowest
+//! RTT follows an average that says little about the next request, and users notice the tail. But copying everything
+//! costs twice the bytes, even if one network is clearly faster.
 //!
 //! *How.* Each path has a confidence interval for its RTT. New data is sent on the path with the lowest SRTT. If the
-//! interval of another path overlaps that of the first, it is unclear which of them is faster, and the segment is also
-//! sent there at once. Otherwise the first is faster with the confidence of the intervals, and nothing is copied. The
-//! interval is SRTT ± `deviations` × RTTVAR, widened by the square root of 1 + age / `fresh`, where age is the time
-//! since something was last received on the path. After `stale` nothing is known about it, and its interval contains
-//! everything. So an application that rarely sends requests gets copies of its first one, and the answers make the
-//! intervals narrow again. Data that was DATA_ACKed is no longer sent on the slower path: the core cancels it.
+//! interval of another path overlaps that of the first, it is unclear which of them is faster, and the segment is
+//! immediately also sent on the other path. Otherwise, the first is faster with the confidence of the intervals, and
+//! nothing is copied. The interval is SRTT ± `deviations` × RTTVAR, widened by the square root of 1 + age / `fresh`,
+//! where age is the time since something was last received on the path. After `stale`, nothing is known about the path,
+//! and its interval contains everything. So an application that rarely sends requests gets copies of its first one, and
+//! the answers make the intervals narrow again. Data that was DATA_ACKed is no longer sent on the slower path: the core
+//! cancels it.
 //!
-//! *Source.* The abstract: redundancy when confidence in the predictions is low, age of measurements as part of that
-//! confidence, three or more networks, transparency to applications, cancellation of unnecessary copies. A published
-//! summary: the test is whether confidence intervals of RTTs overlap. Reimplemented without looking at the authors'
-//! code.
+//! *Source.* The abstract: redundancy when confidence in the predictions is low, the age of measurements as part of
+//! that confidence, three or more networks, transparency to applications, and cancellation of unnecessary copies. A
+//! published summary: the test is whether confidence intervals of RTTs overlap. Reimplemented without looking at the
+//! authors' code.
 //!
 //! *What differs.* The default of `deviations` is the 95 % interval of a normal distribution, whose standard deviation
 //! is 1.25 mean deviations. The growth of an interval with the square root of its age is our choice, because a delay
-//! that drifts without direction is that far away. How the authors distinguish interactive traffic from bulk was not
-//! available. Here data is copied while at most `limit` bytes of the written data are not DATA_ACKed.
+//! that drifts randomly moves that far. How the authors distinguish interactive traffic from bulk was not available.
+//! Here data is copied while at most `limit` bytes of the written data are not DATA_ACKed.
 //!
 //! *Extra bytes:* those of small messages: all of them if paths are alike or answers are old, none if one path is
 //! clearly faster. *p99 of a small message:* as with `redundant` in the first case, as with `lowest-rtt` in the second,
@@ -36,16 +37,16 @@ use marline_time::{Duration, Instant};
 
 use super::pending_copies::PendingCopies;
 
-/// Width of the intervals, and which data is copied.
+/// Settings of the width of the intervals, and of which data is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RavenConfig {
-    /// Half width of an interval in RTTVARs while the last answer is new; 0 to 100.
+    /// Half width of an interval, in RTTVARs, while the last answer is new; 0 to 100.
     pub deviations: f64,
-    /// Age of the last answer at which an interval is 1.4 times as wide; more than zero.
+    /// Age of the last answer at which an interval is 1.4 times as wide as for a new one; more than zero.
     pub fresh: Duration,
     /// Age after which nothing is known about a path.
     pub stale: Duration,
-    /// Nothing is copied while more than this many written bytes are not DATA_ACKed.
+    /// Number of written bytes that are not DATA_ACKed above which nothing is copied.
     pub limit: u64,
 }
 
@@ -60,7 +61,7 @@ impl Default for RavenConfig {
     }
 }
 
-/// Lowest RTT, with copies on every path that may be as fast.
+/// Lowest-RTT scheduler with copies on every path that may be as fast.
 #[derive(Clone, Debug)]
 pub struct Raven {
     config: RavenConfig,
@@ -69,7 +70,7 @@ pub struct Raven {
 }
 
 impl Raven {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn new(config: RavenConfig) -> Self {
         Raven {
@@ -79,7 +80,7 @@ impl Raven {
         }
     }
 
-    /// Lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
+    /// Returns the lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
     fn interval(&self, view: &SubflowView, now: Instant) -> Option<[Duration; 2]> {
         let age = now.since(view.last_heard_at);
         let srtt = view.srtt.filter(|_| age <= self.config.stale)?;
@@ -94,7 +95,7 @@ impl Raven {
         intervals.is_none_or(|([least, _], [_, most])| least <= most)
     }
 
-    /// The subflows that carry copies besides the chosen one.
+    /// Returns the subflows that carry copies in addition to the chosen one.
     fn copy_paths(&self, chosen: SubflowId, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let (Some(class), Some(chosen)) = (copying_class(cx.subflows), cx.subflow(chosen)) else {

@@ -1,33 +1,31 @@
-//! Tail loss probes across subflows: TLP-MP and TLP-STD (Yedugundla et al., IFIP Networking 2017; also with cloud
-//! traffic, 2019).
+//! Tail loss probes across subflows: TLP-MP and TLP-STD (Yedugundla et al., IFIP Networking 2017; with cloud traffic,
+//! 2019).
 //!
 //! *Problem.* A tail loss probe (`marline_algos::recovery::Tlp`) is sent on the path of the lost segment. If that path
-//! is dead, the probe is lost as well, and the stack of the studies copies data to another subflow only when the
-//! retransmission timer fires, a full timeout after the probe. For a lone segment, the timeout is spent twice, because
-//! the probe itself waits nearly as long.
+//! has failed, the probe is also lost, and the stack used in the studies copies data to another subflow only when the
+//! retransmission timer fires, a full timeout after the probe. A lone segment waits for two timeouts, because the probe
+//! itself is sent nearly as late.
 //!
-//! *How.* A wrapper around any scheduler. When a subflow's probe retransmits its last segment, the same segment is
-//! reinjected on every other subflow that is established, is healthy, has room at that time and did not carry it.
-//! Backups are used only if there is no regular one. The copy occupies that subflow's sequence space and window like
-//! any other data, and is not made again: for later probes of the same silence, it has been carried. What follows
-//! depends on `after`:
-//! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since
-//!   the probe, the
-//!   original is considered dead. New data avoids it, and its data is sent on the others in order. It is trusted again
-//!   once a segment arrives on it.
+//! *How.* A wrapper around any scheduler. When a subflow's probe retransmits its last segment, this segment is
+//! reinjected on every other subflow that is established and healthy, has room at that time, and did not carry it.
+//! Backups are used only if there is no regular subflow. The copy occupies that subflow's sequence space and window
+//! like any other data, and is not repeated for later probes during this silence. What follows depends on `after`:
+//! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been received on the original
+//!   subflow since the probe, the original is considered dead. New data avoids it, and its data is sent on the others
+//!   in order. It is used again once a segment arrives on it.
 //! - [`SilentOriginalAction::Rto`]: the rest waits for the original's retransmission timer.
 //!
 //! [`TailProbes::standard`] is TLP-STD: no copies, and no suspicion before the timer fires.
 //!
 //! *Left open by the authors, and chosen.* The papers do not say how packets lost before the probed one are
-//! retransmitted "faster than the original"; `after` implements both readings. More than two subflows, backups, and a
-//! second probe: as above. If new data waits, the probe still retransmits the last segment while there is a healthy
-//! subflow, because new data is sent there at once and needs no probe.
+//! retransmitted "faster than the original"; `after` implements both readings. The handling of more than two subflows,
+//! backups, and a second probe is described above. If new data waits, the probe still retransmits the last segment
+//! while there is a healthy subflow, because new data is sent on that subflow immediately and needs no probe.
 //!
-//! *Differences from our default.* Without this wrapper, an unanswered probe timeout is enough to send all data of the
-//! subflow elsewhere at once (`probe_patience`). That is sooner, at the cost of repeating data that was only late.
+//! *Differences from our default.* Without this wrapper, one unanswered probe timeout is enough to send all data of the
+//! subflow elsewhere (`probe_patience`). This is sooner, at the cost of repeating data that was only late.
 //!
-//! *p99 of a small message* on a path that dies: the probe timeout plus the other path's delay.
+//! *p99 of a small message* on a path that fails: the probe timeout plus the other path's delay.
 
 use marline_policy::{
     DataRange, Decision, Eligibility, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
@@ -35,7 +33,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-/// Reaction when a copy was acknowledged and the original is silent.
+/// Reaction if a copy was acknowledged but the original subflow is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SilentOriginalAction {
     /// The original is considered dead, and its data is sent elsewhere.
@@ -45,22 +43,22 @@ pub enum SilentOriginalAction {
     Rto,
 }
 
-/// A probe of a subflow and its copies.
+/// Probe of a subflow, and its copies.
 #[derive(Copy, Clone, Debug)]
 struct Episode {
     probed: DataRange,
     at: Instant,
-    /// Subflows on which the copy has not been sent yet.
+    /// Subflows on which the copy has not yet been sent.
     pending: SubflowSet,
     /// Subflows chosen for the copy.
     copies: SubflowSet,
 }
 
-/// A wrapper that reacts to tail loss probes.
+/// Scheduler wrapper that reacts to tail loss probes.
 #[derive(Debug)]
 pub struct TailProbes {
     base: Box<dyn Scheduler>,
-    /// `None` for TLP-STD.
+    /// Reaction to a silent original; `None` for TLP-STD.
     after: Option<SilentOriginalAction>,
     /// Episodes by probed subflow.
     episodes: [Option<Episode>; SubflowSet::CAPACITY as usize],
@@ -75,7 +73,7 @@ impl TailProbes {
         Self::new(base, Some(after))
     }
 
-    /// TLP-STD: probes on the segment's own subflow, reinjection when the retransmission timer fires.
+    /// TLP-STD: probes only on the segment's own subflow, and reinjection when the retransmission timer fires.
     #[must_use]
     pub fn standard(base: Box<dyn Scheduler>) -> Self {
         Self::new(base, None)
@@ -91,7 +89,7 @@ impl TailProbes {
         self.open -= usize::from(slot.take().is_some());
     }
 
-    /// Ends episodes whose subflow has been heard from or is gone. Delivery of the data does not end an episode,
+    /// Ends episodes whose subflow has received something or is gone. Delivery of the data does not end an episode,
     /// because the silence of the original must still be judged.
     fn end_answered_episodes(&mut self, cx: &SchedulerContext<'_>) {
         for slot in 0..SubflowSet::CAPACITY {
@@ -133,7 +131,7 @@ impl TailProbes {
         }
     }
 
-    /// The next copy to send, if its subflow has room now.
+    /// Returns the next copy to send, if its subflow has room now.
     fn next_copy(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         for episode in self.episodes.iter_mut().flatten() {
             for id in episode.pending.iter() {
@@ -145,7 +143,7 @@ impl TailProbes {
                     (Some(range), Some(view)) if view.is_ready() => {
                         return Some(Decision::Send { subflow: id, range });
                     }
-                    // Its pacer will soon allow it.
+                    // The pacer will soon allow it.
                     (Some(_), Some(_)) => {}
                     _ => episode.pending.remove(id),
                 }
@@ -154,7 +152,7 @@ impl TailProbes {
         None
     }
 
-    /// A subflow delivered data. Checks whether it was a copy whose original is still silent.
+    /// Handles delivery of data on a subflow: checks whether it was a copy whose original is still silent.
     fn on_acked(
         &mut self,
         on: SubflowId,

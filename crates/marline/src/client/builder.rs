@@ -52,16 +52,16 @@ impl Default for ClientSettings {
 }
 
 impl ClientBuilder {
-    /// Adds a path: an interface or a local address, with flags such as `wwan0,backup`. Without any path, all
-    /// interfaces with a default route are used, as they appear and disappear.
+    /// Adds a path: an interface or a local address, with flags such as `wwan0,backup`. Without a path, all interfaces
+    /// with a default route are used as they appear and disappear.
     pub fn path(&mut self, path: PathSpec) -> &mut Self {
         self.own.paths.push(path);
         self
     }
 
     /// Marks the packets of the UDP carrier and of its TCP connections for the machine's routing rules (`fwmark` on
-    /// Linux), so that they can be distinguished from other packets. Needs CAP_NET_ADMIN as long as paths may
-    /// appear. Default: 0 (no mark).
+    /// Linux), so that rules can tell them from other packets. Needs CAP_NET_ADMIN whenever a path may appear. Default:
+    /// 0 (no mark).
     pub fn mark(&mut self, mark: u32) -> &mut Self {
         self.own.mark = mark;
         self
@@ -99,14 +99,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Opens the client's sockets: one UDP socket per local address, or raw ones. The builder can be used again.
+    /// Opens the client's sockets: one UDP socket per local address, or raw sockets. The builder can be used again.
     /// Needs a tokio runtime with I/O and time.
     ///
     /// A path whose interface or address does not exist is not an error: the client logs a warning and uses the path
     /// as soon as it appears.
     ///
     /// # Errors
-    /// A socket cannot be opened, or the configuration contradicts itself.
+    /// A socket cannot be opened, or the configuration is contradictory.
     pub async fn bind(&self) -> Result<Client, BindError> {
         let keepalive = self.own.keepalive;
         if keepalive > MAX_KEEPALIVE_INTERVAL || keepalive.is_zero() {

@@ -1,4 +1,4 @@
-//! Addresses of a client's servers: name resolution over every path, and further addresses for connections.
+//! Addresses of a client's servers: name resolution over every path, and additional addresses for connections.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use super::{Client, lock};
 
 impl Client {
-    /// Resolves a host name over all paths at once, each with the resolvers of its own network, and returns the
-    /// first answer with an address. The system's own resolution may be waiting for a failed network. Takes at most
-    /// three seconds. The result is empty if no path's resolvers have an answer.
+    /// Resolves a host name over all paths in parallel, each with the resolvers of its own network, and returns the
+    /// first answer with an address. The operating system's resolution might be waiting for a failed network. Takes at
+    /// most three seconds. The result is empty if no path's resolvers have an answer.
     pub async fn resolve(&self, host: &str) -> Vec<IpAddr> {
         let mut asking: JoinSet<_> = lock(&self.inner.paths)
             .usable_local_ends()
@@ -31,9 +31,9 @@ impl Client {
         Vec::new()
     }
 
-    /// Adds `new` addresses of the server at these `old` addresses, for example after its name has changed.
-    /// Connections to it open subflows there, and move if the server has taken their state along. Returns the number
-    /// of these connections.
+    /// Adds `new` addresses of the server at these `old` addresses, for example after its name has changed. Connections
+    /// to this server open subflows to the new addresses, and move there if the server has taken their state along.
+    /// Returns the number of these connections.
     pub fn add_server_addresses(&self, old: &[SocketAddr], new: &[SocketAddr]) -> usize {
         self.inner.shard.with_endpoint(|endpoint, now| {
             let connections = endpoint.connections_to(old);

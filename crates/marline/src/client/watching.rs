@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use super::{CHECK_INTERVAL, Inner, lock};
 
 impl Inner {
-    /// Updates the NAT64 discovery to the networks that have only IPv6 now.
+    /// Updates the NAT64 discovery with the networks that are currently IPv6-only.
     pub(super) fn follow_prefixes(&self) {
         let ends = lock(&self.paths).nat64_lookup_ends();
         self.prefixes.set_networks(ends);
@@ -23,16 +23,16 @@ impl Inner {
         match prefix {
             Some(prefix) => {
                 tracing::info!(
-                    "{name}: IPv6 only, IPv4 servers are reached by NAT64 prefix {prefix}"
+                    "{name}: IPv6 only; IPv4 servers are reached through NAT64 prefix {prefix}"
                 );
             }
-            None => tracing::info!("{name}: IPv6 only, and its network no longer provides NAT64"),
+            None => tracing::info!("{name}: IPv6 only, and the network no longer provides NAT64"),
         }
     }
 
     /// Checks all paths and reports changes. Returns true if another check is due soon.
     fn check_paths(&self) -> bool {
-        // If the process was suspended, answers may be waiting in its sockets; process them first.
+        // If the process was suspended, answers may be waiting in the sockets; process them first.
         self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known_contacts(&contacts);
@@ -76,11 +76,11 @@ pub(super) fn start_watch_tasks(inner: &Arc<Inner>) -> Vec<AbortHandle> {
     tasks
 }
 
-/// Checks the paths whenever contacts change, while the client exists.
+/// Checks the paths whenever contacts change, for as long as the client exists.
 async fn watch_health(client: Weak<Inner>) {
     loop {
         let Some(inner) = client.upgrade() else { return };
-        // Request the notification first: changes in between then trigger it.
+        // Request the notification first, so that changes during the check trigger it.
         let news = inner.shard.await_contacts();
         let unsettled = inner.check_paths();
         drop(inner);
@@ -91,7 +91,7 @@ async fn watch_health(client: Weak<Inner>) {
     }
 }
 
-/// Follows the interfaces while the client exists.
+/// Follows interface changes for as long as the client exists.
 async fn watch_interfaces(client: Weak<Inner>, mut watcher: Watcher) {
     // An interface may have appeared after the paths were looked up and before the watcher started.
     let mut interfaces = Interfaces::now();

@@ -8,8 +8,8 @@ use super::*;
 
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// Candidate from the path with this number to a server.
-fn way(path: u32, backup: bool) -> Candidate {
+/// Candidate for this path number and a server.
+fn candidate_on(path: u32, backup: bool) -> Candidate {
     let interface = (format!("if{path}"), path);
     let address = format!("10.0.{path}.2").parse().unwrap();
     let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
@@ -25,11 +25,11 @@ fn way(path: u32, backup: bool) -> Candidate {
 }
 
 fn wifi() -> Candidate {
-    way(1, false)
+    candidate_on(1, false)
 }
 
 fn lte() -> Candidate {
-    way(2, true)
+    candidate_on(2, true)
 }
 
 /// Runs a race in which an attempt on path `p` fails after `fails(p)` ms, if at all. Returns the start times in ms.
@@ -63,7 +63,7 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 #[test]
 fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
     let all = || {
-        AttemptSchedule::new_staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER)
+        AttemptSchedule::new_staggered(vec![candidate_on(1, false), candidate_on(2, true), candidate_on(3, false)], STAGGER)
     };
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
     let refused = run(all(), |path| (path == 1).then_some(20));
@@ -80,7 +80,7 @@ fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
 #[test]
 fn without_a_backup_path_no_path_is_tried_twice() {
     let schedule =
-        AttemptSchedule::order_by_health(vec![wifi(), way(3, false)], STAGGER, |_| false);
+        AttemptSchedule::order_by_health(vec![wifi(), candidate_on(3, false)], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if3")]));
 }
 
@@ -89,12 +89,12 @@ fn a_degraded_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
-    // It does not start earlier while one of the others may still be answered,
+    // It does not start earlier while another attempt may still be answered,
     let schedule =
-        AttemptSchedule::order_by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
+        AttemptSchedule::order_by_health(vec![wifi(), lte(), candidate_on(3, true)], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
-    // but at once if none can.
+    // but starts immediately if none can.
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));

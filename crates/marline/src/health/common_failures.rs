@@ -1,13 +1,13 @@
 //! Detection of paths that fail together: they probably share a line, so neither is a backup for the other.
 //!
-//! Interfaces do not show what lies behind them: a phone tethered by cable and by WiFi, or two modems of one
-//! provider, look like two networks. They are detected if they repeatedly fail at the same time while others work.
+//! Interfaces do not show what lies behind them: a phone tethered by cable and WiFi, or two modems of one provider,
+//! look like two networks. Such paths are detected if they repeatedly fail together while others work.
 
 use std::collections::BTreeMap;
 
-/// Number of common failures from which it is not considered a coincidence.
-const TIMES: u32 = 2;
-/// Maximum number of pairs.
+/// Number of common failures that no longer counts as a coincidence.
+const MIN_COMMON_FAILURES: u32 = 2;
+/// Maximum number of remembered pairs.
 const MAX_PAIRS: usize = 64;
 
 /// Number of common failures per pair of paths.
@@ -21,7 +21,8 @@ impl CommonFailures {
         CommonFailures { times: BTreeMap::new() }
     }
 
-    /// Records paths that have failed at the same time. Returns notices about pairs that have done so before.
+    /// Records paths that have failed at the same time. Returns notices about pairs that have now failed together
+    /// repeatedly.
     pub(super) fn on_failure(&mut self, failed: &[&str]) -> Vec<String> {
         let is_among = |path: &String| failed.contains(&path.as_str());
         // A path that fails without the other has its own line.
@@ -35,13 +36,13 @@ impl CommonFailures {
                     continue;
                 }
                 let text = format!(
-                    "paths {} and {} have failed together {TIMES} times: they probably share a line, so \
-                     neither is a backup for the other",
+                    "paths {} and {} have failed together {MIN_COMMON_FAILURES} times; they probably share a line, so neither is a \
+                     backup for the other",
                     pair.0, pair.1
                 );
                 let times = self.times.entry(pair).or_default();
                 *times = times.saturating_add(1);
-                if *times == TIMES {
+                if *times == MIN_COMMON_FAILURES {
                     notices.push(text);
                 }
             }

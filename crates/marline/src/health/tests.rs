@@ -36,42 +36,42 @@ fn record_delivery_error(
     contact
 }
 
-fn says(contact: &Contact, ms: u64) -> String {
+fn contact_text(contact: &Contact, ms: u64) -> String {
     Reach::evaluate(contact, at(ms)).to_string()
 }
 
 #[test]
 fn contact_states_have_texts() {
     let new = contact(WLAN, SERVER);
-    assert_eq!(says(&new, 0), "not known yet");
+    assert_eq!(contact_text(&new, 0), "not yet known");
     let open = asked(new.clone(), 0, 1_000, 2);
-    assert_eq!(says(&open, 2_900), "not known yet");
-    assert_eq!(says(&open, 3_000), "no answer for 3 s (tried 2 times)");
-    assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not known yet", "one may get lost");
-    assert_eq!(says(&heard(open.clone(), 500), 800), "answers (last received 300 ms ago)");
+    assert_eq!(contact_text(&open, 2_900), "not yet known");
+    assert_eq!(contact_text(&open, 3_000), "no answer for 3 s (tried 2 times)");
+    assert_eq!(contact_text(&asked(new.clone(), 0, 0, 1), 9_000), "not yet known", "one may get lost");
+    assert_eq!(contact_text(&heard(open.clone(), 500), 800), "answers (last received 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
     let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
-    assert_eq!(says(&refused, 1_400), "refused by the server: nothing listens on this port");
+    assert_eq!(contact_text(&refused, 1_400), "refused by the server: nothing listens on this port");
     let portal = record_delivery_error(open.clone(), 1_000, Some("192.168.1.1"), closed);
-    assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: port unreachable (ICMP)");
+    assert_eq!(contact_text(&portal, 1_400), "192.168.1.1 reports: port unreachable (ICMP)");
     let portal = record_delivery_error(
         open.clone(),
         1_000,
         Some("192.168.1.1"),
         DeliveryErrorKind::Prohibited,
     );
-    assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
+    assert_eq!(contact_text(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
     assert_eq!(Reach::evaluate(&portal, at(1_400)).name(), "prohibited");
-    // The kernel's own error, for a neighbor that does not answer.
+    // The kernel's own error for a neighbor that does not answer.
     let alone =
         record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
-    assert_eq!(says(&alone, 1_400), "this machine reports: host unreachable (ICMP)");
+    assert_eq!(contact_text(&alone, 1_400), "this machine reports: host unreachable (ICMP)");
     let kept = record_delivery_error(open, 1_000, None, DeliveryErrorKind::NotSent(1));
-    assert!(says(&kept, 1_400).starts_with("this machine reports: Operation not permitted"));
+    assert!(contact_text(&kept, 1_400).starts_with("this machine reports: Operation not permitted"));
 }
 
 #[test]
-fn an_objection_settles_first_and_is_outlived_by_silence() {
+fn an_error_counts_after_a_delay_and_ends_with_silence() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let portal =
         record_delivery_error(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
@@ -79,11 +79,11 @@ fn an_objection_settles_first_and_is_outlived_by_silence() {
     assert!(delivery_error(&portal).is_some_and(|reach| reach.name() == "prohibited"), "at once");
     let mut later = portal;
     later.question = Some(Question { since: at(0), last_at: at(7_000), tries: 4 });
-    assert_eq!(says(&later, 7_100), "no answer for 7 s (tried 4 times)");
+    assert_eq!(contact_text(&later, 7_100), "no answer for 7 s (tried 4 times)");
 }
 
 /// Checks the paths at this time and returns the texts of the events.
-fn told(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<String> {
+fn check_texts(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<String> {
     let of = |name: &str, local: &str| {
         let here = |c: &&Contact| c.local.to_string() == local;
         (name.to_owned(), contacts.iter().filter(here).collect::<Vec<_>>())
@@ -99,15 +99,15 @@ fn a_blocked_path_is_logged_once_and_again_when_it_works() {
     let mut watcher = HealthWatcher::new("UDP");
     let wwan = |ms| heard(contact(WWAN, SERVER), ms);
     let wlan = |last, tries| asked(contact(WLAN, SERVER), 0, last, tries);
-    assert_eq!(told(&mut watcher, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 2 times), while it answers over \
                     wwan0: the network there seems to block UDP port 7777, or is dead";
-    assert_eq!(told(&mut watcher, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
-    assert_eq!(told(&mut watcher, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
+    assert_eq!(check_texts(&mut watcher, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
     let again = "path wlan0 works again: 9.9.9.1:7777 answers, after 57 s";
     let back = heard(contact(WLAN, SERVER), 60_200);
-    assert_eq!(told(&mut watcher, 60_300, &[back.clone(), wwan(60_100)]), [again]);
-    assert_eq!(told(&mut watcher, 60_400, &[back, wwan(60_100)]), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 60_300, &[back.clone(), wwan(60_100)]), [again]);
+    assert_eq!(check_texts(&mut watcher, 60_400, &[back, wwan(60_100)]), NOTHING);
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing arrives on this path any more, so the line seems dead";
+                    wwan0: nothing arrives on this path anymore, so the line seems dead";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
-    assert_eq!(told(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
+    assert_eq!(check_texts(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn an_unused_path_is_not_reported_as_failing() {
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); no requests were sent \
         over wwan0 since";
     let idle = heard(contact(WWAN, SERVER), 900);
-    assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
-    assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan]), [expected]);
+    assert_eq!(check_texts(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
+    assert_eq!(check_texts(&mut HealthWatcher::new("UDP"), 5_100, &[wlan]), [expected]);
 }
 
 #[test]
@@ -170,28 +170,35 @@ fn one_line_reports_that_no_path_works() {
             asked(contact(WWAN, SERVER), second, last, 3),
         ]
     };
-    assert_eq!(told(&mut watcher, 3_100, &both(0, 250, 3_000)), NOTHING, "the other one follows");
-    let said = told(&mut watcher, 3_300, &both(0, 250, 3_000));
+    assert_eq!(
+        check_texts(&mut watcher, 3_100, &both(0, 250, 3_000)),
+        NOTHING,
+        "the other path may follow"
+    );
+    let said = check_texts(&mut watcher, 3_300, &both(0, 250, 3_000));
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: no answer for 3 s (tried 3 times); \
                     wwan0: no answer for 3 s (tried 3 times)): is `marline server` running there with \
                     the same --carrier, is UDP port 7777 open in its firewall and its provider's, and \
                     does this network let UDP out?";
     assert_eq!(said, [expected]);
-    assert_eq!(told(&mut watcher, 30_000, &both(0, 250, 29_000)), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 30_000, &both(0, 250, 29_000)), NOTHING);
     let [wlan, wwan] = both(0, 250, 3_000);
     let wwan = Contact { heard_at: Some(at(200)), ..wwan };
     let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
     let (_, found) = fault(&known[0].1, at(3_300)).expect("a fault");
     let words = problem_text("wlan0", &found, &known, "UDP", at(3_300));
-    assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
-    // The last one fails later than the first.
+    assert_eq!(
+        words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)",
+        "it no longer answers on any path"
+    );
+    // The last path fails later than the first.
     let mut watcher = HealthWatcher::new("UDP");
     let wwan = heard(contact(WWAN, SERVER), 3_000);
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
-    assert_eq!(told(&mut watcher, 3_100, &[wlan.clone(), wwan]).len(), 1);
+    assert_eq!(check_texts(&mut watcher, 3_100, &[wlan.clone(), wwan]).len(), 1);
     let wwan = asked(heard(contact(WWAN, SERVER), 3_000), 0, 0, 0);
     let wwan = asked(wwan, 9_000, 12_000, 3);
-    let said = told(&mut watcher, 12_500, &[wlan, wwan]);
+    let said = check_texts(&mut watcher, 12_500, &[wlan, wwan]);
     assert!(said.len() == 1 && said[0].starts_with("no path reaches"), "{said:?}");
 }
 
@@ -201,7 +208,7 @@ fn a_dead_server_and_a_portal_are_distinguished() {
         let open = asked(contact(local, SERVER), 0, 100, 2);
         record_delivery_error(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
     };
-    let said = told(&mut HealthWatcher::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
+    let said = check_texts(&mut HealthWatcher::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nothing listens on this \
                     port; wwan0: refused by the server: nothing listens on this port): \
                     is `marline server` running there, with the same --carrier?";
@@ -210,32 +217,32 @@ fn a_dead_server_and_a_portal_are_distinguished() {
     let portal =
         record_delivery_error(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     let mut watcher = HealthWatcher::new("UDP");
-    let said = told(&mut watcher, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
+    let said = check_texts(&mut watcher, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
     let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 reports: administratively prohibited (ICMP), \
                     while it answers over wwan0: a captive portal or a firewall there blocks UDP port \
                     7777";
     assert_eq!(said, [expected]);
-    // The host repeats its error now and then; that is not an event each time.
+    // The host sometimes repeats its error; that is not a new event each time.
     let mut silent = portal;
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
-    assert_eq!(told(&mut watcher, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
     let again =
         record_delivery_error(silent, 9_200, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
-    assert_eq!(told(&mut watcher, 9_600, &[again, wwan]), NOTHING);
+    assert_eq!(check_texts(&mut watcher, 9_600, &[again, wwan]), NOTHING);
 }
 
 #[test]
 fn a_path_with_another_answering_server_is_not_bad() {
     let dead = asked(contact(WLAN, "192.0.2.9:443"), 0, 3_000, 3);
     let other = heard(contact(WLAN, SERVER), 2_000);
-    assert_eq!(told(&mut HealthWatcher::new("TCP"), 9_000, &[dead.clone(), other]), NOTHING);
+    assert_eq!(check_texts(&mut HealthWatcher::new("TCP"), 9_000, &[dead.clone(), other]), NOTHING);
     let long_ago = heard(contact(WLAN, SERVER), 0);
     let dead = asked(dead, 10_000, 14_000, 3);
-    assert_eq!(told(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
+    assert_eq!(check_texts(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
 }
 
-/// A driver reads the clock once for packets that are received and sent at the same time.
+/// A driver reads the clock once for packets received and sent at the same time.
 #[test]
 fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant() {
     let mut watcher = HealthWatcher::new("UDP");
@@ -244,8 +251,8 @@ fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant(
     assert_eq!(fault(&[&wlan], at(3_999)), None);
     let (_, found) = fault(&[&wlan], at(4_000)).expect("it is silent for three seconds");
     assert_eq!(found.reach.name(), "no-answer");
-    let told = told(&mut watcher, 4_000, &[wlan, wwan]);
-    assert!(told.len() == 1 && told[0].contains("while it answers over"), "{told:?}");
+    let check_texts = check_texts(&mut watcher, 4_000, &[wlan, wwan]);
+    assert!(check_texts.len() == 1 && check_texts[0].contains("while it answers over"), "{check_texts:?}");
 }
 
 #[test]
@@ -253,13 +260,13 @@ fn a_forgotten_contact_is_not_reported_as_working() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let wwan = heard(contact(WWAN, SERVER), 3_000);
-    assert_eq!(told(&mut watcher, 3_100, &[wlan.clone(), wwan.clone()]).len(), 1);
+    assert_eq!(check_texts(&mut watcher, 3_100, &[wlan.clone(), wwan.clone()]).len(), 1);
     assert_eq!(
-        told(&mut watcher, 5_000, std::slice::from_ref(&wwan)),
+        check_texts(&mut watcher, 5_000, std::slice::from_ref(&wwan)),
         NOTHING,
-        "another network, as yet unknown"
+        "another network, still unknown"
     );
-    assert_eq!(told(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "and it is blocked as well");
+    assert_eq!(check_texts(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "this network is also blocked");
 }
 
 #[test]

@@ -9,11 +9,11 @@ use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
 use super::{
-    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, other_working_paths, span, suspicion,
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, other_working_paths, span, likely_cause,
 };
 
-/// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
-/// event.
+/// Maximum delay of the report about a failed path while another one is also about to fail, so that both are reported
+/// as one event.
 const REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum number of paths whose last report is remembered.
@@ -27,11 +27,11 @@ pub struct PathEvent {
     pub at: Instant,
     /// Affected paths.
     pub paths: Vec<String>,
-    /// Affected server.
+    /// Kind of problem, as in [`Reach::name`]; `None` if the path works again.
     pub server: SocketAddr,
     /// Kind of problem, as in [`Reach::name`]; `None` if it works again.
     pub fault: Option<&'static str>,
-    /// Description for people.
+    /// Human-readable description.
     pub text: String,
 }
 
@@ -52,7 +52,7 @@ struct LastReport {
 /// Last reports about all paths.
 #[derive(Debug)]
 pub(crate) struct HealthWatcher {
-    /// Name of the transport in terms of firewalls.
+    /// Name of the transport that a firewall sees.
     transport: &'static str,
     last_reports: BTreeMap<String, LastReport>,
     common_failures: CommonFailures,
@@ -93,7 +93,7 @@ impl HealthWatcher {
             .collect();
         let is_new = |look: &&PathCheck<'_>| match self.last_reports.get(look.path) {
             None => true,
-            // A host that repeats its error now and then does not cause an event each time.
+            // A host that sometimes repeats its error does not cause a new event each time.
             Some(told) => told.word != look.reach.name() && look.reach.name() != "no-answer",
         };
         let fresh: Vec<&PathCheck<'_>> = bad.iter().filter(is_new).collect();
@@ -129,7 +129,7 @@ impl HealthWatcher {
         std::mem::take(&mut self.notices)
     }
 
-    /// Drops the oldest reports: paths appear and disappear with ever new names.
+    /// Drops the oldest reports, because paths may keep appearing under new names.
     fn forget_oldest(&mut self) {
         while self.last_reports.len() > MAX_REPORTED_PATHS {
             let oldest = self.last_reports.iter().min_by_key(|(_, told)| told.since);
@@ -138,7 +138,7 @@ impl HealthWatcher {
         }
     }
 
-    /// Returns true if another check is due without any change: the outcome depends on time alone.
+    /// Returns true if another check is due even without a change, because the outcome depends on time alone.
     pub(crate) fn is_recheck_due(&self, now: Instant, paths: &[NamedContacts<'_>]) -> bool {
         let open = |contact: &&Contact| {
             let asked = contact
@@ -158,7 +158,7 @@ impl HealthWatcher {
                 continue;
             }
             let Some(told) = self.last_reports.get(path) else { continue };
-            // Only packets count: a forgotten contact is neither bad nor good.
+            // Only packets count: a forgotten contact is neither good nor bad.
             let heard = |c: &&&Contact| c.heard_at.is_some_and(|at| at >= told.since);
             if let Some(contact) = contacts.iter().find(heard) {
                 let after = span(now.since(told.since));
@@ -176,7 +176,7 @@ impl HealthWatcher {
     }
 }
 
-/// Returns true if another path to the same server is about to fail, too: its request is pending and nearly expired.
+/// Returns true if another path to this server is about to fail as well: its request is pending and nearly expired.
 fn may_wait(now: Instant, look: &PathCheck<'_>, paths: &[NamedContacts<'_>]) -> bool {
     let Some(question) = look.contact.question else { return false };
     if now.since(question.since) >= ANSWER_TIMEOUT + REPORT_DELAY {
@@ -191,7 +191,7 @@ fn may_wait(now: Instant, look: &PathCheck<'_>, paths: &[NamedContacts<'_>]) -> 
     })
 }
 
-/// Creates the events for a server: one for the only path or all paths, or one for each path.
+/// Creates the events for a server: one event for the only path or all paths together, or one per path.
 fn make_events(
     now: Instant,
     transport: &str,
@@ -222,7 +222,7 @@ fn make_events(
             format!("path {path} to {server}: {reach}; no requests were sent over {idle} since")
         } else {
             let was_heard = look.contact.heard_at.is_some();
-            let why = suspicion(transport, server, reach, was_heard);
+            let why = likely_cause(transport, server, reach, was_heard);
             let working = working.join(", ");
             format!("path {path} to {server}: {reach}, while it answers over {working}: {why}")
         };
@@ -237,7 +237,7 @@ fn make_events(
     fresh.iter().map(one).collect()
 }
 
-/// Advice if no path works.
+/// Returns advice if no path works.
 fn advice(transport: &str, server: SocketAddr, bad: &[&PathCheck<'_>]) -> String {
     let port = server.port();
     if bad.iter().all(|look| look.reach == Reach::Refused) {

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use marline_io::{LocalEnd, Pref64, Prefix64};
 
-/// Maximum numbers of interfaces and of prefixes per interface: any host on the link can advertise any number.
+/// Maximum numbers of interfaces and of prefixes per interface: any host on the network can advertise any number.
 const INTERFACES: usize = 64;
 const PREFIXES: usize = 4;
-/// Maximum time by which an advertisement precedes the address that belongs to it. The address takes duplicate
-/// address detection, and its notification some time to arrive here. A younger advertisement belongs to the present
-/// network.
+/// Maximum time by which an advertisement precedes the address that belongs to it. The address needs duplicate address
+/// detection, and its notification takes time. An advertisement no older than this belongs to the current network.
 const MAX_LEAD: Duration = Duration::from_secs(5);
 
 #[derive(Copy, Clone, Debug)]
@@ -23,7 +22,7 @@ struct Advertisement {
 /// Advertisements on an interface.
 #[derive(Debug, Default)]
 struct Link {
-    /// Current network, identified by our address there.
+    /// Current network, identified by our address in it.
     end: Option<LocalEnd>,
     /// Valid prefixes, oldest first.
     valid_prefixes: Vec<Advertisement>,
@@ -58,8 +57,7 @@ impl AdvertisedPrefixes {
         Some((heard.prefix, heard.until))
     }
 
-    /// Sets the current address of an interface. If it has changed, earlier advertisements belong to another
-    /// network.
+    /// Sets the current address of an interface. After a change, earlier advertisements belong to another network.
     pub(super) fn set_address(&mut self, end: &LocalEnd, now: Instant) {
         if let Some(link) = self.0.get_mut(&end.interface.1)
             && link.end.as_ref() != Some(end)
@@ -100,7 +98,7 @@ mod tests {
         assert_eq!(all.prefix_for(8, begun), None, "another interface");
         all.record(7, said(1, 80), at(40));
         assert_eq!(all.prefix_for(7, at(100)), Some((prefix(1), at(120))));
-        // A second one waits for the end of the first.
+        // A second prefix waits for the end of the first.
         all.record(7, said(2, 800), at(50));
         assert_eq!(all.prefix_for(7, at(100)).map(|(prefix, _)| prefix), Some(prefix(1)));
         all.record(7, said(1, 0), at(60));
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_is_advertised_little_is_kept() {
+    fn stored_advertisements_are_bounded() {
         let (mut all, begun) = (AdvertisedPrefixes::default(), Instant::now());
         for number in 0..10_000 {
             all.record(number % 1_000, said(number, 65_528), begun);

@@ -1,6 +1,6 @@
 //! Manual change of a path.
 
-/// Change of a path by hand.
+/// Change made to a path by hand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -9,17 +9,17 @@
 )]
 #[non_exhaustive]
 pub enum PathChange {
-    /// Use the path (again).
+    /// Use the path, possibly again.
     Up,
-    /// Close its subflows and open none.
+    /// Close the path's subflows and open no new ones.
     Down,
     /// Carry data only if no other path can.
     Backup,
     /// Carry data like any other path.
     Primary,
-    /// Traffic is charged from now on.
+    /// Traffic is charged.
     Metered,
-    /// Traffic is not charged, and counts against no allowance.
+    /// Traffic is neither charged nor counted against an allowance.
     Unmetered,
     /// Traffic counts against an allowance: idle capacity is not used for copies.
     Limited,

@@ -1,4 +1,4 @@
-//! Path of a table: its specification, current local addresses, and restrictions.
+//! Entry of the path table: a path's specification, current local addresses, and restrictions.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ pub(super) struct Entry {
     pub(super) metered: bool,
     /// True if traffic counts against an allowance, false if not; `None` if the user has not specified it.
     pub(super) limited: Option<bool>,
-    /// True if it appears so: by the kind of interface, or as the system's network manager reports.
+    /// True if traffic appears to count against an allowance, judged by the kind of interface or reported by the
+    /// system's network manager.
     pub(super) looks_limited: bool,
     pub(super) reported_limited: bool,
     pub(super) fading: bool,
@@ -49,13 +50,13 @@ impl Entry {
         }
     }
 
-    /// Sets the local addresses, which were found.
+    /// Sets the local addresses that the lookup found.
     pub(super) fn set_ends(&mut self, ends: Vec<LocalEnd>) {
         self.looks_limited = ends.first().is_some_and(|end| is_mobile_interface(&end.interface.0));
         (self.ends, self.error) = (ends, None);
     }
 
-    /// Sets the lookup result, and logs when the path appears or disappears.
+    /// Sets the result of a lookup, and logs when the path appears or disappears.
     pub(super) fn set_lookup_result(&mut self, found: Result<Vec<LocalEnd>, String>) {
         let was_absent = std::mem::replace(&mut self.absent, found.is_err());
         match found {
@@ -66,26 +67,26 @@ impl Entry {
                         self.ends.iter().map(|end| end.address.to_string()).collect();
                     tracing::info!(
                         "path {}: available, at {}",
-                        self.called(),
+                        self.display_name(),
                         addresses.join(", ")
                     );
                 }
             }
             Err(reason) => {
                 if !was_absent {
-                    tracing::warn!("path {}: {reason}; waiting for it", self.called());
+                    tracing::warn!("path {}: {reason}; waiting for it", self.display_name());
                 }
                 (self.ends, self.error) = (Vec::new(), Some(reason));
             }
         }
     }
 
-    /// Reason why no connection can start here, with the path's name; `None` if no reason is known.
+    /// Reason why no connection can use this path, with the path's name; `None` if no reason is known.
     pub(super) fn unusable_reason(&self) -> Option<String> {
-        self.current_obstacle().map(|reason| format!("path {}: {reason}", self.called()))
+        self.current_obstacle().map(|reason| format!("path {}: {reason}", self.display_name()))
     }
 
-    /// Obstacle for connections that start here.
+    /// Reason why connections cannot start on this path, if any.
     pub(super) fn current_obstacle(&self) -> Option<String> {
         let by_hand = || self.is_disabled.then(|| "disabled by hand".to_owned());
         let restricted = || match &self.restriction {
@@ -104,13 +105,13 @@ impl Entry {
         !self.is_disabled && !matches!(self.restriction, PathRestriction::Unusable(_))
     }
 
-    /// Returns true if its network has only IPv6 and no server address is configured.
+    /// Returns true if the network is IPv6-only and no server address is configured.
     pub(super) fn has_only_ipv6(&self) -> bool {
         let ipv6 = |end: &LocalEnd| end.address.is_ipv6() && !end.loopback && !end.behind_tun;
         !self.ends.is_empty() && self.ends.iter().all(ipv6) && self.spec.remote.is_none()
     }
 
-    /// NAT64 prefix: the configured one, or that of its interface.
+    /// NAT64 prefix: the configured one, or else that of the interface.
     pub(super) fn nat64(&self, known: &BTreeMap<u32, Prefix64>) -> Option<Prefix64> {
         let end = self.ends.first().filter(|_| self.has_only_ipv6())?;
         self.spec.nat64.or_else(|| known.get(&end.interface.1).copied())
@@ -120,15 +121,15 @@ impl Entry {
         self.metered || self.restriction == PathRestriction::Metered
     }
 
-    /// Returns true if traffic counts against an allowance: the user knows best, then a configured radio decides, and
-    /// last what it looks like.
+    /// Returns true if traffic counts against an allowance: the user's setting decides, then a configured radio, and
+    /// finally the detected kind of interface.
     pub(super) fn is_limited(&self) -> bool {
         let by_radio = self.spec.radio.map(|radio| radio != RadioKind::Wifi);
         let appears = self.reported_limited || by_radio.unwrap_or(self.looks_limited);
         self.limited.unwrap_or(appears)
     }
 
-    /// Takes over runtime changes of `other`, unless the specification differs in that point.
+    /// Takes over runtime changes of `other`, except for settings in which the specification differs.
     pub(super) fn inherit_changes(&mut self, other: &Entry) {
         (self.is_disabled, self.fading) = (other.is_disabled, other.fading);
         self.restriction = other.restriction.clone();
@@ -144,15 +145,15 @@ impl Entry {
         self.reported_limited = other.reported_limited;
     }
 
-    /// Index of the interface whose radio or line this path uses; 0 for a path that is configured by address or with
-    /// its own server, which stands for itself.
+    /// Index of the interface whose radio or line this path uses; 0 for a path configured by address or with a separate
+    /// server address, which shares its line with no other path.
     pub(super) fn link(&self, end: &LocalEnd) -> u32 {
         let by_interface = matches!(self.spec.local, LocalSpec::Interface(_));
         let is_shared = by_interface && self.spec.remote.is_none() && !end.loopback;
         if is_shared { end.interface.1 } else { 0 }
     }
 
-    /// Returns true if it was changed at runtime.
+    /// Returns true if the path was changed at runtime.
     pub(super) fn is_changed(&self) -> bool {
         let (backup, metered) = (self.spec.backup, self.spec.metered);
         let flags =
@@ -180,12 +181,12 @@ impl Entry {
         all.iter().filter(here).collect()
     }
 
-    /// Name in messages: the configured name, or the whole specification.
-    pub(super) fn called(&self) -> String {
+    /// Name in messages: the configured name, or else the whole specification.
+    pub(super) fn display_name(&self) -> String {
         self.spec.name.clone().unwrap_or_else(|| self.spec.to_string())
     }
 
-    /// Interface, if known.
+    /// Interface of the path, if known.
     pub(super) fn interface(&self) -> Option<&str> {
         self.ends.first().map(|end| end.interface.0.as_str())
     }

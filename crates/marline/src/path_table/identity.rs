@@ -1,15 +1,15 @@
 //! Aliases for local addresses that exist on several interfaces.
 //!
-//! Two tethered phones often assign the same address, in the same network, behind the same gateway. The driver and
-//! the core identify a path by its local address, so the second interface gets an alias: an address that no network
-//! assigns. Its sockets are bound to the real address and to the interface, and only they know it.
+//! Two tethered phones often assign identical addresses in identical networks. The driver and the core identify a path
+//! by its local address, so the second interface gets an alias: an address that no network assigns. Its sockets are
+//! bound to the real address and the interface; only they know the real address.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 
 use marline_io::LocalEnd;
 
-/// End of a path at this machine.
+/// Local end of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PathEnd {
     bound: IpAddr,
@@ -17,14 +17,14 @@ struct PathEnd {
     interface: u32,
 }
 
-/// Addresses by which the paths are identified.
+/// Addresses that identify the paths.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
     by_place: BTreeMap<PathEnd, IpAddr>,
 }
 
 impl Identities {
-    /// Assigns each end its address or an alias. An end keeps its assignment while it exists.
+    /// Assigns each end its own address or an alias. An end keeps its assignment while it exists.
     pub(super) fn assign<'a>(&mut self, ends: impl Iterator<Item = &'a mut LocalEnd>) {
         let ends: Vec<&mut LocalEnd> = ends.filter(|end| !end.behind_tun).collect();
         let place = |end: &LocalEnd| PathEnd { bound: end.bound, interface: end.interface.1 };

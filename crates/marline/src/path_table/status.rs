@@ -1,7 +1,7 @@
-//! State of a client's paths, evaluated in one place for all outputs.
+//! State of a client's paths, evaluated here for all outputs.
 //!
 //! A path is usable only on evidence: a server has answered over it, and nothing has contradicted that since. An
-//! untried path is not called usable, and a server that answers but rejects the client does not make a path usable.
+//! untried path does not count as usable, and a server that answers but rejects the client does not make a path usable.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -19,39 +19,39 @@ use crate::health::{self, Reach, ServerReach, span};
 pub struct PathStatus {
     /// The path as configured, or the interface's name if found automatically.
     pub spec: PathSpec,
-    /// Interface, if known.
+    /// Interface of the path, if known.
     pub interface: Option<String>,
     /// Addresses in use: usually one, or one per family.
     pub addresses: Vec<IpAddr>,
-    /// True if the interface exists and is up, and the path was not disabled by hand: new subflows may start here.
-    /// For reachability, see `health`.
+    /// True if the interface exists and is up, and the path was not disabled by hand: new subflows may start on it. For
+    /// reachability, see `health`.
     pub up: bool,
-    /// True if it carries data only if no other path can.
+    /// True if the path carries data only if no other path can.
     pub backup: bool,
-    /// True if its traffic is charged.
+    /// True if traffic on the path is charged.
     pub metered: bool,
-    /// True if its traffic counts against an allowance, as with mobile data: idle capacity is not used for copies.
+    /// True if traffic counts against an allowance, as with mobile data: idle capacity is not used for copies.
     pub limited: bool,
-    /// True if it is expected to disappear soon, according to its radio.
+    /// True if the path is expected to disappear soon, according to its radio signal.
     pub fading: bool,
-    /// NAT64 prefix, if its network has only IPv6.
+    /// NAT64 prefix, if the network is IPv6-only.
     pub nat64: Option<Prefix64>,
     /// Health of the path.
     pub health: PathHealth,
-    /// Reason if it is not usable.
+    /// Reason why the path is not usable, if so.
     pub cause: Option<String>,
-    /// Reachability of each server that was asked over it.
+    /// Reachability of each server that was contacted over the path.
     pub servers: Vec<ServerReach>,
-    /// Problem of the path as a whole: a server does not answer, and no other has answered since.
+    /// Problem of the path as a whole: a server does not answer, and no other server has answered since.
     pub fault: Option<ServerReach>,
 }
 
-/// Data for judging paths that is not in their table.
+/// Data for judging paths that the path table does not contain.
 pub(crate) struct Evidence<'a> {
     pub(crate) now: Instant,
     /// Contacts with servers.
     pub(crate) contacts: &'a [Contact],
-    /// Name of the transport in terms of firewalls.
+    /// Name of the transport that a firewall sees.
     pub(crate) transport: &'static str,
     /// Servers of the latest connection attempt; empty if there was none.
     pub(crate) servers: &'a [SocketAddr],
@@ -61,13 +61,13 @@ pub(crate) struct Evidence<'a> {
     pub(crate) impaired: &'a [FlowEnds],
     /// Ends between which connections use TCP because it is faster.
     pub(crate) rates: &'a [(FlowEnds, CarrierRates)],
-    /// Returns true if connections from an address to a server use TCP instead of UDP, and the reason if they could
-    /// not.
+    /// Returns true if connections from an address to a server use TCP instead of UDP, and, if such a connection
+    /// failed, the reason.
     pub(crate) tcp: &'a dyn Fn(IpAddr, SocketAddr) -> (bool, Option<String>),
 }
 
 impl PathTable {
-    /// Judges all paths by this evidence.
+    /// Judges all paths with this evidence.
     pub(crate) fn status(&self, evidence: &Evidence<'_>) -> Vec<PathStatus> {
         let known = self.known_contacts(evidence.contacts);
         self.entries.iter().map(|entry| self.status_of(entry, evidence, &known)).collect()
@@ -91,9 +91,9 @@ impl PathTable {
         }
         let problem = fault.as_ref().map(|fault| {
             let words =
-                health::problem_text(&entry.called(), fault, known, evidence.transport, now);
+                health::problem_text(&entry.display_name(), fault, known, evidence.transport, now);
             match (evidence.tcp)(fault.local, fault.server).1 {
-                // Without datagrams, the refusal was that of TCP.
+                // Without datagrams, the refusal came over TCP.
                 Some(_) if fault.reach == Reach::Refused && evidence.transport == "TCP" => words,
                 Some(by_tcp) => format!("{words}; {by_tcp}"),
                 None => words,
@@ -117,8 +117,8 @@ impl PathTable {
         }
     }
 
-    /// Health of a path, and the reason if it is not usable. `problem`: the most recently asked server does not
-    /// answer.
+    /// Health of a path, and the reason if it is not usable. `problem` is set if the most recently contacted server
+    /// does not answer.
     fn judge_health(
         &self,
         entry: &Entry,
@@ -155,7 +155,7 @@ impl PathTable {
         }
     }
 
-    /// Reason why none of these servers can be asked over a path: none has an address of its families.
+    /// Reason why none of these servers can be probed over a path: the path has no address of their families.
     fn family_mismatch(&self, entry: &Entry, servers: &[SocketAddr]) -> Option<String> {
         let first = *servers.first()?;
         // A path with its own server address was resolved for it.
@@ -181,7 +181,7 @@ impl PathTable {
     }
 }
 
-/// Description of a path without an answer and without a detected problem.
+/// Describes a path that has received no answer and has no detected problem.
 fn describe_untried(contacts: &[&Contact], now: Instant) -> String {
     let asked = contacts.iter().filter_map(|contact| contact.question);
     match asked.min_by_key(|question| question.since) {

@@ -87,12 +87,12 @@ fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
     table.prefixes.insert(1, Prefix64::WELL_KNOWN);
     let expected = ["10.0.0.2 192.0.2.1:80", "fd01::2 [64:ff9b::c000:201]:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
-    // The DNS64 address of the same server is not a second server, and is useless to the other networks.
+    // The DNS64 address of this server is not a second server, and is useless in other networks.
     let both = ["[64:ff9b::192.0.2.1]:80", "192.0.2.1:80"];
     assert_eq!(order(&table, &both, None), expected);
     assert_eq!(order(&table, &both[..1], None), expected);
     let asked: Vec<u32> = table.nat64_lookup_ends().iter().map(|end| end.interface.1).collect();
-    assert_eq!(asked, [1, 2], "also one that is known, lest its answer expires");
+    assert_eq!(asked, [1, 2], "also a known prefix, because its answer may expire");
 }
 
 #[test]
@@ -104,11 +104,11 @@ fn a_configured_prefix_outranks_the_network_and_ipv4_both() {
     }
     let expected = ["fd00::2 [2001:db8:64::c000:201]:80", "10.1.0.2 192.0.2.1:80"];
     assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
-    assert!(table.nat64_lookup_ends().is_empty(), "nothing is to be found out");
+    assert!(table.nat64_lookup_ends().is_empty(), "no prefix needs discovery");
 }
 
 #[test]
-fn the_addresses_of_an_interface_are_one_line_unless_each_was_named() {
+fn addresses_of_an_interface_share_a_line_unless_configured_separately() {
     let link = |spec: &str| Entry::new(spec.parse().unwrap()).link(&end("10.0.0.2", 7));
     assert_eq!(link("if7"), 7);
     assert_eq!(link("10.0.0.2"), 0);

@@ -15,10 +15,10 @@ use crate::error::UnknownPath;
 use crate::path_table::PathChange;
 use crate::{BindError, Carrier, carrier};
 
-/// Maximum number of announced addresses: of the ids in one byte, 0 is that of the initial subflow.
+/// Maximum number of announced addresses: an id is one byte, and 0 belongs to the initial subflow.
 const MAX_ADDRESSES: usize = 254;
 
-/// Opens a listener's sockets and reserves its ports. Returns its listening addresses.
+/// Opens a listener's sockets and reserves its ports. Returns the listening addresses.
 pub(super) fn listen(
     config: &ServerBuilder,
     shards: &[&Shard],
@@ -30,7 +30,7 @@ pub(super) fn listen(
             return Err(succession::changed_setting_error(config));
         }
         (Carrier::Raw, Some(_)) => {
-            let text = "reserve ports from the predecessor's raw sockets first";
+            let text = "call `reserve` with the predecessor's raw sockets first";
             return Err(BindError::Config(text.to_owned()));
         }
         (carrier, _) => carrier::open(carrier, shards)?,
@@ -60,14 +60,14 @@ pub(super) fn listen(
     Ok(listen)
 }
 
-/// Announced address, with the machine's state and manual changes.
+/// Announced address, with its presence on this machine and manual changes.
 #[derive(Debug)]
 pub(super) struct AnnouncedAddress {
     /// Address in the configuration.
     named: SocketAddr,
     /// Address in the core.
     local: LocalAddress,
-    /// True if the machine has it.
+    /// True if the machine has this address.
     present: bool,
     is_disabled: bool,
 }
@@ -109,7 +109,7 @@ pub(super) fn change(
 ) -> Result<(), UnknownPath> {
     let mut addresses = lock(addresses);
     let Some(announced) = addresses.iter_mut().find(|known| known.named == named) else {
-        return Err(UnknownPath::new(named, "not one of the configured addresses to announce"));
+        return Err(UnknownPath::new(named, "not a configured address to announce"));
     };
     let mut backup = announced.local.backup;
     match change {
@@ -117,7 +117,7 @@ pub(super) fn change(
         PathChange::Down => announced.is_disabled = true,
         PathChange::Backup => backup = true,
         PathChange::Primary => backup = false,
-        // The cost of traffic is set by the client.
+        // The client determines the cost of traffic.
         PathChange::Metered | PathChange::Unmetered | PathChange::Limited => {}
         PathChange::Fading | PathChange::Steady => {}
     }
@@ -125,8 +125,8 @@ pub(super) fn change(
     Ok(())
 }
 
-/// Updates the core when announced addresses disappear and return with their interfaces. Does not keep the shards
-/// running. Returns `None` if there are no addresses to follow.
+/// Starts a task that updates the core when announced addresses disappear and return with their interfaces. The task
+/// does not keep the shards running. Returns `None` if there are no addresses to follow.
 pub(super) fn follow_addresses(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
@@ -192,12 +192,12 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
         let id = AddressId(at as u8 + 1);
         let mut address = further.address;
         if address.port() == port {
-            // Port 0 stands for the port of the connection.
+            // Port 0 stands for the connection's port.
             address.set_port(0);
         }
         if let Some(other) = further.advertised {
             if other.is_ipv4() != address.is_ipv4() {
-                let what = format!("{address} cannot be announced as {other}: different families");
+                let what = format!("{address} cannot be announced as {other}: the families differ");
                 return Err(BindError::Config(what));
             }
             config.transport.as_core_mut().advertised.push((id, other));
@@ -213,16 +213,17 @@ pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Makes connections announce the addresses at which this server itself is reached, and forbid joins to the address
-/// that they were opened to.
+/// Makes connections announce the addresses that lead to exactly this server, and forbid joins to the address to which
+/// they were opened.
 fn advertise(config: &mut ServerBuilder) {
     let first = config.own.addresses.len() + 1;
     let core = config.transport.as_core_mut();
     core.deny_join_id0 |= !config.own.advertised.is_empty();
     for (at, own) in config.own.advertised.iter().enumerate() {
         let id = AddressId((first + at) as u8);
-        // This machine does not know to which of its addresses a load balancer or NAT translates it. It is announced
-        // on connections that arrived this way, too: they may be joined then (`Connection::on_add_addr`).
+        // This machine does not know to which of its addresses a load balancer or NAT translates this one. So it is
+        // also announced on connections that arrived through it, which allows joins to them
+        // (`Connection::on_add_addr`).
         let unknown = match own {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

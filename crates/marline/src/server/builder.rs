@@ -12,21 +12,20 @@ use super::Server;
 use crate::builder::{Builder, OwnSettings};
 use crate::{BindError, Carrier, multimob};
 
-/// Maximum number of shards on a port: the flow id's top byte identifies them.
+/// Maximum number of shards on a port, which the top byte of a flow id can identify.
 const MAX_SHARDS: usize = 128;
 
-/// Further address of a server besides the listening ones, or an address to announce (ADD_ADDR, RFC 8684 section
-/// 3.4.1).
+/// Additional address of a server, or an address to announce (ADD_ADDR, RFC 8684 section 3.4.1).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerAddress {
-    /// Address of this machine; port 0 stands for that of the first listening address.
+    /// Address of this machine; port 0 stands for the port of the first listening address.
     pub address: SocketAddr,
     /// True to announce it to clients (ADD_ADDR).
     pub signal: bool,
-    /// True if subflows to it carry data only if no other can.
+    /// True if subflows to it carry data only if no other subflow can.
     pub backup: bool,
-    /// Address to announce instead, through which a NAT lets clients reach it.
+    /// Address to announce instead, at which clients reach it through a NAT.
     pub advertised: Option<SocketAddr>,
 }
 
@@ -56,14 +55,14 @@ pub type ServerBuilder = Builder<ServerSettings>;
 pub struct ServerSettings {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) addresses: Vec<ServerAddress>,
-    /// Addresses at which this server itself is reached behind a load balancer.
+    /// Addresses that lead to exactly this server behind a load balancer.
     pub(super) advertised: Vec<SocketAddr>,
     pub(super) shards: usize,
     pub(super) backlog: usize,
     pub(super) reset_seed: Option<ResetSeed>,
     /// Generation among the processes that share the addresses.
     pub(super) generation: u8,
-    /// State from the predecessor until it is used; clones share it.
+    /// State from the predecessor, until used; clones share it.
     inherited: Arc<Mutex<Option<HandoverState>>>,
 }
 
@@ -87,39 +86,39 @@ impl Default for ServerSettings {
 }
 
 impl ServerBuilder {
-    /// Adds an address to listen on (UDP or TCP, depending on the carrier). With port 0, the system chooses one.
-    /// `[::]` stands for all addresses of both families, or of IPv6 alone if an IPv4 address is added with the same
+    /// Adds an address to listen on (UDP or TCP, depending on the carrier). With port 0, the kernel chooses a port.
+    /// `[::]` stands for all addresses of both families, or only of IPv6 if an IPv4 address is added with the same
     /// port.
     pub fn listen(&mut self, address: SocketAddr) -> &mut Self {
         self.own.listen.push(address);
         self
     }
 
-    /// Adds an address to announce to clients. Their address ids start at 1, in this order. Native carriers also
-    /// listen on it. At most 254.
+    /// Adds an address to announce to clients, at most 254. The address ids start at 1, in this order. Native carriers
+    /// also listen on the address.
     pub fn announce(&mut self, address: ServerAddress) -> &mut Self {
         self.own.addresses.push(address);
         self
     }
 
-    /// Adds the address, including the port, at which clients reach exactly this server, if the known address leads
-    /// to several: for members of a fleet behind a load balancer that chooses by outer addresses. Clients then join
-    /// only at this address (flag C of MP_CAPABLE and ADD_ADDR, RFC 8684 sections 3.1 and 3.4.1), and clients of
-    /// this library leave the load balancer's address. It is not opened for listening: it must lead to an address
-    /// that is. At most 8, and one for each family that clients have.
+    /// Adds the address, including the port, that leads clients to exactly this server. This is for members of a fleet
+    /// behind a load balancer that chooses by outer addresses. Clients then join only at this address (flag C of
+    /// MP_CAPABLE and ADD_ADDR, RFC 8684 sections 3.1 and 3.4.1), and clients of this library leave the load balancer's
+    /// address. The server does not listen on it: it must lead to an address on which the server listens. At most 8;
+    /// add one for each family that clients use.
     pub fn advertise(&mut self, address: SocketAddr) -> &mut Self {
         self.own.advertised.push(address);
         self
     }
 
-    /// Addresses at which this server itself is reached, if configured.
+    /// Addresses that lead to exactly this server, if configured.
     #[must_use]
     pub fn advertised(&self) -> &[SocketAddr] {
         &self.own.advertised
     }
 
-    /// Number of endpoints that share the ports, each with work for one thread: a power of two, at most 128. Raw
-    /// sockets that were opened before must be [for the same number](RawSockets::open_for). Default: 1.
+    /// Sets the number of endpoints that share the ports, each with work for one thread: a power of two, at most 128.
+    /// Raw sockets that were opened earlier must be [for the same number](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.own.shards = shards;
         self
@@ -131,26 +130,26 @@ impl ServerBuilder {
         self.own.shards
     }
 
-    /// Maximum number of connections that wait for [`Server::accept`]; more are refused. Default: 1,024.
+    /// Sets the maximum number of connections that wait for [`Server::accept`]; more are refused. Default: 1,024.
     pub fn backlog(&mut self, backlog: usize) -> &mut Self {
         self.own.backlog = backlog;
         self
     }
 
-    /// UDP carrier: sets a seed that outlives the process. After a crash and restart, the server can then notify its
-    /// clients that their connections are gone, as soon as they send. Without one, clients depend on their timers.
+    /// UDP carrier: sets a seed that outlives the process. After a crash and restart, the server can then reset the
+    /// lost connections of its clients as soon as they send. Without a seed, clients depend on their timers.
     pub fn reset_seed(&mut self, seed: ResetSeed) -> &mut Self {
         self.own.reset_seed = Some(seed);
         self
     }
 
-    /// Reserves the ports of all addresses on raw sockets that are open already, and uses these as the carrier: for
-    /// a process that drops its privileges before it starts threads. Ports 0 are replaced by the chosen ports.
+    /// Reserves the ports of all addresses on raw sockets that are already open, and uses these as the carrier, for a
+    /// process that drops its privileges before it starts threads. Each port 0 is replaced by the chosen port.
     ///
     /// # Errors
     /// [`BindError::Bind`]: a port is in use, an address does not belong to this machine, or a privilege is missing.
     pub fn reserve(&mut self, sockets: Arc<RawSockets>) -> Result<&mut Self, BindError> {
-        self.own.listen = on_both_families(&self.own.listen);
+        self.own.listen = expand_wildcards(&self.own.listen);
         for address in &mut self.own.listen {
             let reserved = sockets.reserve(*address);
             *address = reserved.map_err(|source| BindError::Bind { address: *address, source })?;
@@ -168,8 +167,7 @@ impl ServerBuilder {
         }
         if let Some(address) = sockets.unreserved_address() {
             return Err(BindError::Config(format!(
-                "an upgrade keeps the addresses: the running process has {address}, and removing it needs a \
-                 restart"
+                "an upgrade keeps the addresses; removing {address} of the running process needs a restart"
             )));
         }
         self.carrier = Carrier::Opened(sockets);
@@ -180,9 +178,9 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// The state does not contain valid raw sockets.
-    pub fn inherited_raw(&self) -> Result<Option<Arc<RawSockets>>, BindError> {
+    pub fn inherited_raw_sockets(&self) -> Result<Option<Arc<RawSockets>>, BindError> {
         let mut handover = self.lock_inherited();
-        handover.as_mut().map_or(Ok(None), inherited_raw)
+        handover.as_mut().map_or(Ok(None), inherited_raw_sockets)
     }
 
     /// Returns true if this server succeeds another process.
@@ -191,10 +189,10 @@ impl ServerBuilder {
         self.lock_inherited().is_some()
     }
 
-    /// Makes this server the successor of another process: [`bind`](Self::bind) uses the received sockets, and
-    /// nothing is received before [`Server::start_receiving`].
+    /// Makes this server the successor of another process: [`bind`](Self::bind) uses the inherited sockets, and the
+    /// server receives nothing before [`Server::start_receiving`].
     ///
-    /// Returns the descriptors that the program itself has handed over ([`HandoverState::further`]).
+    /// Returns the additional descriptors that the predecessor program has handed over ([`HandoverState::further`]).
     pub fn inherit(&mut self, mut handover: HandoverState) -> Vec<(String, OwnedFd)> {
         let is_own = |(name, _): &(String, OwnedFd)| RawSockets::accepts_name(name);
         let (own, further) = std::mem::take(&mut handover.further).into_iter().partition(is_own);
@@ -205,7 +203,7 @@ impl ServerBuilder {
         further
     }
 
-    /// Takes the received state, if it has not been used.
+    /// Takes the received state, if it has not yet been used.
     pub(super) fn take_inherited(&self) -> Option<HandoverState> {
         self.lock_inherited().take()
     }
@@ -230,7 +228,7 @@ impl ServerBuilder {
     /// time.
     ///
     /// # Errors
-    /// An address cannot be bound, or the configuration contradicts itself.
+    /// An address cannot be bound, or the configuration is contradictory.
     pub async fn bind(&self) -> Result<Server, BindError> {
         let wrong = |what: &str| Err(BindError::Config(what.to_owned()));
         if !self.own.shards.is_power_of_two() || self.own.shards > MAX_SHARDS {
@@ -257,7 +255,7 @@ impl ServerBuilder {
             ));
         }
         let mut config = self.clone();
-        config.own.listen = on_both_families(&config.own.listen);
+        config.own.listen = expand_wildcards(&config.own.listen);
         multimob::allow_following(config.transport.as_core_mut());
         Server::open(config)
     }
@@ -265,7 +263,7 @@ impl ServerBuilder {
 
 /// Creates a carrier from a predecessor's native parts: raw sockets with their guards. Other parts remain in the
 /// state.
-fn inherited_raw(handover: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
+fn inherited_raw_sockets(handover: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = handover.native.extract_if(.., |part| is_raw(part)).collect();
     let opened = RawSockets::inherit(raw, std::mem::take(&mut handover.further));
@@ -274,15 +272,15 @@ fn inherited_raw(handover: &mut HandoverState) -> Result<Option<Arc<RawSockets>>
     Ok(opened.map(Arc::new))
 }
 
-/// Returns true if a socket that listens on `listen` is reached at `address`.
+/// Returns true if a socket that listens on `listen` receives packets to `address`.
 fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
     let everywhere = listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4();
     listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
 }
 
-/// Expands `[::]`: `0.0.0.0:PORT` is inserted after each `[::]:PORT`, unless an IPv4 address is listed with that
-/// port. Repeating it changes nothing.
-fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
+/// Expands `[::]`: `0.0.0.0:PORT` is inserted after each `[::]:PORT`, unless an IPv4 address is listed with that port.
+/// The function is idempotent.
+fn expand_wildcards(listen: &[SocketAddr]) -> Vec<SocketAddr> {
     let has_ipv4 = |port| listen.iter().any(|at| at.is_ipv4() && at.port() == port);
     let missing = |at: &SocketAddr| {
         let everywhere = at.is_ipv6() && at.ip().is_unspecified();
@@ -292,7 +290,7 @@ fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
     listen.iter().flat_map(|at| [Some(*at), missing(at)]).flatten().collect()
 }
 
-/// `0.0.0.0:0` after `[::]:PORT` means that port.
+/// Returns the address, with port 0 of `0.0.0.0:0` after `[::]:PORT` replaced by that port.
 pub(super) fn with_previous_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
     let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
     match before.filter(|at| at.is_ipv6() && everywhere(at)) {
@@ -311,8 +309,8 @@ mod tests {
     fn a_wildcard_address_listens_on_both_families() {
         let spelled = |addresses: &[&str]| {
             let listen: Vec<_> = addresses.iter().map(|at| at.parse().unwrap()).collect();
-            let once = on_both_families(&listen);
-            assert_eq!(on_both_families(&once), once);
+            let once = expand_wildcards(&listen);
+            assert_eq!(expand_wildcards(&once), once);
             once.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(spelled(&["[::]:7"]), "[::]:7 0.0.0.0:7");

@@ -1,8 +1,8 @@
-//! Sockets of a server with datagrams: one for each address and shard, and a TCP listener in parallel.
+//! Sockets of a server with datagrams: one for each address and shard, and a TCP listener on each address.
 //!
-//! A port that the system chooses for datagrams may be used by another program in TCP, even if only for a connection
-//! that was closed a minute ago. Clients whose network blocks UDP cannot reach a server without the TCP listener. So
-//! such a port is chosen for both: for TCP first, because a port is in use there for more reasons.
+//! A port that the kernel chooses for datagrams may be in use by another program for TCP, even if only for a connection
+//! that was closed a minute ago. Clients whose network blocks UDP cannot reach a server without the TCP listener. So a
+//! port is chosen that is free for both: for TCP first, because TCP ports are in use for more reasons.
 
 use core::net::SocketAddr;
 use std::io;
@@ -14,7 +14,7 @@ use super::ServerBuilder;
 use super::builder::with_previous_port;
 use crate::BindError;
 
-/// Number of attempts to find a port that is free for both.
+/// Maximum number of attempts to find a port that is free for both.
 const PORT_CHOICES: usize = 32;
 
 /// Opens the addresses of a server and returns them with their ports.
@@ -29,7 +29,7 @@ pub(super) fn open(
             open_chosen(shards, address)
         } else {
             open_datagrams(shards, address).map(|address| {
-                let listener = config.carrier.has_links().then(|| listen_by_tcp(shards, address));
+                let listener = config.carrier.has_links().then(|| listen_on_tcp(shards, address));
                 (address, listener.flatten())
             })
         };
@@ -51,7 +51,7 @@ fn open_chosen(
     address: SocketAddr,
 ) -> io::Result<(SocketAddr, Option<LinkListener>)> {
     for _ in 0..PORT_CHOICES {
-        let Some(listener) = listen_by_tcp(shards, address) else { break };
+        let Some(listener) = listen_on_tcp(shards, address) else { break };
         match open_datagrams(shards, listener.local) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             opened => return opened.map(|address| (address, Some(listener))),
@@ -60,7 +60,7 @@ fn open_chosen(
     Ok((open_datagrams(shards, address)?, None))
 }
 
-/// Opens an address on every shard. All use the port that the system chooses for the first.
+/// Opens an address on every shard. All use the port that the kernel chooses for the first.
 fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::Result<SocketAddr> {
     let mut port = if shards.len() > 1 { PortSharing::First } else { PortSharing::Alone };
     for shard in shards {
@@ -71,15 +71,15 @@ fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::R
     Ok(address)
 }
 
-/// Accepts TCP connections in parallel to datagrams. If another program uses the port, only clients in networks
-/// without UDP are affected.
-fn listen_by_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<LinkListener> {
+/// Accepts TCP connections in addition to datagrams. If another program uses the port, this affects only clients in
+/// networks that block UDP.
+fn listen_on_tcp(shards: &[Arc<ShardHandle>], address: SocketAddr) -> Option<LinkListener> {
     let listener = Shard::listen_links(shards, address);
     let warn = |error: &io::Error| {
         tracing::warn!(
             %address,
             %error,
-            "cannot listen on TCP: clients whose network blocks UDP cannot connect"
+            "cannot listen on TCP; clients whose network blocks UDP cannot connect"
         );
     };
     listener.inspect_err(warn).ok()

@@ -14,23 +14,23 @@ use crate::BindError;
 use crate::carrier::TunPath;
 use core::net::SocketAddr;
 
-/// TCP listeners in parallel to datagrams.
+/// TCP listeners that accompany the datagram sockets.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: Vec<LinkListener>,
-    /// Listening sockets from which no connections are accepted yet.
+    /// Listening sockets that do not yet accept connections.
     waiting: Vec<OwnedFd>,
 }
 
 /// Older processes by generation, with their channels.
 pub(super) type OlderProcessChannels = Vec<(u8, OwnedFd)>;
 
-/// Relation of a server to the processes that share its addresses.
+/// State shared with the processes that use the server's addresses.
 #[derive(Debug)]
-pub(super) struct ProcessPlace {
+pub(super) struct SharedProcessState {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
-    /// Older processes, to which the predecessor passes packets until this one begins.
+    /// Older processes, to which the predecessor passes packets until this process starts.
     pub(super) older_processes: Mutex<OlderProcessChannels>,
 }
 
@@ -39,10 +39,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// State that a successor needs to take over from this server, without further descriptors of the program.
+    /// Returns the state that a successor needs to take over from this server, without the program's additional
+    /// descriptors.
     ///
     /// # Errors
-    /// Too many older processes are alive, or the system has no descriptors left.
+    /// Too many older processes are alive, or no file descriptors are left.
     pub fn handover_state(&self) -> Result<HandoverState, BindError> {
         let io = |error| BindError::io("copy the sockets", error);
         let place = &self.inner.place;
@@ -81,8 +82,8 @@ impl Server {
         })
     }
 
-    /// Lets the successor at the other end of `channel` receive from now on. Connections of this server continue:
-    /// the successor passes on their frames.
+    /// From now on, lets the successor at the other end of `channel` receive. Connections of this server continue: the
+    /// successor passes on their frames.
     ///
     /// # Errors
     /// The successor is gone; this process continues to receive.
@@ -92,15 +93,15 @@ impl Server {
             .generations
             .hand_over(channel)
             .map_err(|error| BindError::io("start the successor", error))?;
-        // New connections to the listeners wait for the successor in the kernel's queue.
+        // New connections to the listeners wait in the kernel's queue for the successor.
         lock(&place.listeners).open.clear();
         Ok(())
     }
 
-    /// Starts to receive after a predecessor has stopped.
+    /// Starts receiving after a predecessor has stopped.
     ///
     /// # Errors
-    /// The predecessor is gone, or does not hand over.
+    /// The predecessor is gone, or refuses to hand over.
     pub fn start_receiving(
         &self,
         successor: PendingSuccessor,
@@ -127,7 +128,7 @@ impl Server {
     }
 }
 
-/// Generation of the next process: it must not be in use, and a recent one is avoided.
+/// Generation of the next process: it must not be in use and should not have been used recently.
 fn next_generation(own: u8, older_processes: &[u8]) -> Option<u8> {
     let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
     following.into_iter().find(|number| !older_processes.contains(number))
@@ -159,7 +160,7 @@ pub(super) fn adopt_sockets(
         return Err(changed_setting_error(config));
     }
     for (shard, local, fd) in sockets {
-        // The socket is bound already.
+        // The socket is already bound.
         let options = SocketOptions {
             local,
             alias: None,
@@ -183,7 +184,7 @@ pub(super) fn changed_setting_error(config: &ServerBuilder) -> BindError {
     ))
 }
 
-/// Passes a predecessor's TUN interfaces to the shards: one queue of each to every shard, or the only one.
+/// Passes a predecessor's TUN interfaces to the shards: one queue of each interface to every shard, or its only queue.
 pub(super) fn adopt_tuns(
     paths: &[TunPath],
     shards: &[&Shard],
@@ -212,12 +213,12 @@ fn other_interfaces(paths: &[TunPath]) -> BindError {
     ))
 }
 
-/// Listeners of a predecessor, from which no connections are accepted yet.
+/// Wraps the listeners of a predecessor, which do not yet accept connections.
 pub(super) fn waiting(listeners: Vec<(SocketAddr, OwnedFd)>) -> Listeners {
     Listeners { open: Vec::new(), waiting: listeners.into_iter().map(|(_, fd)| fd).collect() }
 }
 
-/// Listeners that accept connections already.
+/// Wraps listeners that already accept connections.
 pub(super) const fn accepting(open: Vec<LinkListener>) -> Listeners {
     Listeners { open, waiting: Vec::new() }
 }

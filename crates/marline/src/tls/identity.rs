@@ -10,7 +10,7 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-/// Bytes before the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
+/// Bytes that precede the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_HEAD: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
@@ -21,7 +21,7 @@ pub struct Identity {
     spki: Vec<u8>,
 }
 
-/// Error of a server key.
+/// Reason why a server key is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -92,12 +92,12 @@ impl fmt::Display for IdentityError {
 
 impl std::error::Error for IdentityError {}
 
-/// SHA-256 of a server's public key, by which clients identify it. Not secret. The text form is 64 hexadecimal
-/// digits.
+/// SHA-256 hash of a server's public key, by which clients identify the server. Not secret. The text form has 64
+/// hexadecimal digits.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct KeyPin([u8; 32]);
 
-/// Error of a text that is not 64 hexadecimal digits.
+/// Error for a text that is not 64 hexadecimal digits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct KeyPinError;
 
@@ -236,7 +236,7 @@ mod tests {
         use crate::tls::{client_config, is_pin_mismatch, server_config, server_name};
 
         let (key, thief) = (Identity::generate().unwrap(), Identity::generate().unwrap());
-        // Presents the right public key, but signs with another private one.
+        // Presents the correct public key but signs with another private key.
         let forged = Identity { pkcs8: thief.pkcs8.clone(), spki: key.spki.clone() };
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(&forged).unwrap()));
         let client = Arc::new(client_config(key.pin()).unwrap());

@@ -1,11 +1,10 @@
 //! Hybrid key exchange X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem) for rustls.
 //!
 //! An attacker that records a handshake today can break X25519 once there is a large quantum computer, and read all
-//! data protected by it. So the secret combines two exchanges, and is safe while one of them is: X25519 and
-//! ML-KEM-768 (FIPS 203). rustls provides the hybrid only with aws-lc, which takes minutes to build. This
-//! implementation uses ring's X25519, which is a dependency anyway, and ML-KEM of libcrux, whose code is verified.
-//! In shares and secrets, ML-KEM comes first. A client also offers plain X25519, so older servers are still
-//! supported.
+//! data protected by it. So the secret combines two exchanges, X25519 and ML-KEM-768 (FIPS 203), and is safe as long as
+//! one of them is. rustls provides the hybrid only with aws-lc, which takes minutes to build. This implementation uses
+//! X25519 of ring, which is a dependency anyway, and ML-KEM of libcrux, which is formally verified. In shares and
+//! secrets, ML-KEM comes first. A client also offers plain X25519, so older servers are still supported.
 
 use core::fmt;
 
@@ -62,7 +61,7 @@ impl SupportedKxGroup for X25519MlKem768 {
     }
 }
 
-/// Client's key exchange that waits for the server's share.
+/// Client's key exchange in progress, until the server's share arrives.
 struct StartedExchange {
     classical: Box<dyn ActiveKeyExchange>,
     pair: MlKem768KeyPair,
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_knows_x25519_alone_takes_that_share() {
+    fn a_server_with_only_x25519_uses_that_share() {
         let client = X25519MlKem768.start().unwrap();
         let (group, share) = client.hybrid_component().unwrap();
         assert_eq!(group, NamedGroup::X25519);
@@ -142,11 +141,11 @@ mod tests {
         for len in [0, 32, KEY_LEN, KEY_LEN + 31] {
             assert!(X25519MlKem768.start_and_complete(&share[..len]).is_err(), "{len}");
         }
-        // Coefficients beyond the modulus are not valid (FIPS 203 section 7.2).
+        // Coefficients of at least the modulus are not valid (FIPS 203 section 7.2).
         let mut beyond = share.clone();
         beyond[..3].fill(0xff);
         assert!(X25519MlKem768.start_and_complete(&beyond).is_err());
-        // The low order point.
+        // A point of low order.
         let mut low = share;
         low[KEY_LEN..].fill(0);
         assert!(X25519MlKem768.start_and_complete(&low).is_err());

@@ -13,8 +13,8 @@ use crate::Server;
 /// Maximum number of handshakes in progress; further clients wait in the server's backlog.
 const HANDSHAKES: usize = 256;
 
-/// Server with encrypted streams. It performs many handshakes in parallel, so that a client that is slow, or does
-/// not use TLS, does not delay others.
+/// Server with encrypted streams. It performs handshakes in parallel, so that a client that is slow or does not use TLS
+/// does not delay others.
 #[derive(Debug)]
 pub struct TlsServer {
     server: Server,
@@ -23,7 +23,7 @@ pub struct TlsServer {
 }
 
 impl TlsServer {
-    /// Accepts on `server`, with the key of `acceptor`.
+    /// Accepts connections on `server` with the key of `acceptor`.
     #[must_use]
     pub fn new(server: Server, acceptor: Acceptor) -> Self {
         TlsServer { server, acceptor, handshakes: JoinSet::new() }
@@ -35,9 +35,9 @@ impl TlsServer {
         &self.server
     }
 
-    /// Waits for the next connection with a completed handshake and returns it with its peer's address. Returns
-    /// `None` after [`Server::close`], when pending handshakes are complete. Connections whose handshake fails are
-    /// logged and dropped. Safe to cancel.
+    /// Waits for the next connection with a completed handshake and returns it with the peer's address. Returns `None`
+    /// after [`Server::close`], once pending handshakes have finished. Connections whose handshake fails are logged and
+    /// dropped. Safe to cancel.
     pub async fn accept(&mut self) -> Option<(TlsStream, SocketAddr)> {
         let TlsServer { server, acceptor, handshakes } = self;
         loop {

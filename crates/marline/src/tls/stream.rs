@@ -25,7 +25,7 @@ impl TlsStream {
         self.inner.get_ref().0
     }
 
-    /// Ends the connection at once on both sides (MP_FASTCLOSE).
+    /// Immediately ends the connection on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         match self.inner {
             tokio_rustls::TlsStream::Client(stream) => stream.into_inner().0.abort(),

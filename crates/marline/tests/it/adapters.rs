@@ -60,7 +60,7 @@ async fn axum_serves_hyper_in_plaintext() {
 }
 
 #[tokio::test]
-async fn axum_serves_hyper_with_tls_beside_a_silent_client() {
+async fn axum_serves_hyper_with_tls_despite_a_silent_client() {
     let identity = Identity::generate().unwrap();
     let server = server(1).await;
     let address = server.local_addr();
@@ -100,7 +100,7 @@ async fn other_schemes_are_refused_with_the_reason() {
     assert!(cause.contains("only http://"), "{cause}");
 }
 
-/// Handshakes run in parallel. Those in progress when the server closes are still completed, and then it ends.
+/// Handshakes run in parallel. Those in progress when the server closes are still completed before it ends.
 #[tokio::test]
 async fn a_tls_server_ends_after_close() {
     let identity = Identity::generate().unwrap();
@@ -137,9 +137,9 @@ async fn a_server_is_reached_by_its_name() {
     assert!(matches!(error, ConnectError::Resolve(_)), "{error}");
 }
 
-/// Both directions at once, each half in its own task, with more data than all buffers hold.
+/// Transfers in both directions in parallel, each half in a separate task, with more data than all buffers hold.
 #[tokio::test]
-async fn halves_work_in_tasks_of_their_own_and_come_together_again() {
+async fn halves_work_in_separate_tasks_and_can_be_reunited() {
     const LEN: usize = 3 << 20;
     let (server, client) = (server(1).await, client(&["127.0.0.1", "127.0.0.2"]).await);
     let (near, mut far) = pair(&client, &server).await;
@@ -187,7 +187,7 @@ async fn a_forgotten_half_shuts_nothing_down() {
     let (mut reader, writer) = near.into_split();
     writer.forget();
     let quiet = tokio::time::timeout(Duration::from_millis(100), far.read_u8()).await;
-    assert!(quiet.is_err(), "no end of stream");
+    assert!(quiet.is_err(), "the stream has not ended");
     far.write_all(b"!").await.unwrap();
     assert_eq!(within(reader.read_u8()).await.unwrap(), b'!');
 }

@@ -26,7 +26,7 @@ async fn a_spoofed_source_gets_at_most_three_times_the_bytes_sent() {
         sent += frame.len();
         victim.send_to(&frame, listener.local_addr()).await.unwrap();
     }
-    // The victim never answers: the server's SYN/ACKs are repeated after timeouts of a second.
+    // The victim never answers: the server's SYN/ACKs are retransmitted after timeouts of one second.
     let mut received = 0;
     let mut answers = 0;
     let mut buf = [0; 2_048];
@@ -39,7 +39,7 @@ async fn a_spoofed_source_gets_at_most_three_times_the_bytes_sent() {
     let _ = tokio::time::timeout(Duration::from_millis(4_000), listening).await;
     assert!(answers >= 20, "the server answers SYNs: {answers}");
     assert!(received <= 3 * sent, "{received} bytes for {sent}");
-    assert!(listener.counters()[0].1.withheld > 0, "repetitions were held back");
+    assert!(listener.counters()[0].1.withheld > 0, "retransmissions were withheld");
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
     assert!(core.mp_join_no_token > 1_000, "{core:?}");
     assert!(carrier.retries > 2_000, "{carrier:?}");
     assert!(carrier.malformed > 1_000, "{carrier:?}");
-    // New ones are accepted.
+    // New connections are accepted.
     let (mut near, mut far) = pair(&client, &listener).await;
     near.write_all(b"!").await.unwrap();
     assert_eq!(within(far.read_u8()).await.unwrap(), b'!');
@@ -85,7 +85,7 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
 
 /// While an attacker floods the server from addresses that never answer, every honest client can connect.
 #[tokio::test]
-async fn honest_clients_connect_beside_a_flood_of_syns() {
+async fn honest_clients_connect_during_a_flood_of_syns() {
     const SYN_QUEUE: usize = 64;
     let listener = server_with(1, |c| c.limits_mut().syn_queue = SYN_QUEUE).await;
     let address = listener.local_addr();
@@ -119,10 +119,10 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
     let (sent, ()) = within(async { tokio::join!(flood, honest) }).await;
     let (core, carrier) = listener.counters()[0];
     assert!(sent > 1_000 && carrier.retries > 500, "{sent} {carrier:?}");
-    assert_eq!(core.syn_queue_overflow, 0, "nobody was pushed out");
+    assert_eq!(core.syn_queue_overflow, 0, "no honest client was evicted");
 }
 
-/// A server is killed and replaced by another with the same seed: a client that only waits for data notices at once
+/// A server is killed and replaced by another with the same seed: a client that only waits for data immediately notices
 /// that none will arrive.
 #[tokio::test]
 async fn a_restarted_server_resets_its_old_clients() {

@@ -6,10 +6,10 @@ use super::support::*;
 use marline::{Client, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// CPU time of this thread so far.
+/// Returns the CPU time of this thread so far.
 fn cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live timespec.
+    // SAFETY: the pointer refers to a live timespec.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -45,9 +45,9 @@ async fn busy_polling_lasts_while_messages_go_back_and_forth() {
                 waited += cpu() - before;
             }
         }
-        assert!(waited > LONG, "it sleeps at once: {waited:?} of 50 ms");
+        assert!(waited > LONG, "it sleeps immediately: {waited:?} of 50 ms");
         tokio::time::sleep(LONG * 4).await;
-        // If both ends polled all the time, a second of silence would cost a second.
+        // If both ends polled all the time, a second of silence would cost a second of CPU time.
         let before = cpu();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(cpu() - before < Duration::from_millis(300), "it never sleeps");

@@ -1,5 +1,5 @@
-//! Tests of datagrams in parallel to a connection over loopback: all its subflows are paths, new and closed ones are
-//! followed, a client is followed through a NAT rebinding, and foreign senders are ignored.
+//! Tests of datagrams alongside a connection over loopback: all subflows are paths, including new ones, a client is
+//! followed through a NAT rebinding, and foreign senders are ignored.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Lanes {
                     got.unwrap();
                     for (flow, payload) in far.datagrams() {
                         came[1].push(payload.to_vec());
-                        // Queues are never full here.
+                        // Queues are never full in this test.
                         self.far.send(flow, payload).unwrap();
                     }
                 }
@@ -94,8 +94,14 @@ impl Lanes {
         within(async {
             while !there.is_empty() || !back.is_empty() {
                 let [near, far] = self.pass(Duration::from_millis(10)).await;
-                assert!(near.iter().all(|payload| back.remove(payload)), "twice, or never sent");
-                assert!(far.iter().all(|payload| there.remove(payload)), "twice, or never sent");
+                assert!(
+                    near.iter().all(|payload| back.remove(payload)),
+                    "duplicate, or never sent"
+                );
+                assert!(
+                    far.iter().all(|payload| there.remove(payload)),
+                    "duplicate, or never sent"
+                );
             }
         })
         .await;
@@ -109,7 +115,7 @@ async fn all_subflows_are_paths_and_those_that_come_and_go_are_followed() {
     let (near, far) = pair(&client, &listener).await;
     let lanes = Lanes::beside(&near, &far, "duplicate");
     lanes.near.set_class(FLOW, FlowClass::Sparse);
-    // Before the second subflow is established: the first is a path without being announced.
+    // The second subflow is not yet established: the first is a path without an announcement.
     lanes.echo(0, 1).await;
     lanes.paths(2).await;
     lanes.echo(100, 100).await;
@@ -126,7 +132,7 @@ async fn all_subflows_are_paths_and_those_that_come_and_go_are_followed() {
     assert_eq!((counters.stats.forged, others.stats.forged), (0, 0));
     drop(lanes);
     assert_eq!((listener.lane_counters().lanes, client.lane_counters().lanes), (0, 0));
-    assert!(listener.lane_counters().stats.delivered_datagrams >= 201, "what ended still counts");
+    assert!(listener.lane_counters().stats.delivered_datagrams >= 201, "ended lanes still count");
 }
 
 #[tokio::test]
@@ -139,7 +145,7 @@ async fn a_client_that_a_translator_moves_is_followed() {
     let lanes = Lanes::beside(&near, &far, "auto");
     lanes.echo(0, 20).await;
     relay.rebind();
-    // Like a call: data sent before the server has the new address is lost.
+    // As in a call, data sent before the server has the new address is lost.
     let mut gap = None;
     let moved = Instant::now();
     within(async {
@@ -156,7 +162,7 @@ async fn a_client_that_a_translator_moves_is_followed() {
     eprintln!("the server follows after {:?}", gap.unwrap());
     assert!(
         listener.lane_counters().frames_unvalidated > 0,
-        "frames came from the new address before"
+        "earlier frames came from the new address"
     );
     lanes.echo(100_000, 20).await;
 }
@@ -215,7 +221,7 @@ async fn frames_of_strangers_are_counted_and_not_read() {
     })
     .await;
     let answer = timeout(Duration::from_millis(100), stranger.recv(&mut [0; 100])).await;
-    assert!(answer.is_err(), "nobody is answered");
+    assert!(answer.is_err(), "no answer is sent");
     lanes.echo(100, 5).await;
 }
 
@@ -242,5 +248,5 @@ async fn a_lane_without_its_connection_has_no_path() {
         }
     })
     .await;
-    assert!(far.draw_lane_id().is_some(), "another lane may come");
+    assert!(far.draw_lane_id().is_some(), "a new lane can be opened");
 }

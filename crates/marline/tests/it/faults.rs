@@ -76,7 +76,7 @@ async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
         while relay.to_client.load(Ordering::Relaxed) < 500_000 {
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
-        // This is long enough for the client to acknowledge everything: it has nothing more to send.
+        // By then, the client has acknowledged everything: it has nothing more to send.
         relay.cut();
         tokio::time::sleep(Duration::from_millis(200)).await;
         relay.rebind();
@@ -86,7 +86,7 @@ async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
         within(async { tokio::join!(fault, send(&mut far, &data), receive(&mut near)) }).await;
     assert!(got == data);
     let (_, carrier) = client.counters();
-    // Keepalives are due only after 15 s of silence: it has sent one because it became quiet.
+    // Keepalives are otherwise due only after 15 s of silence: the client sent one because the flow became quiet.
     assert!(carrier.keepalives >= 1, "{carrier:?}");
     assert_eq!(listener.counters()[0].1.moves, 1);
 }
@@ -110,7 +110,7 @@ async fn an_idle_connection_survives_a_rebinding_by_its_keepalive() {
         }
     })
     .await;
-    // The server sends first after the silence: it reaches the client at its new address.
+    // After the silence, the server sends first: its data reaches the client at the new address.
     far.write_all(b"b").await.unwrap();
     assert_eq!(within(near.read_u8()).await.unwrap(), b'b');
 }
@@ -126,7 +126,7 @@ async fn the_first_path_being_dead_does_not_matter() {
     let started = std::time::Instant::now();
     let (mut near, mut far) = pair(&client, &listener).await;
     let first = started.elapsed();
-    assert!(first < Duration::from_secs(1), "a SYN's timeout was waited for: {first:?}");
+    assert!(first < Duration::from_secs(1), "it waited for a SYN timeout: {first:?}");
     let data = bytes(200_000, 8);
     let ((), got) = within(async { tokio::join!(send(&mut near, &data), receive(&mut far)) }).await;
     assert!(got == data);
@@ -176,7 +176,7 @@ async fn paths_can_be_taken_down_and_up_by_hand() {
     assert!(error.contains("wlan9"), "{error}");
 }
 
-/// A connection without a path is kept for a minute here, and for an hour by the proxy.
+/// This test keeps a connection without a path for a minute; the proxy keeps it for an hour.
 #[tokio::test]
 async fn a_server_that_is_asked_for_an_answer_and_stays_silent_is_given_up() {
     let listener = server(1).await;
@@ -188,7 +188,7 @@ async fn a_server_that_is_asked_for_an_answer_and_stays_silent_is_given_up() {
     let patience = Duration::from_secs(1);
     assert_eq!(client.expect_answer(&[one.address], patience), 1);
     let quiet = tokio::time::timeout(patience * 3 / 2, near.read_u8()).await;
-    assert!(quiet.is_err(), "it answers and has nothing to say: {quiet:?}");
+    assert!(quiet.is_err(), "the server answers but has no data to send: {quiet:?}");
     one.cut();
     assert_eq!(client.expect_answer(&[one.address], patience), 1);
     let ended = within(near.read_u8()).await.unwrap_err();

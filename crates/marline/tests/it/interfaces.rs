@@ -1,5 +1,5 @@
 //! Tests of interfaces that appear and disappear, in separate network namespaces: a client without configured paths
-//! uses all interfaces with a default route, packets really use them, and changes are followed.
+//! uses all interfaces with a default route, packets actually use them, and changes are followed.
 //!
 //! The test starts itself again inside `unshare`, first as the client's machine, and from there as the server's.
 //! Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.
@@ -68,7 +68,7 @@ impl Server {
         let mut command = this_test("server", &["-n"], name);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let server = Server { child };
-        // `unshare` executes the test: wait until it is in its own namespace.
+        // `unshare` executes the test: wait until it runs in the new namespace.
         let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", server.child.id());
         for _ in 0..500 {
@@ -152,7 +152,7 @@ async fn follow(name: &str) {
         let up = client.paths().into_iter().filter(|path| path.up);
         up.map(|path| path.spec.to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&client), ["near1", "near2"], "by metric");
+    assert_eq!(names(&client), ["near1", "near2"], "paths are ordered by metric");
     // The server has one address: the second path reaches it by its own default route, despite the better metric of
     // the first.
     let mut stream = within(client.connect("10.1.0.2:7000")).await.unwrap();
@@ -164,7 +164,7 @@ async fn follow(name: &str) {
     // The kernel counts a batch of segments as one packet, so half a megabyte may be few packets.
     assert!(after[0] > before[0] + 4 && after[1] > before[1] + 4, "{before:?} {after:?}");
 
-    // Unplugged: this is detected, and nothing is lost.
+    // The cable is unplugged: this is detected, and nothing is lost.
     ip("link set near1 down");
     within(async {
         while names(&client) != ["near2"] {
@@ -176,7 +176,7 @@ async fn follow(name: &str) {
     echo(&mut stream, &bytes(100_000, 2)).await;
     assert_eq!(packets_sent("near1"), before);
 
-    // Plugged in again: the path is used again.
+    // The cable is plugged in again: the path is used again.
     plug_in(1);
     within(async {
         while names(&client).len() < 2 {
@@ -256,7 +256,7 @@ async fn wait_for_paths(name: &str) {
     ip("route replace default via 10.1.0.2 dev near1 metric 100");
     wait_for_addresses(&client, &["10.1.0.7", "10.2.0.1"]).await;
     wait_for_subflows(&stream, 2).await;
-    // The same address on another interface.
+    // The address appears on another interface.
     ip("link del near2");
     wait_for_addresses(&client, &["10.1.0.7"]).await;
     cable(&server, 2);
@@ -282,7 +282,7 @@ fn a_named_path_without_route_is_a_loud_error() {
             let error = within(client.connect("203.0.113.5:7000")).await.unwrap_err();
             assert!(matches!(error, marline::ConnectError::NoRoute { .. }), "{error}");
             assert!(error.to_string().contains("left"), "{error}");
-            // The path table shows it after a short delay.
+            // The path table shows the error after a short delay.
             within(async {
                 while client.paths()[0].health != marline::paths::PathHealth::Unreachable {
                     tokio::time::sleep(Duration::from_millis(5)).await;

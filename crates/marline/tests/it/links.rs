@@ -1,5 +1,4 @@
-//! Tests of the carrier in TCP connections on loopback: transfers over it alone, several shards, and attacks on the
-//! port.
+//! Tests of the TCP carrier on loopback: transfers over it alone, several shards, and attacks on the port.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// First bytes of a Marline client.
 const PREAMBLE: &[u8] = b"Marline\x01";
-/// Limit of unproven links from one address.
+/// Limit of unvalidated links from one address.
 const PENDING_OF_ONE: usize = 128;
 
 async fn server_on_both(shards: usize) -> Server {
@@ -66,7 +65,7 @@ async fn round_trip(client: &Client, server: SocketAddr, length: usize) {
     });
     within(reader.read_to_end(&mut got)).await.unwrap();
     writing.await.unwrap();
-    assert!(got == sent, "{length} bytes come back as they were");
+    assert!(got == sent, "{length} bytes come back unchanged");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,10 +92,10 @@ async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
     }
 }
 
-/// A server answers a limited number of probes per second. With a probe for each of thousands of flows, the last one
-/// was left without an answer, and the client considered UDP blocked.
+/// A server answers a limited number of probes per second. With one probe for each of thousands of flows, the last
+/// probe got no answer, and the client considered UDP blocked.
 #[tokio::test(flavor = "multi_thread")]
-async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
+async fn a_client_probes_once_a_second_for_many_silent_streams() {
     const STREAMS: usize = 300;
     let server = server_on_both(1).await;
     echo(&server);
@@ -112,7 +111,7 @@ async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
         assert_eq!(within(stream.read_u8()).await.unwrap(), b'a');
         streams.push(stream);
     }
-    // Keepalives on each of them are sent after a second of silence: all have been silent for that time.
+    // Each sends a keepalive after a second of silence: all have been silent for that time.
     within(async {
         while client.counters().1.keepalives < STREAMS as u64 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -121,10 +120,10 @@ async fn about_streams_that_fall_silent_together_a_client_asks_once_a_second() {
     .await;
     wait_for(&server, |counters| counters.resets > 0).await;
     let (resets, most) = (counters(&server).resets, 2 + 2 * begun.elapsed().as_secs());
-    assert!(resets <= most, "asked {resets} times, {most} are enough");
+    assert!(resets <= most, "asked {resets} times, but {most} times are enough");
 }
 
-/// The machine has eight ports to choose from, and programs use all but one of them, some in TCP and some in UDP.
+/// The machine has eight ports to choose from; programs use all but one of them, some for TCP and some for UDP.
 #[test]
 fn a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp() {
     let name = name_of_test(&a_port_that_the_system_chooses_is_free_for_datagrams_and_tcp);
@@ -151,7 +150,7 @@ async fn the_port_left_over() {
         let error = std::io::Error::from(second.unwrap_err());
         assert_eq!(error.kind(), ErrorKind::AddrInUse, "with {shards} shards");
         drop(server);
-        // Its tasks end soon.
+        // The tasks end soon.
         let left = || (UdpSocket::bind("127.0.0.1:40005"), TcpListener::bind("127.0.0.1:40005"));
         while !matches!(left(), (Ok(_), Ok(_))) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -170,7 +169,7 @@ async fn a_client_learns_that_the_server_does_not_listen_on_tcp() {
         config.carrier(Carrier::Tcp).connect_timeout(Duration::from_secs(2));
     })
     .await;
-    // The refusal of the server's machine counts at once, as for a closed port of any other carrier.
+    // The refusal of the server's machine counts immediately, as for a closed port of any other carrier.
     let error = client.connect(server.local_addr()).await.unwrap_err();
     let refused = ConnectError::Closed(CloseReason::Refused).to_string();
     assert_eq!(error.to_string(), refused, "{error:?}");
@@ -194,7 +193,7 @@ async fn a_client_of_datagrams_alone_needs_no_listener_and_opens_no_link() {
     assert_eq!(counters(&server).links, 0);
 }
 
-/// Reads until the end. Returns the number of bytes, or `None` if there were none and no end within the time.
+/// Reads until the end. Returns the number of bytes, or `None` if there were none and the stream did not end in time.
 fn read_to_end(stream: &mut TcpStream, patience: Duration) -> Option<usize> {
     stream.set_read_timeout(Some(patience)).unwrap();
     let (mut buffer, mut count) = ([0; 4096], 0);
@@ -259,7 +258,7 @@ async fn strangers_are_closed_without_a_word() {
 async fn a_link_without_a_valid_flow_in_time_is_closed() {
     let server = server_on_both(1).await;
     let address = server.local_addr();
-    // One is silent, one sends a byte of a frame per second, one sends frames that belong to no flow.
+    // One link is silent, one sends a byte of a frame per second, and one sends frames that belong to no flow.
     let silent = TcpStream::connect(address).unwrap();
     let drip = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -292,7 +291,7 @@ async fn idle_links_of_one_address_make_room_for_newcomers_from_it_and_from_else
     let server = server_on_both(1).await;
     echo(&server);
     let address = server.local_addr();
-    // Proven first: its link is not evicted.
+    // This link has a validated flow, so it is not evicted.
     let client = client_with(&["127.0.0.1"], |config| {
         config.carrier(Carrier::Tcp);
     })

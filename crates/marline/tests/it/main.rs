@@ -1,5 +1,5 @@
-//! Tests of streams over loopback and between machines in namespaces. They are one program, so that it is linked
-//! once. Tests that must be alone in their process are separate programs.
+//! Tests of streams over loopback and between machines in namespaces. They form one program, so that linking happens
+//! once. Tests that need a separate process are separate programs.
 
 mod adapters;
 mod attacks;

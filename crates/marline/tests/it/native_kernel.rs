@@ -59,8 +59,8 @@ async fn ask(stream: Stream, sent: Vec<u8>) -> Stream {
     reader.unsplit(writing.await.unwrap())
 }
 
-/// Number of bytes that a connection has also sent on a second path. A kernel answers data that arrives twice with a
-/// RST after its program has ended, and on a busy machine a path may be silent for long enough to be doubted.
+/// Number of bytes that a connection has also sent on a second path. After its program has ended, a kernel answers data
+/// that arrives twice with a RST, and on a busy machine a path may be silent for long enough to be suspected.
 fn sent_twice(stream: &Stream) -> u64 {
     let info = stream.info();
     let subflows = info.iter().flat_map(|info| info.subflows.iter().chain(&info.gone));
@@ -70,7 +70,7 @@ fn sent_twice(stream: &Stream) -> u64 {
 /// Checks that the kernel on the far side has sent no RST.
 fn assert_no_resets(far: &Far, sent_twice: u64) {
     let resets = far.counter("TcpOutRsts");
-    assert!(resets == 0 || sent_twice > 0, "{resets} resets, and nothing was sent twice");
+    assert!(resets == 0 || sent_twice > 0, "{resets} resets, but nothing was sent twice");
 }
 
 /// Echoes on one connection and returns it after the end.
@@ -102,14 +102,14 @@ fn client_asks_kernel(mut far: Far, listen: &str, near: [&str; 2]) {
         assert!(client.drained(Duration::from_secs(10)).await);
         let (_, carrier) = client.counters();
         assert_eq!(carrier.bad_checksums, 0);
-        assert!(carrier.unfinished_checksums > 0, "veth leaves checksums to nobody");
+        assert!(carrier.unfinished_checksums > 0, "veth leaves checksums unfinished");
     });
     // About half of the bytes. The kernel counts a batch of segments as one packet.
     let sent = bytes_sent("near2");
-    assert!(sent > 420_000, "the second path really is near2: {sent} bytes");
+    assert!(sent > 420_000, "the second path uses near2: {sent} bytes");
     assert_eq!(far.counter("MPTcpExtMPJoinAckRx"), 1);
     assert_eq!(far.counter("MPTcpExtMPCapableFallbackACK"), 0);
-    assert_eq!(near_counter("TcpOutRsts"), 0, "the kernel on our side kept quiet");
+    assert_eq!(near_counter("TcpOutRsts"), 0, "our kernel sent no RST");
     assert_no_resets(&far, twice.into_inner());
 }
 
@@ -186,7 +186,7 @@ fn kernel_asks_server(mut far: Far, listen: &str, announce: [&str; 2]) {
     });
     assert!(far.counter("MPTcpExtMPJoinSynAckRx") >= 1);
     assert!(far.counter("MPTcpExtAddAddr") >= 1, "our announcement was accepted");
-    assert_eq!(near_counter("TcpOutRsts"), 0, "the kernel on our side kept quiet");
+    assert_eq!(near_counter("TcpOutRsts"), 0, "our kernel sent no RST");
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
                 let result = tokio::task::block_in_place(|| far.client_result());
                 assert!(result.contains("refused"), "{result}");
             }
-            assert_eq!(near_counter("TcpOutRsts"), 0, "it was us who refused");
+            assert_eq!(near_counter("TcpOutRsts"), 0, "Marline sent the refusal");
 
-            // The same port on an address on which the server does not listen belongs to the kernel.
+            // On an address on which the server does not listen, the port belongs to the kernel.
             let listener = raw_server("127.0.0.1:7003", &[]).await;
             let elsewhere = std::net::TcpListener::bind("10.1.0.1:7003").unwrap();
             far.start_client(elsewhere.local_addr().unwrap(), 10, false);
@@ -331,7 +331,8 @@ fn icmp_ends_an_attempt_at_once() {
             for server in ["198.51.100.1:80", "[2001:db8::1]:80"] {
                 let started = std::time::Instant::now();
                 let error = within(client.connect(server)).await.unwrap_err();
-                // The error is from a router, not from the server: it is named, and it does not count as refused.
+                // The error is from a router, not from the server: the error names it, and the attempt does not count
+                // as refused.
                 assert!(
                     matches!(error, marline::ConnectError::Unreachable { .. }),
                     "{server}: {error}"

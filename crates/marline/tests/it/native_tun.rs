@@ -1,5 +1,5 @@
-//! Tests of Marline as a host of its own behind TUN interfaces, routed by the kernel of its machine, against a
-//! kernel on another machine, in both roles.
+//! Tests of Marline as a separate host behind TUN interfaces, routed by the kernel of its machine, against a kernel on
+//! another machine, in both roles.
 
 use std::net::{IpAddr, SocketAddr};
 

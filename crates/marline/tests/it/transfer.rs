@@ -1,4 +1,4 @@
-//! Tests of transfers over loopback: in both directions, over two paths, half closed, aborted, over shards.
+//! Tests of transfers over loopback: in both directions, over two paths, half closed, aborted, and across shards.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice};
@@ -35,7 +35,7 @@ async fn bytes_arrive_equal_both_ways_over_two_paths() {
     .await;
     assert!(got_up == up && got_down == down);
     let near = near_read.unsplit(near_write);
-    let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
+    let info = near.info().unwrap_or_else(|| panic!("still present, because the stream is held"));
     assert_eq!(info.fallback, None);
 }
 
@@ -82,7 +82,7 @@ async fn first_bytes_go_with_the_syn_where_that_is_on_and_arrive_once_in_any_cas
     }
 }
 
-/// Pieces of all lengths, more of them than a window holds: each call takes some from the front, in order.
+/// Writes pieces of all lengths, with more data than a window holds: each call accepts some from the front, in order.
 #[tokio::test]
 async fn pieces_written_together_arrive_in_order() {
     let (listener, client) = (server(1).await, client(&["127.0.0.1"]).await);
@@ -204,7 +204,7 @@ async fn a_connect_without_a_listener_is_refused_at_once() {
     let error = within(client.connect(address)).await.unwrap_err();
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10), "not by waiting for timeouts");
+    assert!(started.elapsed() < Duration::from_secs(10), "without waiting for timeouts");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,12 +224,16 @@ async fn connections_and_their_joins_land_in_the_right_shard() {
     let counters = listener.counters();
     let sum =
         |f: fn(&marline::monitor::Counters) -> u64| counters.iter().map(|(c, _)| f(c)).sum::<u64>();
-    assert_eq!(sum(|c| c.mp_join_no_token), 0, "no join reached a shard that knows no such token");
+    assert_eq!(
+        sum(|c| c.mp_join_no_token),
+        0,
+        "no join reached a shard that does not know its token"
+    );
     assert_eq!(sum(|c| c.mp_join_ack_rx), 32);
     let busy = counters.iter().filter(|(c, _)| c.mp_capable_syn_rx > 0).count();
-    assert_eq!(busy, 2, "16 connections are spread over both shards");
+    assert_eq!(busy, 2, "16 connections are distributed across both shards");
     let ids: std::collections::BTreeSet<_> = held.iter().map(|(_, far)| far.id()).collect();
-    assert_eq!(ids.len(), 16, "ids are unique over the shards");
+    assert_eq!(ids.len(), 16, "ids are unique across the shards");
     assert_eq!(listener.connections().len(), 16);
 }
 
@@ -283,11 +287,11 @@ fn read_by_wireshark(dir: &std::path::Path) {
         assert_eq!(frames(&file, "_ws.malformed || tcp.checksum.status == \"Bad\""), 0, "{ip}");
         let subtype = format!("tcp.options.mptcp.subtype == {handshake}");
         assert!(frames(&file, &subtype) >= 3, "the handshake of {ip} is recognized");
-        assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "so is DSS on {ip}");
+        assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "DSS on {ip} is recognized");
     }
 }
 
-/// A waiting caller learns that no further connection will arrive, and so does a later caller.
+/// Both a waiting caller and a later caller learn that no further connection will arrive.
 #[tokio::test]
 async fn accept_ends_when_the_listener_is_closed() {
     let listener = server(1).await;
@@ -319,7 +323,7 @@ async fn a_silent_server_is_given_up_when_patience_ends() {
     let marline::ConnectError::Unreachable { attempts } = &error else { panic!("{error}") };
     assert_eq!(attempts.len(), 2, "{error}");
     assert!(attempts.iter().all(|attempt| attempt.reason().contains("no answer")), "{error}");
-    assert!(client.connections().is_empty(), "nothing goes on behind the caller's back");
+    assert!(client.connections().is_empty(), "no attempt continues in the background");
 }
 
 /// `[::]` stands for all addresses of the machine: clients of both families reach the server.

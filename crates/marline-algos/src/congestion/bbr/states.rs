@@ -1,4 +1,4 @@
-//! BBR's state machine: the gains of each state and the condition that ends it.
+//! BBR's state machine: the gains of each state and the condition for leaving it.
 //!
 //! ```text
 //! Startup --(no growth for 3 rounds)--> Drain --(queue gone)--> ProbeBw --+
@@ -10,13 +10,13 @@
 use marline_policy::AckSample;
 use marline_time::{Duration, Instant, Rate};
 
-/// 2 / ln 2: the smallest gain at which the sent data doubles every round trip.
+/// 2 / ln 2: the smallest gain at which the amount of sent data doubles every round trip.
 pub(super) const STARTUP_GAIN: f64 = 2.885_390_081_777_926_8;
-/// Inverse of the Startup gain: drains within one round trip what Startup queued in one.
+/// Inverse of the Startup gain, which drains within one round trip what Startup queued in one.
 const DRAIN_GAIN: f64 = 1.0 / STARTUP_GAIN;
-/// One round trip faster, one slower to drain the resulting queue, six at the measured rate.
+/// Gains of the phases: one round trip faster, one slower to drain the resulting queue, and six at the measured rate.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// Rounds without growth by [`GROWTH`] after which the pipe counts as full.
+/// Number of rounds without growth by [`GROWTH`] after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
@@ -28,7 +28,7 @@ const FULL_QUEUE_LOSS: f64 = 0.02;
 /// Minimum bytes per round to count as evidence. Smaller rounds mostly show jitter and chance.
 const MIN_EVIDENCE_BYTES: u64 = 15_000;
 
-/// State of the BBR machine.
+/// State of the BBR state machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Doubles the sending rate every round trip until the delivery rate stops growing.
@@ -70,7 +70,7 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// Ends a round with `rate` as the largest rate so far.
+    /// Processes the end of a round, with `rate` as the largest rate so far.
     pub(super) fn on_round(&mut self, rate: Rate) {
         let rate = rate.bits_per_s() as f64;
         if self.is_full() {
@@ -98,10 +98,10 @@ impl FullPipe {
 }
 
 /// Evidence from one round, other than its rate, that the path was full. A sender that sometimes had too little to send
-/// may still have filled the pipe. Then the largest rate it saw is the path's.
+/// may still have filled the pipe. Then the largest rate it measured is the rate of the path.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RoundEvidence {
-    least_rtt: Option<Duration>,
+    min_rtt_filter: Option<Duration>,
     most_in_flight: u64,
     lost: u64,
     delivered_before: u64,
@@ -109,7 +109,7 @@ pub(super) struct RoundEvidence {
 
 impl RoundEvidence {
     pub(super) fn on_ack(&mut self, ack: &AckSample) {
-        self.least_rtt = match (self.least_rtt, ack.rtt) {
+        self.min_rtt_filter = match (self.min_rtt_filter, ack.rtt) {
             (Some(least), Some(rtt)) => Some(least.min(rtt)),
             (least, rtt) => least.or(rtt),
         };
@@ -117,8 +117,8 @@ impl RoundEvidence {
         self.lost += ack.lost;
     }
 
-    /// Ends a round and returns whether the path was full in it. A queue that stood throughout, much more in flight
-    /// than rate x RTT, or loss are evidence, but none of them is proof in a round with little data.
+    /// Ends a round and returns true if the path was full in it. A queue throughout the round, much more in flight than
+    /// rate x RTT, or losses are evidence, but in a round with little data they prove nothing.
     pub(super) fn end_round(&mut self, rtt: Option<Duration>, bdp: u64, delivered: u64) -> bool {
         let before = core::mem::replace(
             self,
@@ -126,7 +126,7 @@ impl RoundEvidence {
         );
         let brought = delivered - before.delivered_before;
         let stood = before
-            .least_rtt
+            .min_rtt_filter
             .zip(rtt)
             .is_some_and(|(least, path)| least > path.mul_f64(STANDING_QUEUE_RTT));
         let crammed = before.most_in_flight as f64 > bdp as f64 * FULL_FLIGHT;
@@ -170,8 +170,8 @@ impl Cycle {
         self.phase == 0
     }
 
-    /// Moves to the next phase if this one is over. Each lasts one RTT. Probing continues until the higher target is in
-    /// flight (or loss occurs), and draining ends as soon as nothing is queued.
+    /// Moves to the next phase if this one has ended. Each lasts one RTT. Probing continues until the higher target is
+    /// in flight (or loss occurs), and draining ends as soon as nothing is queued.
     pub(super) fn advance(&mut self, test: &PhaseTest) {
         let long_enough = test.now.since(self.since) > test.min_rtt;
         let gain = self.gain();
@@ -195,13 +195,13 @@ impl Cycle {
 pub(super) struct ProbeRtt {
     /// Earliest end; `None` until few enough bytes are in flight.
     done_at: Option<Instant>,
-    /// A round trip has passed since then.
+    /// True if a round trip has passed since then.
     round_done: bool,
 }
 
 impl ProbeRtt {
-    /// Processes an ACK. `small` means that at most the minimum is in flight, `new_round` that a round ended. Returns
-    /// whether to start a new round for counting, and whether the measurement is complete.
+    /// Processes an ACK. `small` means that at most the minimum is in flight, and `new_round` that a round has ended.
+    /// Returns two flags: whether to start a new round for counting, and whether the measurement is complete.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,

@@ -11,7 +11,7 @@ const RATE: Rate = Rate::from_mbit(80);
 const RTT: Duration = ms(50);
 const BDP: u64 = 500_000;
 
-/// A path that delivers one segment after another, at the smaller of the sender's pacing rate and its own rate.
+/// Path that delivers one segment after another, at the sender's pacing rate or its own rate, whichever is lower.
 struct Path {
     now: Instant,
     rate: Rate,
@@ -25,8 +25,8 @@ impl Path {
         Path { now: Instant::from_secs(1), rate: RATE, rtt: RTT, total: 0, app_limited: false }
     }
 
-    /// One round trip: a window's worth of ACKs in eight batches, at the rate that window, pacing and path allow. Bytes
-    /// beyond the bandwidth-delay product wait in the queue.
+    /// Simulates one round trip: a window's worth of ACKs in eight batches, at the rate that the window, the pacing and
+    /// the path allow. Bytes beyond the bandwidth-delay product wait in the queue.
     fn round(&mut self, bbr: &mut Bbr, lost: u64) {
         let window = bbr.window();
         let by_window = Rate::over(window, self.rtt);
@@ -66,7 +66,7 @@ fn controller() -> Bbr {
     Bbr::new(MSS, INITIAL, Instant::from_secs(1))
 }
 
-/// A controller that has measured the path.
+/// Creates a controller that has measured the path.
 fn settled(path: &mut Path) -> Bbr {
     let mut bbr = controller();
     path.rounds(&mut bbr, 30);
@@ -192,7 +192,7 @@ fn every_ten_seconds_the_queue_runs_empty_and_the_model_survives_it() {
             before = bbr.window();
         }
     }
-    assert!((4..=8).contains(&small), "200 ms and a round trip are {small} rounds");
+    assert!((4..=8).contains(&small), "200 ms and a round trip took {small} rounds");
     assert_eq!(bbr.rtt.get(), Some(ms(60)));
     assert!(bbr.rate.get() > Rate::from_mbit(75), "four segments are not the path's rate");
     assert!(bbr.window() >= before * 9 / 10, "{} of {before}", bbr.window());
@@ -208,7 +208,7 @@ fn a_loss_conserves_for_a_round_and_changes_no_model() {
     sample.lost = 20_000;
     sample.total_delivered = path.total + 1_000;
     bbr.on_ack(&sample, SubflowId(0), &[]);
-    assert_eq!(bbr.window(), 401_000, "what is delivered may be sent");
+    assert_eq!(bbr.window(), 401_000, "as much may be sent as was delivered");
     path.total += 1_000;
     path.rounds(&mut bbr, 4);
     assert!(bbr.window() >= window * 9 / 10, "later rounds grow: {}", bbr.window());
@@ -264,11 +264,11 @@ fn a_queue_excess_flight_or_loss_proves_a_full_path() {
         evidence.end_round(Some(RTT), BDP, delivered)
     };
     let much = 100_000;
-    assert!(!proves(ms(52), BDP, 0, much), "that may be jitter");
-    assert!(proves(ms(60), BDP, 0, much), "a queue stood");
-    assert!(proves(ms(52), BDP * 2, 0, much), "more was in flight than fits");
-    assert!(proves(ms(52), BDP, 3_000, much), "some of it was lost");
-    assert!(!proves(ms(60), BDP * 2, 3_000, 5_000), "of so little nothing follows");
+    assert!(!proves(ms(52), BDP, 0, much), "this may be jitter");
+    assert!(proves(ms(60), BDP, 0, much), "there was a queue throughout");
+    assert!(proves(ms(52), BDP * 2, 0, much), "more was in flight than fits on the path");
+    assert!(proves(ms(52), BDP, 3_000, much), "some data was lost");
+    assert!(!proves(ms(60), BDP * 2, 3_000, 5_000), "so little data proves nothing");
     // One small RTT in the round shows that the queue was not standing.
     let mut evidence = RoundEvidence::default();
     for rtt in [ms(70), ms(51), ms(70)] {

@@ -12,7 +12,7 @@ fn signal(cc: &mut Cubic, signal: CongestionSignal) {
 
 const LOSS: CongestionSignal = CongestionSignal::Loss { bytes_in_flight: 0 };
 
-/// A controller that has recovered from a loss at `segments`.
+/// Creates a controller that has recovered from a loss at `segments`.
 fn after_loss_at(segments: u64) -> Cubic {
     let mut cc = Cubic::new(MSS, segments * SEGMENT, SlowStartKind::Classic);
     signal(&mut cc, LOSS);
@@ -40,7 +40,7 @@ fn the_cube_root_is_exact_to_the_last_bits() {
     assert_eq!(cube_root(27.0), 3.0);
 }
 
-/// With a short path and a small window, Reno's estimate is the larger.
+/// With a short path and a small window, Reno's estimate is the larger of the two.
 #[test]
 fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
     for (estimate, per_round) in [(RenoEstimate::Rfc9438, 1.0), (RenoEstimate::Linux, ALPHA)] {
@@ -58,7 +58,7 @@ fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
 
 #[test]
 fn growth_follows_the_closed_formula() {
-    // A long path, so that the cubic region applies throughout.
+    // The path is long, so that the cubic region applies throughout.
     let mut cc = after_loss_at(1_000);
     assert_eq!(cc.window(), 700 * SEGMENT);
     let mut bulk = BulkSender::new(100);
@@ -82,7 +82,8 @@ fn growth_follows_the_closed_formula() {
 fn on_a_short_path_it_is_as_fast_as_reno_of_the_same_fairness() {
     let mut cc = after_loss_at(20);
     let mut bulk = BulkSender::new(10);
-    // Below the old window 0.53 segments per round trip, beyond it one. CUBIC alone would stay below 20 for 2.5 s.
+    // Below the old window, growth is 0.53 segments per round trip; beyond it, one. CUBIC alone would stay below 20 for
+    // 2.5 s.
     (0..12).for_each(|_| bulk.round(&mut cc));
     let early = segments(&cc);
     assert!((early - (14.0 + 12.0 * ALPHA)).abs() < 0.6, "{early}");
@@ -159,7 +160,7 @@ fn a_penalty_is_not_given_back_within_a_round_trip() {
 
 #[test]
 fn hystart_leaves_slow_start_when_the_queue_grows() {
-    // 100 segments fit the path. The rest waits in an unlimited queue, 1 ms per segment.
+    // 100 segments fit on the path. The rest waits in an unlimited queue, 1 ms per segment.
     let run = |kind| {
         let mut cc = Cubic::new(MSS, 10 * SEGMENT, kind);
         let mut bulk = BulkSender::new(100);

@@ -7,7 +7,7 @@ use crate::slow_start::SlowStartKind;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const ME: SubflowId = SubflowId(0);
 
-/// A path of 40 ms that delivers 100 segments in that time.
+/// Path of 40 ms that delivers 100 segments in this time.
 struct Path {
     cc: CubicWestwood,
     now: Instant,
@@ -17,7 +17,7 @@ impl Path {
     fn new() -> Path {
         let cc = CubicWestwood::new(MSS, 100 * u64::from(MSS), SlowStartKind::Classic);
         let mut path = Path { cc, now: Instant::from_secs(1) };
-        // Slow start ends at the first congestion. The tests measure after that.
+        // Slow start ends at the first congestion. The tests start after that.
         path.round(MS(80), 0, false);
         path.signal(CongestionSignal::Loss { bytes_in_flight: 0 });
         path.signal(CongestionSignal::RecoveryDone);
@@ -27,7 +27,7 @@ impl Path {
         path
     }
 
-    /// A round trip of this RTT, in which `lost` segments are lost.
+    /// Simulates a round trip with this RTT, in which `lost` segments are lost.
     fn round(&mut self, rtt: Duration, lost: u64, in_recovery: bool) {
         for segment in 0..100 {
             self.now += rtt / 100;
@@ -50,7 +50,7 @@ impl Path {
         }
     }
 
-    /// One ACK, with `in_flight` bytes in flight before it.
+    /// Processes one ACK, with `in_flight` bytes in flight before it.
     fn round_in_flight(&mut self, rtt: Duration, in_flight: u64) {
         self.now += rtt;
         let min_rtt = Some(MS(40));
@@ -75,7 +75,7 @@ fn only_a_loss_with_a_queue_reduces_the_window() {
     assert_eq!(path.cc.window(), before);
     assert!(path.cc.holds_window_in_recovery());
     path.round(MS(40), 1, true);
-    assert!(path.cc.window() >= before, "growth goes on");
+    assert!(path.cc.window() >= before, "growth continues");
     path.signal(CongestionSignal::RecoveryDone);
     assert!(!path.cc.holds_window_in_recovery());
     // The RTT is twice its minimum: the window falls to seven tenths, as with CUBIC.
@@ -87,7 +87,7 @@ fn only_a_loss_with_a_queue_reduces_the_window() {
     assert!((left - 0.7_f64.max(floor)).abs() < 0.02, "{left} of {before}, floor {floor}");
 }
 
-/// The bytes in flight fit on the path at the rate it had when the RTT was small. So the RTT varies without a queue.
+/// The bytes in flight fit on the path at the rate measured when the RTT was small, so the RTT varies without a queue.
 #[test]
 fn a_varying_round_trip_does_not_count_as_a_queue() {
     let mut path = Path::new();
@@ -100,11 +100,11 @@ fn a_varying_round_trip_does_not_count_as_a_queue() {
     path.round_in_flight(MS(80), fits);
     let before = path.cc.window();
     path.lose();
-    assert_eq!(path.cc.window(), before, "in flight is what fits");
+    assert_eq!(path.cc.window(), before, "no more is in flight than fits");
     path.signal(CongestionSignal::RecoveryDone);
     path.round_in_flight(MS(80), fits + u64::from(MSS));
     path.lose();
-    assert!(path.cc.window() < before, "a segment more waits in a queue");
+    assert!(path.cc.window() < before, "one more segment waits in a queue");
 }
 
 #[test]
@@ -127,14 +127,14 @@ fn losses_that_are_many_or_meet_a_queue_in_the_end_are_congestion() {
     path.lose();
     let before = path.cc.window();
     path.round(MS(80), 1, true);
-    assert!(path.cc.window() < before, "a further loss of the episode, behind a queue");
+    assert!(path.cc.window() < before, "another loss in the episode, with a queue");
     let mut path = Path::new();
     for _ in 0..10 {
         path.round(MS(40), 25, false);
     }
     let before = path.cc.window();
     path.lose();
-    assert!(path.cc.window() < before, "a fifth of all is lost");
+    assert!(path.cc.window() < before, "a fifth of the data is lost");
 }
 
 #[test]

@@ -75,10 +75,10 @@ fn a_timeout_leaves_one_segment_and_repeated_ones_keep_ssthresh() {
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 5 * SEGMENT));
     signal(&mut cc, NEXT_RTO);
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 5 * SEGMENT));
-    // Slow start reaches ssthresh, and does not exceed it within one ACK.
+    // Slow start reaches ssthresh but does not exceed it within one ACK.
     let now = Instant::from_secs(3);
     cc.on_ack(&ack(now, 20 * SEGMENT, 0, ms(10)), ME, &[]);
-    assert_eq!(cc.window(), 6 * SEGMENT, "5 by slow start, 1 for the window's worth that was left");
+    assert_eq!(cc.window(), 6 * SEGMENT, "5 from slow start, 1 for the remaining window's worth");
 }
 
 #[test]
@@ -91,10 +91,10 @@ fn a_timeout_in_recovery_reduces_only_once() {
     assert_eq!(
         (cc.window(), cc.ssthresh()),
         (5 * SEGMENT, 5 * SEGMENT),
-        "the timeout was spurious, the loss before it was not"
+        "the timeout was spurious, but the loss before it was not"
     );
     signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
-    assert_eq!(cc.window(), 2_500, "the episode is over");
+    assert_eq!(cc.window(), 2_500, "the episode has ended");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn penalty_halves_and_spares_ssthresh_in_slow_start() {
     assert_eq!((cc.window(), cc.ssthresh()), (5 * SEGMENT, u64::MAX));
     signal(&mut cc, LOSS);
     signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
-    assert_eq!(cc.window(), 2_500, "not on top of a reduction under way");
+    assert_eq!(cc.window(), 2_500, "not in addition to a reduction in progress");
     signal(&mut cc, CongestionSignal::RecoveryDone);
     signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!((cc.window(), cc.ssthresh()), (1_250, 2 * SEGMENT));
@@ -154,5 +154,5 @@ fn the_penalty_of_2012_ends_slow_start() {
     for _ in 0..3 {
         signal(&mut cc, hard);
     }
-    assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 2 * SEGMENT), "the floors");
+    assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 2 * SEGMENT), "the minimum values");
 }

@@ -12,7 +12,7 @@ fn route(paths: &[DatagramPathView], flow: &FlowView) -> (u8, Option<u8>) {
     (path.0, copy.map(|copy| copy.0))
 }
 
-/// One that has spent so much of its budget.
+/// Creates a policy that has spent this share of its budget.
 fn spent(share: f64) -> Auto {
     let mut auto = Auto::default();
     auto.on_sent(NOW, 4_000_000, false);
@@ -34,7 +34,7 @@ fn a_call_uses_only_the_earlier_path_while_it_is_healthy() {
 }
 
 #[test]
-fn a_path_that_is_a_little_better_does_not_pull_a_flow_over() {
+fn a_slightly_better_path_does_not_attract_a_flow() {
     let paths = [path(0, 30), path(1, 32)];
     let on_second = FlowView { last: Some((PathId(1), NOW)), ..flow() };
     assert_eq!(route(&paths, &on_second).0, 1);
@@ -63,7 +63,7 @@ fn backups_and_metered_paths_are_spared() {
     paths[0].srtt = Some(Duration::from_millis(25));
     paths[0].forecast = path(0, 25).forecast;
     assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, None));
-    // A path in trouble is worth money, one that fails is worth the backup.
+    // A path in trouble justifies the metered path, and a failing one justifies the backup.
     paths[0].last_trouble_at = Some(NOW);
     assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, Some(1)));
     paths[1].backup = true;
@@ -124,9 +124,9 @@ fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
     assert_eq!(route(&paths, &on(NOW)).0, 0);
     assert_eq!(route(&paths, &on(Instant::from_secs(95))).0, 1);
     assert_eq!(route(&[with(0, 16), with(1, 20)], &on(Instant::from_secs(95))).0, 0);
-    // Much faster is worth it at once.
+    // A move to a much faster path happens immediately.
     assert_eq!(route(&[with(0, 5), with(1, 20)], &on(NOW)).0, 1);
-    // It waits for a path that has just fallen silent.
+    // Bulk waits for a path that has just fallen silent.
     let unreachable = |since| {
         let health = Health::Unreachable { since, cause: UnreachableCause::ProbeTimeout };
         [DatagramPathView { health, ..with(0, 20) }, with(1, 20)]
@@ -138,7 +138,7 @@ fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
 #[test]
 fn a_burst_on_a_path_that_loses_single_packets_is_repaired_and_not_copied() {
     let mut paths = [path(0, 30), path(1, 90)];
-    // It has just lost one.
+    // The path has just lost a frame.
     (paths[0].last_trouble_at, paths[0].lone_losses) = (Some(NOW), 0.01);
     let burst = FlowView { burst: 2.5, ..flow() };
     let repaired = |paths: &[DatagramPathView], flow: &FlowView| {
@@ -146,7 +146,7 @@ fn a_burst_on_a_path_that_loses_single_packets_is_repaired_and_not_copied() {
         (copy.is_some(), grouped)
     };
     assert_eq!(repaired(&paths, &burst), (false, true));
-    // One datagram at a time, nobody who reads repairs, or an answer that is overdue.
+    // One datagram at a time, a peer without repair support, or an overdue answer.
     assert_eq!(repaired(&paths, &flow()), (true, false));
     let old_peer = DatagramContext { repairs: false, ..context(&paths) };
     assert!(!Auto::default().route(&old_peer, &burst).grouped);

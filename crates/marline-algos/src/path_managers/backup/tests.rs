@@ -16,7 +16,7 @@ fn all_but_the_primary_stand_by() {
     let mut w = harness("192.0.2.7:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, true)]);
-    assert!(w.report_established(1, actions[0]).is_empty(), "opened with the flag already");
+    assert!(w.report_established(1, actions[0]).is_empty(), "already opened with the flag");
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn if_another_path_won_the_race_priorities_are_put_right() {
     assert_eq!(w.event(PathEvent::Established), [open(1, 0, false), prio(0, true)]);
     assert!(
         w.report_established(1, open(1, 0, false)).is_empty(),
-        "asked once, even if the view is old"
+        "requested once, even if the view is old"
     );
     w.views[0].backup = true;
     w.down(0);

@@ -10,11 +10,11 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A phone on WiFi (address 1), with cellular (address 2) as the backup.
+/// Creates a phone on WiFi (address 1), with cellular (address 2) as the backup.
 fn phone() -> Harness<BreakBeforeMake> {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
     let mut w = Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
-    assert!(w.event(PathEvent::Established).is_empty(), "cellular is left asleep");
+    assert!(w.event(PathEvent::Established).is_empty(), "cellular stays asleep");
     w
 }
 
@@ -31,7 +31,7 @@ fn id(slot: u8) -> SubflowId {
     SubflowId(slot)
 }
 
-/// WiFi's address pair is bad, and cellular is in use.
+/// Creates a phone whose WiFi address pair is bad and which uses cellular.
 fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
     w.views[0].health = DEGRADED;
@@ -48,14 +48,14 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
     for event in [PathEvent::Reachable(id(0)), PathEvent::LocalUp(AddressId(CELL))] {
         assert!(w.event(event).is_empty());
     }
-    assert_eq!(w.manager.next_timeout(), None, "nor is there anything to wait for");
+    assert_eq!(w.manager.next_timeout(), None, "no timer is set");
 }
 
 #[test]
 fn failure_signs_open_cellular_at_once() {
     type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
-        ("what path health says", |w| {
+        ("path health", |w| {
             w.views[0].health = DEGRADED;
             PathEvent::AddressPair { id: id(0), degraded: true }
         }),
@@ -93,7 +93,7 @@ fn silence_is_given_some_time() {
     let mut w = phone();
     w.views[0].health = UNREACHABLE;
     assert!(w.event(PathEvent::Unreachable(id(0))).is_empty());
-    assert_eq!(w.fire_timeout(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
+    assert_eq!(w.fire_timeout(), (at(75), vec![PathAction::Probe(id(0))]), "one probe");
     w.now += at(74);
     assert!(w.event(PathEvent::LocalUp(AddressId(CELL))).is_empty(), "a moment before");
     assert_eq!(w.fire_timeout(), (at(1), vec![fast(CELL)]));
@@ -103,7 +103,7 @@ fn silence_is_given_some_time() {
     w.event(PathEvent::Unreachable(id(0)));
     w.views[0].health = Health::Usable;
     assert!(w.event(PathEvent::Reachable(id(0))).is_empty());
-    assert_eq!(w.manager.next_timeout(), None, "it was nothing");
+    assert_eq!(w.manager.next_timeout(), None, "the path has recovered");
 }
 
 /// At the edge of a cell, an ACK arrives now and then.
@@ -147,12 +147,12 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
     w.views[0].health = Health::Usable;
     assert!(
         w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty(),
-        "not at once"
+        "not immediately"
     );
     let (slept, actions) = w.fire_timeout();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
-    // It is opened again at once, although the subflow did not live long.
+    // It is opened again immediately, although the subflow was short-lived.
     w.views[0].health = DEGRADED;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }), [fast(CELL)]);
 }
@@ -164,7 +164,11 @@ fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
     w.views[0].health = Health::Usable;
     assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty());
     w.views[1].bytes_in_flight = 1_000;
-    assert_eq!(w.fire_timeout(), (at(1_000), vec![]), "quiet for long, but something is under way");
+    assert_eq!(
+        w.fire_timeout(),
+        (at(1_000), vec![]),
+        "quiet for a long time, but data is in flight"
+    );
     w.views[1].bytes_in_flight = 0;
     w.views[0].health = UNREACHABLE;
     w.event(PathEvent::Unreachable(id(0)));
@@ -210,7 +214,7 @@ fn a_failed_path_is_probed_less_and_less_often() {
     assert_eq!(
         w.manager.next_timeout(),
         None,
-        "path health monitoring asks on degraded address pairs"
+        "path health monitoring probes degraded address pairs"
     );
 }
 
@@ -228,13 +232,13 @@ fn a_peer_that_does_not_follow_the_client_gets_mp_prio() {
 }
 
 #[test]
-fn a_join_that_fails_leaves_the_next_address_its_turn() {
+fn after_a_failed_join_the_next_address_is_tried() {
     let mut w = phone();
     w.local.push(LocalAddress { backup: true, ..local(4, "203.0.113.9:0") });
     w.views[0].health = DEGRADED;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }), [fast(CELL)]);
     assert_eq!(w.failed(CELL, 0), [fast(4)]);
-    assert!(w.failed(4, 0).is_empty(), "the first one again, when its time has come");
+    assert!(w.failed(4, 0).is_empty(), "the first address again, when its retry is due");
     assert_eq!(w.fire_timeout().1, [fast(CELL)]);
 }
 
@@ -249,7 +253,7 @@ fn a_connection_started_on_cellular_moves_to_wifi() {
     w.local[0].up = true;
     let join = w.event(PathEvent::LocalUp(AddressId(1)));
     assert_eq!(join, [open(1, 0, false)]);
-    assert!(w.report_established(1, join[0]).is_empty(), "WiFi has to settle first");
+    assert!(w.report_established(1, join[0]).is_empty(), "WiFi must settle first");
     w.now += at(60_000);
     assert_eq!(w.event(PathEvent::Reachable(id(1))), [PathAction::CloseSubflow(id(0))]);
 }
@@ -261,7 +265,7 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     w.event(PathEvent::Established);
     w.views[0].health = UNREACHABLE;
     w.event(PathEvent::Unreachable(id(0)));
-    assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
+    assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "practically never");
     w.views[0].health = UNREACHABLE_ON_DEGRADED_PAIR;
     let cell = w.event(PathEvent::AddressPair { id: id(0), degraded: true })[0];
     w.report_established(1, cell);

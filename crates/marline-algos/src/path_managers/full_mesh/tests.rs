@@ -45,7 +45,7 @@ fn families_pins_flags_and_denied_joins_are_respected() {
 }
 
 #[test]
-fn a_balancer_is_left_once_the_server_is_reached_without_it() {
+fn a_load_balancer_is_left_once_the_server_is_reached_directly() {
     let mut w = two_interfaces();
     w.deny_join_id0 = true;
     assert!(w.event(PathEvent::Established).is_empty());
@@ -54,12 +54,12 @@ fn a_balancer_is_left_once_the_server_is_reached_without_it() {
     assert_eq!(actions, [open(2, 5, false), open(1, 5, false)]);
     assert!(
         w.report_established(2, actions[0]).is_empty(),
-        "from the other interface: no substitute"
+        "the other interface is not a substitute"
     );
     assert_eq!(w.report_established(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
     assert!(w.event(PathEvent::Reachable(SubflowId(1))).is_empty());
-    assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
-    assert!(w.down(0).is_empty(), "and not opened again");
+    assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "requested once");
+    assert!(w.down(0).is_empty(), "not opened again");
     assert_eq!(w.manager.next_timeout().map(|_| w.fire_timeout().1), Some(vec![]));
     // If joins are allowed everywhere, all subflows stay.
     let mut w = two_interfaces();
@@ -78,10 +78,10 @@ fn two_pins_on_one_local_address_are_two_paths() {
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)]);
     assert!(w.report_established(1, actions[0]).is_empty());
-    assert_eq!(w.manager.next_timeout(), None, "both are there");
+    assert_eq!(w.manager.next_timeout(), None, "both subflows exist");
 }
 
-/// WiFi supports both families, the cellular network only IPv4, and the server both.
+/// WiFi supports both families, the cellular network supports only IPv4, and the server supports both.
 #[test]
 fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
     let here = |id, address, link| LocalAddress { link, ..local(id, address) };
@@ -92,7 +92,7 @@ fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
     w.paths[0].remote = w.remote[0].address;
     w.remote.push(RemoteAddress { id: AddressId(255), address: addr("10.0.0.1:443") });
     let actions = w.event(PathEvent::Established);
-    assert_eq!(actions, [open(3, 255, false)], "not by WiFi's IPv4 as well");
+    assert_eq!(actions, [open(3, 255, false)], "WiFi's IPv4 address is not used as well");
     assert!(w.report_established(1, actions[0]).is_empty());
     // WiFi loses IPv6.
     w.paths.remove(0);
@@ -116,7 +116,7 @@ fn the_other_family_is_tried_where_the_first_fails() {
     w.paths[0].remote = w.remote[0].address;
     w.remote.push(RemoteAddress { id: AddressId(255), address: addr("10.0.0.1:443") });
     let actions = w.event(PathEvent::Established);
-    assert_eq!(actions, [open(4, 0, false)], "by the family of the first subflow");
+    assert_eq!(actions, [open(4, 0, false)], "with the family of the first subflow");
     let (id, local, remote) = (SubflowId(1), AddressId(4), AddressId(0));
     let failed = PathEvent::SubflowDown { id, local, remote, was_established: false };
     assert_eq!(w.event(failed), [open(3, 255, false)]);
@@ -131,7 +131,7 @@ fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix(
         Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)]);
-    assert!(w.report_established(1, actions[0]).is_empty(), "there is nothing more to reach");
+    assert!(w.report_established(1, actions[0]).is_empty(), "no address is left to reach");
     let way = |path: &SubflowPath| prefix.translate_back(path.remote);
     assert!(w.paths[1].remote.is_ipv6() && way(&w.paths[1]) == w.remote[0].address);
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
@@ -144,7 +144,7 @@ fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix(
 }
 
 #[test]
-fn with_few_places_every_interface_gets_its_first_before_any_gets_its_second() {
+fn with_few_slots_every_interface_gets_one_subflow_first() {
     let mut w = two_interfaces();
     w.max_subflows = 3;
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
@@ -160,7 +160,7 @@ fn a_failed_join_is_tried_again_forever_with_growing_waits() {
     w.event(PathEvent::Established);
     let mut waits = Vec::new();
     for _ in 0..9 {
-        assert!(w.failed(2, 0).is_empty(), "not at once");
+        assert!(w.failed(2, 0).is_empty(), "not immediately");
         let mut waited = 0;
         loop {
             let (slept, actions) = w.fire_timeout();
@@ -183,7 +183,7 @@ fn a_dead_subflow_is_rebuilt_and_a_stable_life_forgets_the_failures() {
         w.failed(2, 0);
         action = core::iter::repeat_with(|| w.fire_timeout().1)
             .find_map(|actions| actions.first().copied())
-            .expect("it tries forever");
+            .expect("it keeps trying");
     }
     w.report_established(1, action);
     w.now += Duration::from_secs(10);
@@ -206,7 +206,7 @@ fn without_any_subflow_tries_are_never_more_than_two_seconds_apart() {
         while w.fire_timeout().1.is_empty() {}
     }
     w.failed(2, 0);
-    assert_eq!(w.down(0), [open(1, 0, false)], "the first is tried at once");
+    assert_eq!(w.down(0), [open(1, 0, false)], "the first attempt is immediate");
     w.failed(1, 0);
     let begin = w.now;
     let mut tries = Vec::new();
@@ -265,7 +265,7 @@ fn an_address_withdrawn_is_not_tried_and_a_new_announcement_is_tried_at_once() {
     w.event(PathEvent::Established);
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     w.event(PathEvent::Announced(AddressId(5)));
-    let gone = w.remote.pop().expect("just pushed");
+    let gone = w.remote.pop().expect("just added");
     w.event(PathEvent::Removed(AddressId(5)));
     while w.now < Instant::from_secs(120) && w.manager.next_timeout().is_some() {
         assert!(!w.fire_timeout().1.contains(&open(1, 5, false)));
@@ -286,7 +286,7 @@ fn manual_does_nothing_by_itself() {
     assert!(w.accepts_join());
 }
 
-/// A NAT may have lost this translation. Other ports would get through.
+/// A NAT may have lost this translation; other ports would get through.
 #[test]
 fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     let only = [local(1, "192.0.2.7:0")];
@@ -294,12 +294,12 @@ fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     assert!(w.event(PathEvent::Established).is_empty());
     let actions = w.event(PathEvent::Stuck(SubflowId(0)));
     assert_eq!(actions, [open(1, 0, false)]);
-    assert!(w.report_established(1, actions[0]).is_empty(), "one is enough");
+    assert!(w.report_established(1, actions[0]).is_empty(), "one subflow is enough");
     let mut w: Harness<FullMesh> = Harness::client(&only, "192.0.2.7:40000");
     w.event(PathEvent::Established);
     w.event(PathEvent::Unreachable(SubflowId(0)));
     w.event(PathEvent::Stuck(SubflowId(0)));
     w.event(PathEvent::Reachable(SubflowId(0)));
     w.now += Duration::from_secs(60);
-    assert!(w.event(PathEvent::LocalUp(AddressId(9))).is_empty(), "it was only slow");
+    assert!(w.event(PathEvent::LocalUp(AddressId(9))).is_empty(), "the subflow was only slow");
 }

@@ -1,4 +1,4 @@
-//! RACK loss detection (RFC 8985 section 6). Step numbers are those of section 6.2.
+//! RACK loss detection (RFC 8985 section 6). Step numbers refer to section 6.2.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,10 @@ use marline_time::{Duration, Instant, nanos};
 const DUP_THRESH: usize = 3;
 /// Number of recoveries without DSACK after which the reordering window is reset.
 const REO_WND_PERSIST: u32 = 16;
-/// The reordering window is at most this many quarters of the smallest RTT, and at most one SRTT.
+/// Maximum reordering window, in quarters of the smallest RTT; it is also at most one SRTT.
 const MAX_REO_WND_MULT: u32 = 255;
-/// Granularity of the timestamp option. Only an echo older than a transmission by more than this is significant.
+/// Granularity of the timestamp option. Only an echo that is older than a transmission by more than this is
+/// significant.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// A transmission that is not known to have arrived.
@@ -32,17 +33,18 @@ pub(super) struct Rack {
     pub(super) order: VecDeque<Transmission>,
     /// Send time and end of the most recently sent segment that was delivered.
     pub(super) newest_delivered: Option<(Instant, Ssn)>,
-    /// RTT of that transmission. One word, where a `Duration` takes two, because each idle subflow has one.
+    /// RTT of that transmission in nanoseconds, which take one word where a `Duration` takes two: each idle subflow has
+    /// one.
     rtt_ns: u64,
-    /// Highest sequence number delivered.
+    /// Highest delivered sequence number.
     fack: Ssn,
     pub(super) reordering_seen: bool,
     reo_wnd_mult: u32,
     reo_wnd_persist: u32,
-    /// End of the current DSACK round, in which the window was already widened; 0 if there is none.
+    /// End of the current DSACK round, in which the window has already been widened; 0 if there is none.
     dsack_round: Ssn,
     reorder_at: Option<Instant>,
-    /// Step 2 exactly as in the RFC: the RTT is that of the segment processed last.
+    /// If true, step 2 follows the RFC exactly: the RTT is that of the segment processed last.
     rtt_of_last: bool,
 }
 
@@ -83,8 +85,8 @@ impl Rack {
             self.make_room_for_one();
         }
         self.order.push_back(Transmission { sent_at: cx.now, start: sent.start, end: sent.end });
-        // The number of stale entries behind a live one is bounded by one round trip's transmissions. If that does not
-        // hold, rebuilding the queue is cheaper than letting it grow.
+        // The number of stale entries behind a live one is bounded by one round trip's transmissions. If there are
+        // more, rebuilding the queue is cheaper than letting it grow.
         if self.order.len() > 4 * cx.board.len() + 64 {
             self.rebuild(cx);
         }
@@ -100,7 +102,7 @@ impl Rack {
         let mut newest: Option<(Instant, Ssn)> = None;
         let mut last = None;
         for segment in ack.delivered {
-            self.note_order(segment);
+            self.detect_reordering(segment);
             if may_be_original(segment, ack, cx) {
                 continue;
             }
@@ -115,8 +117,8 @@ impl Rack {
         self.adapt_to_dsack(ack, cx);
     }
 
-    /// Step 3: detects reordering, when a segment that was never retransmitted arrives below one that arrived before.
-    fn note_order(&mut self, segment: &DeliveredSegment) {
+    /// Step 3: detects reordering: a segment that was never retransmitted arrives below one that arrived earlier.
+    fn detect_reordering(&mut self, segment: &DeliveredSegment) {
         if segment.end > self.fack {
             self.fack = segment.end;
         } else if segment.end < self.fack && !segment.retransmitted {
@@ -145,7 +147,7 @@ impl Rack {
         }
     }
 
-    /// Step 4, second half: time allowed for reordering to settle.
+    /// Step 4, second half: returns the time allowed for reordering to settle.
     pub(super) fn reordering_window(&self, cx: &RecoveryContext<'_>) -> Duration {
         if !self.reordering_seen
             && (cx.phase != Phase::Open || cx.board.segments_sacked() >= DUP_THRESH)
@@ -158,7 +160,7 @@ impl Rack {
     }
 
     /// Step 5: everything sent before the newest delivered transmission is lost once the reordering window has passed.
-    /// Sets the timer for the first segment that is not due yet.
+    /// Sets the timer for the first segment that is not yet due.
     pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
@@ -171,7 +173,7 @@ impl Rack {
         }
     }
 
-    /// Judges one transmission; the segments of a run are judged one by one. Returns whether the entry is finished.
+    /// Judges one transmission; the segments of a run are judged one by one. Returns true if the entry is finished.
     fn judge_transmission(
         &mut self,
         sent: Transmission,
@@ -188,7 +190,7 @@ impl Rack {
                 lost.push(part.start);
                 continue;
             }
-            // Not to be judged yet, or not due yet. The segments before it are finished.
+            // The segment cannot be judged yet, or is not yet due. Those before it are finished.
             if before_newest {
                 self.reorder_at = Some(due);
             }
@@ -228,8 +230,8 @@ impl Rack {
 /// the ACK echoes an older timestamp or arrived faster than the path allows. The echo applies only to cumulatively
 /// acknowledged data, because a segment beyond a hole does not change what the receiver echoes (RFC 7323 section 4.3).
 /// Otherwise every SACK of a retransmission would look like the original's. Jitter can make answers slightly faster
-/// than the smallest RTT so far, so a quarter is allowed: overlooking the only answer to a probe costs a timeout,
-/// believing a wrong one costs only a retransmission.
+/// than the smallest RTT so far, so a quarter is allowed: missing the only answer to a probe costs a timeout, while
+/// accepting a wrong one costs only a retransmission.
 fn may_be_original(
     segment: &DeliveredSegment,
     ack: &AckSummary<'_>,
@@ -244,8 +246,8 @@ fn may_be_original(
     is_echo_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
 }
 
-/// The parts of a transmission that are still in flight because of it. Usually one; several if it was split since, none
-/// if it was delivered, lost or retransmitted.
+/// Returns the parts of a transmission that are still in flight: usually one, several if it has been split, or none if
+/// it was delivered, lost or retransmitted.
 fn outstanding(
     board: &Scoreboard,
     sent: Transmission,

@@ -11,8 +11,9 @@ mod tlp;
 
 type Sender = sender::Sender<RackTlp>;
 
-/// A sender that follows the RFC's own probe rules, except for the peer's ACK delay, on a path with this constant RTT.
-fn by_rfc(rtt_ms: u64) -> Sender {
+/// Creates a sender that follows the RFC's own probe rules, except for the peer's ACK delay, on a path with this
+/// constant RTT.
+fn rfc_sender(rtt_ms: u64) -> Sender {
     by_rule(PtoFormula::Rfc8985, rtt_ms)
 }
 

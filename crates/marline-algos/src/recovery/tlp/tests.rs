@@ -41,7 +41,8 @@ fn each_formula_probes_when_its_source_says() {
         (PtoFormula::Linux, 3, ms(206), ms(8)),
         (PtoFormula::Rfc8985, 13, ms(226), ms(26)),
         (PtoFormula::NoAllowance, 13, ms(28), ms(28)),
-        // A quarter of a round trip, and for a lone segment the allowance for its ACK, here half a round trip.
+        // A quarter of a round trip, and, for a lone segment, the allowance for its ACK, which is half a round trip
+        // here.
         (PtoFormula::Variation, 100, ms(165), ms(125)),
     ] {
         let found = timeouts(formula, rtt_ms);
@@ -93,8 +94,8 @@ fn the_drafts_second_probe_follows_the_first_and_no_third_does() {
     assert_eq!(sender.timeout_in(), Some(ms(26)));
     assert_eq!(sender.fire().1, TimeoutAction::SendProbe);
     sender.resend(4, SentKind::ProbeRepeat);
-    assert_eq!(sender.timeout_in(), None, "now the retransmission timer");
-    // One answered probe is enough. The outstanding data then waits for the outcome.
+    assert_eq!(sender.timeout_in(), None, "then the retransmission timer");
+    // One answered probe is enough; the outstanding data then waits for the outcome.
     let mut answered = Sender::with_recovery(with_probes(probes), 13);
     answered.send(4);
     answered.fire();

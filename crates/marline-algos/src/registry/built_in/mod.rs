@@ -1,4 +1,4 @@
-//! The policies that [`Registry::default`](super::Registry::default) knows, one file per kind.
+//! Policies contained in [`Registry::default`](super::Registry::default), one file per kind.
 
 mod baselines;
 mod congestions;

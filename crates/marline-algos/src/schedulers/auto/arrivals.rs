@@ -6,15 +6,15 @@ use marline_time::Duration;
 use super::{TAIL_WEIGHT, TROUBLE_COST};
 use crate::schedulers::delivery::arrival_by;
 
-/// Time until `bytes` sent now have arrived, as part of a message with `left` bytes left: the forecast median plus what
-/// trouble on the path would add to the message's tail.
+/// Returns the time until `bytes` sent now have arrived, as part of a message with `left` bytes left: the forecast
+/// median plus what trouble on the path would add to the message's tail.
 pub(super) fn cautious_arrival_time(view: &SubflowView, bytes: u64, left: u64) -> Duration {
     let arrives = arrival_by(view, bytes, Quantile::P50);
     let Some(arrives) = arrives else { return Duration::MAX };
     arrives.saturating_add(trouble_delay(view, arrives + view.forecast.transit_time(left)))
 }
 
-/// Contribution of trouble on the path to the tail of data that is in flight for this long.
+/// Returns the time that trouble on the path contributes to the tail of data that is in flight for this long.
 pub(super) fn trouble_delay(view: &SubflowView, under_way: Duration) -> Duration {
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return Duration::ZERO };
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);

@@ -1,8 +1,9 @@
-//! Worth of a copy: how much earlier it would arrive than the original, and what that may cost now.
+//! Value of a copy: how much earlier it would arrive than the original, and how much it may cost at present.
 //!
-//! *Problem.* A copy that arrives after the original is useless, and one that arrives a millisecond before it almost
-//! so. Which copies are worth their bytes does not follow from the state of one path alone. If the original's path is a
-//! second late, every copy is worth it. If that path answers steadily, none is. In between it depends on both paths.
+//! *Problem.* A copy that arrives after the original is useless, and one that arrives a millisecond earlier is almost
+//! useless. Which copies are worth their bytes does not follow from the state of one path alone. If the original's path
+//! is a second late, every copy is worthwhile. If that path answers steadily, none is. In between, it depends on both
+//! paths.
 //!
 //! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
 //! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy.
@@ -11,41 +12,42 @@
 //! to take twice as long. [`price`] is the smallest gain worth paying for, which grows with the spent share of the
 //! budget.
 //!
-//! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat. This is the same
-//! without a threshold. Ours: the gain per byte, and a price that depends on the budget.
+//! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat; here there is no
+//! threshold. Our contribution: the gain per byte, and a price that depends on the budget.
 
 use marline_policy::{Quantile, SubflowView};
 use marline_time::{Duration, Instant};
 
 use crate::schedulers::delivery::{arrival_by, return_delay};
 
-/// Multiples of the copy's trip time at which the original's probability is evaluated, and the weight of each.
+/// Multiples of the copy's trip time at which the probability of the original's arrival is evaluated, and the weight of
+/// each.
 const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
-/// Largest gain: that of a copy of lost data.
+/// Largest gain, which a copy of lost data has.
 pub(super) const MAX_GAIN: f32 = 1.5;
-/// Multiples of the cost of a wake-up at which a copy's saving is evaluated.
+/// Multiples of the cost of a wake-up at which the time saved by a copy is evaluated.
 const WAKE_COST_MULTIPLES: [u32; 3] = [1, 2, 4];
-/// The price when the budget is spent, and the largest price, close to [`MAX_GAIN`].
+/// Price when the budget is spent, and the largest price, which is close to [`MAX_GAIN`].
 const FULL_BUDGET_PRICE: f32 = 0.2;
 const MAX_PRICE: f32 = 1.2;
 
-/// Smallest gain worth paying for when this share of the budget is spent.
+/// Returns the smallest gain worth paying for when this share of the budget is spent.
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
     (FULL_BUDGET_PRICE * squared * squared * spent).min(MAX_PRICE)
 }
 
-/// Minimum gain of a copy.
+/// Minimum gain that justifies a copy.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Price {
-    /// For its bytes, in multiples of its own trip time.
+    /// Minimum gain for its bytes, in multiples of the copy's trip time.
     pub(super) least: f32,
-    /// For waking a radio.
+    /// Time that a copy must save to justify waking a radio.
     pub(super) wake: Duration,
 }
 
 impl Price {
-    /// Total price of a copy with this trip time.
+    /// Returns the total price of a copy with this trip time.
     pub(super) fn total(&self, takes: Duration) -> f32 {
         if self.wake.is_zero() {
             return self.least;
@@ -54,25 +56,26 @@ impl Price {
     }
 }
 
-/// An outstanding answer of a path.
+/// Outstanding answer of a path.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct OutstandingAnswer<'a> {
     path: &'a SubflowView,
-    /// Remaining time, from now, until the path has finished earlier data; zero if it has.
+    /// Remaining time until the path has finished earlier data; zero if it has.
     ahead: Duration,
-    /// Time since the path finished it.
+    /// Time since the path finished earlier data.
     waited: Duration,
 }
 
 impl<'a> OutstandingAnswer<'a> {
-    /// For the oldest segment in flight; `None` if there is none or its time has not started.
+    /// Creates the outstanding answer for the oldest segment in flight; `None` if there is none or its time has not
+    /// started.
     pub(super) fn oldest(path: &'a SubflowView, now: Instant) -> Option<Self> {
         let p99 = path.forecast.answer(Quantile::P99)?;
         let waited = (now + p99).since(path.overdue_at?);
         (!waited.is_zero()).then_some(OutstandingAnswer { path, ahead: Duration::ZERO, waited })
     }
 
-    /// For data with `bytes` sent behind it.
+    /// Creates the outstanding answer for data with `bytes` sent behind it.
     pub(super) fn for_data_before(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
         let (queued, passing) = (path.forecast.queued(), path.forecast.transit_time(bytes));
         let since_last = match queued {
@@ -86,7 +89,7 @@ impl<'a> OutstandingAnswer<'a> {
         }
     }
 
-    /// Time that a copy sent on `other` now is expected to save, in multiples of its own trip time: 0 to
+    /// Returns the time that a copy sent on `other` now is expected to save, in multiples of the copy's trip time: 0 to
     /// [`MAX_GAIN`].
     pub(super) fn gain(&self, other: &SubflowView) -> f32 {
         let takes = arrival_by(other, other.mss.into(), Quantile::P50);
@@ -97,7 +100,7 @@ impl<'a> OutstandingAnswer<'a> {
         TIMES.into_iter().map(gain).sum()
     }
 
-    /// The same gain if it exceeds the price and the cost of waking the radio; otherwise `None`.
+    /// Returns this gain if it exceeds the price and the cost of waking the radio; otherwise `None`.
     pub(super) fn worthwhile_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
         let gain = self.gain(other);
         if price.wake.is_zero() {
@@ -108,7 +111,7 @@ impl<'a> OutstandingAnswer<'a> {
         (gain > price.total(takes)).then_some(gain)
     }
 
-    /// Lower bound for the time that a copy is expected to save, when savings are long relative to its own trip time:
+    /// Lower bound for the time that a copy is expected to save, for savings that are long compared with its trip time:
     /// the largest product of a multiple of `wake` and the probability of saving that much.
     fn long_term_gain(&self, wake: Duration, takes: Duration) -> f32 {
         let arrival_risk = self.arrival_risk();
@@ -120,7 +123,7 @@ impl<'a> OutstandingAnswer<'a> {
         WAKE_COST_MULTIPLES.into_iter().map(saves).fold(0.0, f32::max)
     }
 
-    /// Probability that data awaited for this long has not arrived yet.
+    /// Probability that data awaited for this long has not yet arrived.
     fn arrival_risk(&self) -> f32 {
         self.path.forecast.late_probability(self.waited).max(f32::MIN_POSITIVE)
     }
@@ -134,13 +137,14 @@ impl<'a> OutstandingAnswer<'a> {
         (later / arrival_risk).min(1.0)
     }
 
-    /// Time until the data arrives at this quantile; zero if it should have arrived. `None` if nothing is known.
+    /// Returns the time until the data arrives at this quantile; zero if it should already have arrived. `None` if
+    /// nothing is known.
     pub(super) fn time_until_due(&self, quantile: Quantile) -> Option<Duration> {
         let answer = self.path.forecast.answer(quantile)?;
         Some((self.ahead + answer).saturating_sub(self.waited))
     }
 
-    /// When to evaluate again: at the next quantile of the answer.
+    /// Returns the time of the next evaluation: the next quantile of the answer.
     pub(super) fn next_evaluation(&self, now: Instant) -> Option<Instant> {
         let answer = |quantile| self.path.forecast.answer(quantile);
         let p99 = answer(Quantile::P99)?;
@@ -171,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Gain of a copy on a path of 20 ms, `after_ms` after the original was sent.
+    /// Returns the gain of a copy on a path of 20 ms, `after_ms` after the original was sent.
     fn gain(path: &SubflowView, after_ms: u64) -> f32 {
         let now = path.last_sent_at + ms(after_ms);
         OutstandingAnswer::for_data_before(path, 0, now).gain(&self::path([20, 20, 25], 0.0))
@@ -183,9 +187,9 @@ mod tests {
         let gains = [41, 45, 60, 200].map(|after_ms| gain(&steady, after_ms));
         assert!(gains.is_sorted(), "{gains:?}");
         assert!(gains[3] > 1.4 && gains[3] <= MAX_GAIN + 0.001, "{gains:?}");
-        // It is also sent at once if the path is slower, but not if the answer is about to arrive.
+        // It is also sent immediately if the path is slower, but not if the answer is about to arrive.
         assert!(gain(&steady, 0) > 0.5 && gains[0] < 0.05, "{gains:?}");
-        // Both would be there at nearly the same time; a slow one would not.
+        // Both would arrive at nearly the same time; a copy on a slow path would not.
         let twin = path([20, 21, 25], 0.0);
         let twin = OutstandingAnswer::for_data_before(&twin, 0, twin.last_sent_at);
         assert!(twin.gain(&path([20, 20, 25], 0.0)) < 0.1);
@@ -217,7 +221,7 @@ mod tests {
             ..path([40, 42, 50], 0.0)
         };
         let now = busy.last_sent_at;
-        // Ten thousand of the bytes are behind it, which takes ten of the thirty milliseconds.
+        // Ten thousand of the bytes are behind it, and take ten of the thirty milliseconds.
         let owed = OutstandingAnswer::for_data_before(&busy, 10_000, now);
         assert_eq!((owed.ahead, owed.waited), (ms(20), Duration::ZERO));
         let owed = OutstandingAnswer::for_data_before(&busy, 40_000, now);

@@ -1,23 +1,24 @@
-//! Costs of a path in [`Auto`](super::Auto)'s decisions: which paths new data avoids, and what a copy there must gain
-//! in addition to the price of its bytes.
+//! Costs of paths in decisions of [`Auto`](super::Auto): which paths new data avoids, and what a copy must gain in
+//! addition to the price of its bytes.
 //!
 //! *Problem.* A metered path, or one whose radio sleeps, is often the fastest for a single segment. Using it whenever
-//! it is fastest would cost the most where it helps the least, beside a path that delivers the data in time. Never
-//! using it would leave a message on a path that has just died.
+//! it is fastest would cost the most where it helps the least: next to a path that delivers the data in time. Never
+//! using it would leave a message on a path that has just failed.
 //!
 //! *How.* Costs are converted to time, like everything else ([`Terms`](marline_policy::Terms)). New data uses such a
 //! path only if the cheaper ones need more time for *all* unsent data than it needs for one segment, by
 //! - `patience` on a metered path, plus the time that all unsent data takes at `metered_rate`. So if both paths are
-//!   fast enough, the metered one carries nothing, and bulk data uses it only beside a path slower than this rate;
-//! - the share of `wake` that a packet costs there now: all of it if the radio sleeps, almost nothing if it was just
-//!   used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
+//!   fast enough, the metered one carries nothing, and bulk data uses it only if the other path is slower than this
+//!   rate;
+//! - the share of `wake` that a packet on it costs now: all of it if the radio sleeps, almost nothing if the radio was
+//!   just used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
 //!
-//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending, except
-//! for late data on a limited path. If the copy would wake a radio, it must also be expected to save the share of
-//! `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon becomes
-//! silent, and then the radio is all there is. Such a path is not explored: what is known about it is old, and the
-//! first copy worth a wake-up updates it. Without a limit (mode `redundant`), copies wake any radio, but per-path
-//! budgets still apply, because bytes are charged for in every mode.
+//! These costs also apply to a copy. On a path with its own budget, the price also rises as that budget is spent,
+//! except for late data on a limited path. If the copy would wake a radio, it must also be expected to save the share
+//! of `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon
+//! becomes silent, and then only the radio is left. A path with a sleeping radio is not explored: what is known about
+//! it is old, and the first copy worth a wake-up updates it. Without a limit (mode `redundant`), copies wake any radio,
+//! but per-path budgets still apply, because bytes are charged for in every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 
@@ -32,22 +33,22 @@ use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{arrival, is_overdue, is_window_opening, send_time_by_answers};
 
-/// Idle time after which a metered path is explored, if at most this share of its own budget is spent. The rest is
-/// reserved for late data.
+/// Idle time after which a metered path is explored, if at most this share of its budget is spent. The rest is reserved
+/// for late data.
 const EXPLORE_METERED_AFTER: Duration = Duration::from_secs(3);
 const MAX_EXPLORE_SHARE: f32 = 0.5;
 
-/// Whether using the path costs more than time.
+/// Returns true if using the path costs more than time.
 pub(super) fn is_costly(view: &SubflowView) -> bool {
     view.metered || view.wake_share > 0.0
 }
 
-/// Costs of paths, given what is spent.
+/// Costs of paths, given the spent budgets.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Costs<'a>(pub(super) &'a BudgetState);
 
 impl Costs<'_> {
-    /// Paths of a class that new data avoids, because cheaper ones deliver it soon enough.
+    /// Returns the paths of a class that new data avoids because cheaper ones deliver it soon enough.
     pub(super) fn paths_to_avoid(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
         if !cx.subflows.iter().any(is_costly) {
@@ -61,7 +62,7 @@ impl Costs<'_> {
         spared
     }
 
-    /// The cheaper path to use instead of this one, and when it will have delivered all unsent data.
+    /// Returns the cheaper path to use instead of this one, and the time until it has delivered all unsent data.
     pub(super) fn replacement_path<'a>(
         self,
         view: &SubflowView,
@@ -92,7 +93,7 @@ impl Costs<'_> {
         members(cx.subflows, class).filter(cheaper).filter_map(in_time).min_by_key(|(_, all)| *all)
     }
 
-    /// Minimum gain of a copy on this path; `None` if no copy is allowed there.
+    /// Returns the minimum gain of a copy on this path; `None` if no copy is allowed on it.
     pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
         let path_budget = self.path_budget(view, class).unwrap_or(0.0);
         let price = self.common_price_on(view);
@@ -104,23 +105,23 @@ impl Costs<'_> {
         (path_budget < MAX_SPENDING).then_some(Price { least, ..price })
     }
 
-    /// The same for a copy of late data. On a limited path only the common budget counts: late data is a small share of
-    /// all data, and would be sent there anyway if it were known to be lost.
+    /// Returns the minimum gain of a copy of late data. On a limited path, only the common budget counts: late data is
+    /// a small share of all data, and would be sent anyway if it were known to be lost.
     pub(super) fn price_of_late_data(self, view: &SubflowView, class: Class) -> Option<Price> {
         let only_limited = view.limited && !view.metered && class != Class::Backup;
         if only_limited { Some(self.common_price_on(view)) } else { self.price_on(view, class) }
     }
 
-    /// The price by the common budget.
+    /// Returns the price according to the common budget.
     fn common_price_on(self, view: &SubflowView) -> Price {
-        // Without a limit, a copy is made even if no gain is expected.
+        // Without a limit, copies are made even if no gain is expected.
         let least = if self.0.unlimited { -1.0 } else { copy_gain::price(self.0.spent) };
         let spares = view.wake_share > 0.0 && !self.0.unlimited;
         let wake = if spares { self.0.terms.wake.mul_f32(view.wake_share) } else { Duration::ZERO };
         Price { least, wake }
     }
 
-    /// Whether the path's own budget still allows speculative copies.
+    /// Returns true if the path's budget still allows speculative copies.
     pub(super) fn allows_speculative_copies(
         self,
         view: &SubflowView,
@@ -130,7 +131,7 @@ impl Costs<'_> {
         self.path_budget(view, class).is_none_or(|spent| spent < up_to)
     }
 
-    /// Drops the repeats requested by an event that would go on a path to be avoided.
+    /// Drops repeats that an event requested on paths to be avoided.
     pub(super) fn drop_costly_repeats(
         self,
         actions: &mut Vec<SchedulerAction>,
@@ -149,27 +150,28 @@ impl Costs<'_> {
         actions.extract_if(from.., left_out).for_each(drop);
     }
 
-    /// Whether data of a blocking path may be repeated on this one.
+    /// Returns true if this path may repeat data of a blocking path.
     fn may_unblock(self, view: &SubflowView, class: Class) -> bool {
         let asleep = view.wake_share >= 1.0 && !self.0.unlimited;
         !asleep && self.allows_speculative_copies(view, class, 1.0)
     }
 
-    /// Whether a path that has been idle for `unused` is explored by a copy.
+    /// Returns true if a path that has been idle for `unused` should be explored with a copy.
     pub(super) fn should_explore(self, view: &SubflowView, class: Class, unused: Duration) -> bool {
         let spared = view.wake_share > 0.0 && !self.0.unlimited;
         let after = if view.metered { EXPLORE_METERED_AFTER } else { EXPLORE_AFTER };
         unused > after && !spared && self.allows_speculative_copies(view, class, MAX_EXPLORE_SHARE)
     }
 
-    /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
+    /// Spent share of the path's budget. A backup's budget counts only while backups carry data.
     fn path_budget(self, view: &SubflowView, class: Class) -> Option<f32> {
         let counts = view.metered || view.limited || class == Class::Backup;
         if counts { self.0.path_budget(view.id) } else { None }
     }
 }
 
-/// Time by which a path has delivered all remaining data, in nine out of ten cases, if it has room or will get it.
+/// Returns the time by which, in nine out of ten cases, a path that has or will get room has delivered all remaining
+/// data.
 fn delivery_time_of_rest(
     view: &SubflowView,
     left: u64,
@@ -189,7 +191,7 @@ fn delivery_time_of_rest(
     if !view.is_ready() && !is_window_opening(view) {
         later += view.srtt.unwrap_or_default();
     }
-    // A path that has not answered for this long will, in half of the cases, not answer for as long again.
+    // In half of the cases, a path that has not answered for this long does not answer for as long again.
     if is_overdue(view, cx.now) {
         later += view.overdue_at.map_or(Duration::ZERO, |at| cx.now.since(at));
     }

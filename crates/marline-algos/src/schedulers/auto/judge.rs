@@ -1,10 +1,10 @@
 //! Decisions of [`Auto`](super::Auto) as a pure function of its inputs.
 //!
-//! *Problem.* A decision that depends on a scheduler's memory can be neither explained nor repeated from what was known
-//! when it was made.
+//! *Problem.* A decision that depends on a scheduler's hidden state can be neither explained nor repeated later.
 //!
-//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Decider`] consists of that and decides by it
-//! and the context. It makes decisions for the connection and recomputes earlier ones ([`reasons`](super::reasons)).
+//! *How.* The only state of `auto` is what its budgets have spent. A [`Decider`] consists of this state and decides
+//! from it and the context. It makes decisions for the connection and recomputes earlier ones
+//! ([`reasons`](super::reasons)).
 
 use marline_policy::{
     BudgetState, DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, SubflowId,
@@ -23,14 +23,14 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_windows};
 
-/// A decision, the rule that made it, and what it compared.
+/// Decision, the rule that made it, and what was compared.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) decision: Decision,
     pub(super) rule: Rule,
-    /// The path that data is sent on, or must not be sent on.
+    /// Path on which data is sent, or must not be sent.
     pub(super) path: Option<SubflowId>,
-    /// The path that it was compared with.
+    /// Path with which it was compared.
     pub(super) other: Option<SubflowId>,
     /// Time until new data arrives on `path` and on `other`.
     pub(super) arrives: Option<Duration>,
@@ -40,14 +40,14 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// A verdict without a comparison.
+    /// Creates a verdict without a comparison.
     const fn without_comparison(rule: Rule, decision: Decision) -> Self {
         let (path, other, arrives, other_arrives) = (None, None, None, None);
         Verdict { decision, rule, path, other, arrives, other_arrives, gain: 0.0 }
     }
 }
 
-/// Decides, given what is spent of the budgets.
+/// Makes decisions, given the spent budgets.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Decider<'a>(pub(super) &'a BudgetState);
 
@@ -72,7 +72,7 @@ impl<'a> Decider<'a> {
         let copy = self.next_copy(class, cx);
         match copy.decision {
             Decision::Wait => placed,
-            // Report that new data waits, not when copies are reconsidered.
+            // Report that new data waits, not that copies will be reconsidered.
             Decision::WaitUntil(_) if placed.rule != Rule::Nothing => {
                 Verdict { decision: copy.decision, ..placed }
             }
@@ -80,11 +80,11 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Places new data: the subflow that delivers it first, and the amount for which that holds.
+    /// Places new data: returns the subflow that delivers it first, and the amount for which this holds.
     fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
         let candidates = || members(cx.subflows, class);
         if !class.is_usable() {
-            let decision = classes::choose_latest_heard(class, cx);
+            let decision = classes::choose_last_receiver(class, cx);
             let path = decision.data().map(|(id, _)| id);
             let rule = if path.is_some() { Rule::LastReceived } else { Rule::NoRoom };
             return Verdict { path, ..Verdict::without_comparison(rule, decision) };
@@ -139,7 +139,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Lets data wait for a cheaper path that delivers it soon enough.
+    /// Makes data wait for a cheaper path that delivers it soon enough.
     fn wait_for_cheaper_path(
         self,
         view: &SubflowView,
@@ -157,9 +157,9 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Whether data should wait instead of using this path, either for a path that is full now and delivers all of it
-    /// sooner, or because it would block the faster ones. Returns the rule, the path waited for, and when that path
-    /// will have delivered everything.
+    /// Decides whether data should wait instead of using this path, either for a full path that delivers all of it
+    /// sooner, or because it would block faster paths. Returns the rule, the path to wait for, and the time until that
+    /// path has delivered everything.
     fn should_wait(
         self,
         view: &SubflowView,
@@ -168,7 +168,7 @@ impl<'a> Decider<'a> {
         spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Alternatives::find(view, class, OverdueWait::LeftOut, cx)?.excluding(spared);
+        let rivals = Alternatives::find(view, class, OverdueWait::Forbidden, cx)?.excluding(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }
@@ -177,7 +177,7 @@ impl<'a> Decider<'a> {
             .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
-    /// The copy that saves the most time, if it is worth its bytes.
+    /// Returns the copy that saves the most time, if it is worth its bytes.
     fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         if self.0.spent >= MAX_SPENDING {
             return None;
@@ -205,8 +205,8 @@ impl<'a> Decider<'a> {
             .map(|(_, copy)| copy)
     }
 
-    /// Copies the newest segment to a path that has not been used recently, because what is known about it is old. The
-    /// copy is made regardless of the budget, but counts as spent.
+    /// Copies the newest segment to a path that has not been used recently, because what is known about that path is
+    /// old. The copy is made regardless of the budget, but counts as spent.
     fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
@@ -221,8 +221,8 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The next path on which the end of a short message is repeated early, and when: one that costs nothing and has
-    /// lost something lately.
+    /// Returns the next path on which the end of a short message is repeated early, and the time: a free path that has
+    /// recently lost something.
     fn next_early_repeat(
         self,
         class: Class,
@@ -241,7 +241,7 @@ impl<'a> Decider<'a> {
         members(cx.subflows, class).filter_map(due).min()
     }
 
-    /// A repair of the current burst.
+    /// Returns a repair of the current burst.
     fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
         let (path, other) = (Some(subflow), Some(other));
@@ -271,14 +271,14 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// Whether everything that is not acknowledged fits into a few segments.
+/// Returns true if all unacknowledged data fits into a few segments.
 fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
     let mss = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
     cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
-/// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the
-/// largest gain.
+/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is worth its
+/// price, with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
     price: Price,
@@ -287,7 +287,7 @@ fn blocked_data_copy(
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
         let owed = OutstandingAnswer::oldest(other, cx.now);
-        // Without an outstanding answer the gain is zero, which may be enough.
+        // Without an outstanding answer, the gain is zero, which may be enough.
         let gain = owed
             .map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
         if let Some(gain) = gain {
@@ -320,7 +320,8 @@ fn blocked_data_copy(
     None
 }
 
-/// The last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are worth less.
+/// Returns the last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are
+/// worth less.
 fn judge_last_segment(
     view: &SubflowView,
     price: Price,
@@ -338,14 +339,14 @@ fn judge_last_segment(
             least = Some((gain, other.id));
         }
     }
-    // Data that no path carries any more is lost.
+    // Data that no path carries anymore is lost.
     let gain = least.map_or(copy_gain::MAX_GAIN, |(gain, _)| gain);
     let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
     Some(Verdict { path, other, gain, ..Verdict::without_comparison(Rule::End, copy) })
 }
 
-/// The last data that the subflow did not carry and no other has delivered.
+/// Returns the last data that the subflow did not carry and no other subflow has delivered.
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
     for _ in 0..MAX_EXAMINED_MAPPINGS {
@@ -358,7 +359,7 @@ fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping>
     None
 }
 
-/// Whether copies between paths of this class are allowed: onto a backup only if there are only backups.
+/// Returns true if copies between paths of this class are allowed: onto a backup only if all paths are backups.
 fn may_copy(class: Class, cx: &SchedulerContext<'_>) -> bool {
     match class {
         Class::Backup => members(cx.subflows, class).nth(1).is_some(),

@@ -1,21 +1,20 @@
 //! Per-path budgets: what copies may cost on each metered, limited or backup path.
 //!
-//! *Problem.* One budget for all copies limits how many bytes are sent twice, but not where. A quarter of the stream is
-//! little on a flat rate and much where bytes are charged for.
+//! *Problem.* A single budget for all copies limits how many bytes are sent twice, but not where. A quarter of the
+//! stream costs nothing at a flat rate, but a lot where bytes are charged.
 //!
 //! *How.* Each metered or backup path has its own budget in addition to the common one ([`BudgetConfig`] with another
-//! share and rate), over the same ten seconds. So has a limited path, with the common budget's share and rate: the
-//! common one may be larger by a share of the idle capacity of other paths, which is not to be spent there. The share
+//! share and rate), over the same ten seconds. So does a limited path, with the common budget's share and rate: the
+//! common budget may include a share of the idle capacity of other paths, which must not be spent on it. The share
 //! refers to all new data of the connection, on any path, so that the budget does not depend on what the path itself
-//! carries. The core counts which bytes a path carried as copies,
-//! for any reason ([`SubflowView::bytes_copied`]).
+//! carries. The core counts which bytes a path carried as copies, for any reason ([`SubflowView::bytes_copied`]).
 
 use marline_policy::{SchedulerContext, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use crate::budget::{Budget, BudgetConfig};
 
-/// A path's own budget.
+/// Budget of one path.
 #[derive(Clone, Debug)]
 struct PathBudget {
     of: SubflowId,
@@ -26,23 +25,23 @@ struct PathBudget {
     copied: u32,
 }
 
-/// The budgets of a connection's paths, at most one per path.
+/// Budgets of a connection's paths, at most one per path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PathBudgets(Vec<PathBudget>);
 
-/// Whether a path has its own budget.
-fn has_one(view: &SubflowView) -> bool {
+/// Returns true if a path has its own budget.
+fn needs_budget(view: &SubflowView) -> bool {
     view.metered || view.backup || view.limited
 }
 
 impl PathBudgets {
-    /// Counts `new` data of the connection and what was copied since the last call.
+    /// Counts `new` data of the connection and the bytes copied since the last call.
     pub(super) fn count(&mut self, new: u64, cx: &SchedulerContext<'_>) {
-        if self.0.is_empty() && !cx.subflows.iter().any(has_one) {
+        if self.0.is_empty() && !cx.subflows.iter().any(needs_budget) {
             return;
         }
-        self.0.retain(|entry| cx.subflow(entry.of).is_some_and(has_one));
-        for view in cx.subflows.iter().filter(|view| has_one(view)) {
+        self.0.retain(|entry| cx.subflow(entry.of).is_some_and(needs_budget));
+        for view in cx.subflows.iter().filter(|view| needs_budget(view)) {
             self.budget_of(view).count(cx.now, new, view.bytes_copied);
         }
     }
@@ -66,7 +65,8 @@ impl PathBudgets {
         entry
     }
 
-    /// Spent share of each budget: `common` is that of limited paths, `own` that of the others.
+    /// Returns the spent share of each budget: `common` configures the budgets of limited paths, `own` those of the
+    /// others.
     pub(super) fn spent_shares(
         &mut self,
         now: Instant,
@@ -87,7 +87,7 @@ impl PathBudget {
         if new > 0 {
             self.budget.on_new(now, new);
         }
-        // A decrease means that another subflow now uses the slot.
+        // A decrease means that another subflow now uses this slot.
         let more = match copied.wrapping_sub(self.copied) {
             more if more > u32::MAX / 2 => copied,
             more => more,
@@ -121,14 +121,14 @@ mod tests {
         budgets.count(50_000, &stream.context(&plain));
         assert_eq!(spent(&mut budgets), []);
         let metered = |copied| SubflowView { metered: true, bytes_copied: copied, ..view(1, 30) };
-        // Copies made before the path had a budget do not count.
+        // Copies made before the path had its budget do not count.
         let mut paths = [view(0, 20), metered(7_000), backup(view(2, 40))];
         budgets.count(0, &stream.context(&paths));
         paths[1] = metered(9_000);
         budgets.count(200_000, &stream.context(&paths));
-        // 10 kB are free, and a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
+        // 10 kB are free, but a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
         assert_eq!(spent(&mut budgets), [(SubflowId(1), 0.1024), (SubflowId(2), 0.0)]);
-        // Another subflow in the slot that carried 640 bytes.
+        // The slot now contains another subflow, which has carried 640 bytes.
         paths[1] = metered(640);
         budgets.count(0, &stream.context(&paths));
         assert_eq!(spent(&mut budgets)[0], (SubflowId(1), 0.1344));

@@ -1,7 +1,7 @@
 //! Reasons of [`Auto`]: records decisions with their inputs, and recomputes decisions from these.
 //!
-//! Both use [`answer`], which decides from a context, either the connection's or a recorded one. Only the spent budget
-//! is passed in, because it accumulates over many decisions.
+//! Recording and recomputing both use [`answer`], which decides from a context: the connection's or a recorded one.
+//! Only the spent budget is passed separately, because it accumulates over many decisions.
 
 use marline_policy::{
     BudgetState, DataRange, Decision, Grounds, Inputs, Quantile, Question, Reason, Reinjection,
@@ -17,10 +17,10 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;
 use crate::schedulers::opportunistic::Opportunistic;
 
-/// A decision, and why.
+/// Decision and its grounds.
 struct Answer {
     decision: Decision,
-    /// Further data that the decision covers.
+    /// Additional data that the decision covers.
     more_ranges: Vec<DataRange>,
     grounds: Grounds,
 }
@@ -41,7 +41,7 @@ impl Auto {
     }
 }
 
-/// Answers a question and gives the reason.
+/// Answers a question and returns the reason.
 pub(super) fn answer_question(
     question: Question,
     spending: &BudgetState,
@@ -52,7 +52,7 @@ pub(super) fn answer_question(
     reason(question, given.unwrap_or_else(nothing), inputs)
 }
 
-/// The reason of actions that an event caused, if one of them sends data again.
+/// Returns the reason for actions that an event caused, if one of them sends data again.
 pub(super) fn reason_of_actions(
     event: SchedulerEvent,
     actions: &[SchedulerAction],
@@ -65,7 +65,7 @@ pub(super) fn reason_of_actions(
         SchedulerEvent::SendBufferBlocked => Question::BufferBlocked,
         _ => return None,
     };
-    // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
+    // Records the actual actions, not the recomputed ones. Both are equal, as recomputing confirms.
     let (_, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
     Some(reason(
@@ -80,8 +80,8 @@ fn reason(question: Question, answer: Answer, inputs: Inputs) -> Reason {
     Reason { question, decision, more_ranges: also, grounds, inputs }
 }
 
-/// The decision in this context. Answers about blocked data do not depend on earlier events, except for whether a path
-/// is slowed down, which does not affect where data is sent.
+/// Decides in this context. Answers about blocked data do not depend on earlier events, except for whether a path is
+/// slowed down, which does not affect where data is sent.
 fn answer(
     question: &Question,
     spending: &BudgetState,
@@ -107,7 +107,7 @@ fn answer(
     Some(Answer { decision, more_ranges: also, grounds: unblocked(on, cx) })
 }
 
-/// The data that actions send again, all on one path.
+/// Returns the data that actions send again, all on one path.
 fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<DataRange>)> {
     let mut repeats = actions.iter().filter_map(|action| match action {
         SchedulerAction::Reinject { range, on } => Some((*on, *range)),
@@ -117,7 +117,7 @@ fn repeats(actions: &[SchedulerAction]) -> Option<(SubflowId, DataRange, Vec<Dat
     Some((on, first, repeats.map(|(_, range)| range).collect()))
 }
 
-/// The times that a verdict compared.
+/// Returns the times that a verdict compared.
 fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Grounds {
     let compared = Grounds {
         path: verdict.path,
@@ -156,7 +156,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
     }
 }
 
-/// Where data is sent again, or that it waits and which path already carries it.
+/// Returns where data is sent again, or that it waits and which path already carries it.
 fn grounds_of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
         return Grounds { path: Some(path), ..Grounds::without_times(Rule::Rescue) };
@@ -172,7 +172,7 @@ fn grounds_of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerConte
     Grounds { path, ..Grounds::without_times(Rule::RescueWaits) }
 }
 
-/// One path repeats data that another one blocks.
+/// Returns the grounds for one path repeating data that another one blocks.
 fn unblocked(on: SubflowId, cx: &SchedulerContext<'_>) -> Grounds {
     let holders = cx.mappings.oldest().map(|oldest| oldest.carried_by);
     let other = holders.and_then(|holders| holders.iter().find(|id| *id != on));

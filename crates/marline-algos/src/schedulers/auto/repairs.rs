@@ -1,20 +1,20 @@
 //! Repairs of bursts in the default scheduler: sums over a burst's segments, if the peer supports them.
 //!
-//! *Problem.* Copies start at the end of a burst and go backwards, because a lost end is detected last. A burst larger
-//! than the budget has no copies of its middle, and waits a round trip if one of those segments is lost. A sum of all
-//! segments can replace any one that is missing (`docs/decisions/coding.md`).
+//! *Problem.* Copies start at the end of a burst and go backward, because a lost end is detected last. The middle of a
+//! burst larger than the budget is not copied, so the burst waits a round trip if one of those segments is lost. A sum
+//! of all segments can replace any missing one (`docs/decisions/coding.md`).
 //!
 //! *How.* Once a burst of [`MIN_SEGMENTS`] to [`MAX_BURST_SEGMENTS`] segments is in flight, repairs of the whole burst
-//! become due: [`SHARE_PERCENT`] of its segments, rounded up, on the path with room that carried least of it. Copies
-//! follow as usual, with the rest of the budget. A copy saves time if one segment is late, a repair if any one of its n
-//! segments is. So a repair gains n times as much for as many bytes, up to the largest possible gain, at the same
-//! price. Smaller bursts have no repairs, because the budget pays for copies of everything, which also help when a path
-//! dies. Larger bursts have none, because their time depends on the windows. With an unlimited budget there are none
-//! either.
+//! become due: [`SHARE_PERCENT`] of its segments, rounded up, on the path with room that carried the least of it.
+//! Copies follow as usual, with the rest of the budget. A copy saves time if one particular segment is late, a repair
+//! if any one of its n segments is. So a repair gains n times as much for an equal number of bytes and an equal price,
+//! up to the largest possible gain. Smaller bursts have no repairs, because the budget pays for copies of everything,
+//! which also help when a path fails. Larger bursts have none, because their completion time depends on the windows.
+//! With an unlimited budget, there are none either.
 //!
-//! *Source.* Like `coded`, whose repairs are 30 % without copies beside them. The share and the burst sizes were chosen
-//! in the scenarios of that scheduler (docs/research/auto.md): beside copies, half as many repairs have the same
-//! effect.
+//! *Source.* Like `coded`, which sends 30 % repairs and no copies. The share and the burst sizes were chosen in the
+//! scenarios of that scheduler (docs/research/auto.md): together with copies, half as many repairs are equally
+//! effective.
 
 use marline_policy::{
     BudgetState, DataRange, Dsn, Quantile, RepairsDue, SchedulerContext, SubflowId, SubflowView,
@@ -27,17 +27,17 @@ use crate::schedulers::classes::{Class, best_class, members};
 use crate::schedulers::copies::queue_is_empty;
 use crate::schedulers::delivery::arrival_by;
 
-/// Smallest burst with repairs, in segments.
+/// Length of the smallest burst with repairs, in segments.
 const MIN_SEGMENTS: u64 = 4;
-/// Largest burst with repairs, in segments.
+/// Length of the largest burst with repairs, in segments.
 const MAX_BURST_SEGMENTS: u64 = 40;
-/// Repairs per hundred segments.
+/// Number of repairs per hundred segments.
 const SHARE_PERCENT: u64 = 15;
 
 /// Repairs for the bursts of a connection.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Repairs {
-    /// Data before this has been considered.
+    /// Start of the data that has not yet been considered.
     covered: Dsn,
 }
 
@@ -73,7 +73,7 @@ fn longest_segment(cx: &SchedulerContext<'_>) -> Option<u64> {
     members(cx.subflows, class).map(|view| u64::from(view.mss.max(1))).max()
 }
 
-/// A due repair that is worth its bytes: its path, its data, the other path involved, and its gain.
+/// Returns a due repair that is worth its bytes: its path, its data, the other path involved, and its gain.
 pub(super) fn next(
     spending: &BudgetState,
     class: Class,
@@ -107,7 +107,7 @@ pub(super) fn next(
     (gain > price.total(takes)).then_some((view.id, range, other, gain))
 }
 
-/// Number of bytes of a range that a subflow carried.
+/// Returns the number of bytes of a range that a subflow carried.
 fn carried_bytes(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_EXAMINED_MAPPINGS {
@@ -129,8 +129,8 @@ mod tests {
     use super::*;
     use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
-    /// Sends a whole stream on the first path and returns what is sent in addition, until nothing more is.
-    fn beside(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
+    /// Sends a whole stream on the first path and returns everything that is sent in addition.
+    fn extra_sends(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
         let forecast =
             |p50, p99| marline_policy::Forecast::with_quantiles([p50, p50, p99].map(ms), 1.0, None);
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn a_burst_has_a_share_of_its_segments_as_repairs_and_then_copies() {
-        let sent = beside(&mut Auto::default(), &mut burst(20, true));
+        let sent = extra_sends(&mut Auto::default(), &mut burst(20, true));
         assert_eq!(sent[..4], [(true, 1), (true, 1), (true, 1), (false, 1)]);
-        // Only once, and not for small or large bursts or without the peer's support.
+        // There are repairs only once, and none for small or large bursts or without the peer's support.
         assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 3);
         for (segments, repairs) in [(3, true), (41, true), (20, false)] {
-            let sent = beside(&mut Auto::default(), &mut burst(segments, repairs));
+            let sent = extra_sends(&mut Auto::default(), &mut burst(segments, repairs));
             assert!(!sent.is_empty() && sent.iter().all(|(repair, _)| !repair), "{sent:?}");
         }
     }
@@ -184,11 +184,11 @@ mod tests {
         let rate = marline_time::Rate::from_bytes_per_s(250);
         let budget = BudgetConfig { share: 0.0, rate };
         let mut auto = Auto::new(AutoConfig { budget, ..AutoConfig::default() });
-        // Three of six repairs of 1,000 bytes are paid for, as with copies.
-        let sent = beside(&mut auto, &mut burst(40, true));
+        // The budget pays for three of six repairs of 1,000 bytes, as with copies.
+        let sent = extra_sends(&mut auto, &mut burst(40, true));
         assert_eq!(sent, [(true, 1); 3]);
         let unlimited = AutoConfig { budget: BudgetConfig::UNLIMITED, ..AutoConfig::default() };
-        let sent = beside(&mut Auto::new(unlimited), &mut burst(20, true));
+        let sent = extra_sends(&mut Auto::new(unlimited), &mut burst(20, true));
         assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 0);
     }
 

@@ -5,7 +5,7 @@ use marline_time::{Instant, Rate};
 
 use super::*;
 
-/// A path with this answer time and 8 Mbit/s, which is 1,000 bytes per millisecond.
+/// Builds a path with this answer time and 8 Mbit/s, which is 1,000 bytes per millisecond.
 fn path(id: u8, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
     let forecast =
@@ -13,7 +13,7 @@ fn path(id: u8, answer_ms: u64) -> SubflowView {
     SubflowView { forecast, delivery_rate: rate, ..view(id, answer_ms) }
 }
 
-/// The same path with `troubles` episodes of trouble per second.
+/// Adds `troubles` episodes of trouble per second to a path.
 fn risky(view: SubflowView, troubles: f32) -> SubflowView {
     let answer = |quantile| view.forecast.answer(quantile).unwrap();
     let answers = [answer(Quantile::P50), answer(Quantile::P90), answer(Quantile::P99)];
@@ -31,7 +31,7 @@ fn next(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> Decision {
     auto.next_send(&stream.context(paths))
 }
 
-/// A scheduler without a budget for copies.
+/// Creates a scheduler without a budget for copies.
 fn without_copies() -> Auto {
     let budget = BudgetConfig { share: 0.0, rate: Rate::ZERO };
     Auto::new(AutoConfig { budget, ..AutoConfig::default() })
@@ -46,7 +46,7 @@ fn run(id: u8, start: u64, end: u64) -> Decision {
 fn a_burst_is_split_where_the_other_path_is_as_early() {
     let (mut auto, mut stream) = (without_copies(), Stream::new(50_000));
     let mut paths = [path(0, 20), path(1, 40)];
-    // Half of the round trip is the way back: 10 and 20 ms. In ten milliseconds, 10,000 bytes are delivered.
+    // Half of each round trip is the way back: 10 and 20 ms. In ten milliseconds, 10,000 bytes are delivered.
     assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 10_000));
     stream.apply(SubflowId(0), marline_testkit::views::range(0, 10_000));
     paths[0].forecast = paths[0].forecast.delayed_by(ms(11));
@@ -57,12 +57,12 @@ fn a_burst_is_split_where_the_other_path_is_as_early() {
 }
 
 #[test]
-fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
+fn data_waits_for_a_full_path_that_delivers_all_of_it_sooner() {
     let (mut auto, stream) = (without_copies(), Stream::new(2_000));
     let busy = SubflowView { bytes_in_flight: 1_000, ..full(path(0, 20)) };
     assert_eq!(next(&mut auto, &stream, &[busy, path(1, 200)]), Decision::Wait);
-    // More data than the path delivers in that time does not wait. Nor does any data wait for a path on which nothing
-    // is in flight.
+    // More data than the path delivers in that time does not wait, and no data waits for a path on which nothing is in
+    // flight.
     let much = Stream::new(400_000);
     assert!(next(&mut auto, &much, &[busy, path(1, 200)]).data().is_some());
     let stuck = SubflowView { bytes_in_flight: 0, ..busy };
@@ -77,10 +77,10 @@ fn a_path_is_chosen_by_its_median_and_awaited_by_its_p90() {
         SubflowView { forecast, delivery_rate: rate, ..view(id, answers[0]) }
     };
     let (mut auto, stream) = (without_copies(), Stream::new(1_000));
-    // One in ten of the first path's answers takes longer than any of the second's.
+    // One in ten answers on the first path takes longer than any answer on the second.
     let paths = [spread(0, [20, 90, 120]), spread(1, [44, 44, 44])];
     assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 1_000));
-    // Full, it is not sure to bring it sooner; a steady one is, whatever of the budget is spent.
+    // When full, this path may not deliver sooner; a steady one will, regardless of the spent budget.
     let busy = |view: SubflowView| full(SubflowView { bytes_in_flight: 50_000, ..view });
     let unsure = [busy(spread(0, [20, 90, 120])), spread(1, [44, 44, 44])];
     assert_eq!(next(&mut auto, &stream, &unsure), run(1, 0, 1_000));
@@ -143,7 +143,7 @@ fn the_only_copy_is_not_put_on_a_path_in_trouble() {
         next(&mut auto, &stream, &[troubled, path(1, 24)]),
         Decision::SendRun { subflow: SubflowId(1), .. }
     ));
-    // It is better than nothing.
+    // That path is better than nothing.
     assert!(next(&mut auto, &stream, &[troubled]).data().is_some());
 }
 
@@ -198,12 +198,12 @@ fn paths_without_a_forecast_are_still_used() {
     assert!(sent.iter().any(|(_, start, _)| *start == 0) && stream.unsent().is_empty(), "{sent:?}");
 }
 
-/// The next decision and its reason, checked against its logged line.
-fn said(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, Reason) {
+/// Returns the next decision and its reason, checked against the logged line.
+fn decide_with_reason(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, Reason) {
     let mut reasons = Vec::new();
     let decision = auto.explain_send(&stream.context(paths), &mut reasons);
     let [reason] = &reasons[..] else { panic!("one decision, {} reasons", reasons.len()) };
-    let read = Reason::parse(&reason.record()).expect("what was written");
+    let read = Reason::parse(&reason.record()).expect("the logged line");
     assert_eq!(&read, reason);
     assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(reason));
     (decision, read)
@@ -216,15 +216,19 @@ fn a_reason_holds_the_inputs_of_its_decision() {
     let (mut auto, mut silent) = (Auto::default(), Auto::default());
     let mut rules = Vec::new();
     loop {
-        let (decision, reason) = said(&mut auto, &stream, &paths);
-        assert_eq!(decision, next(&mut silent, &stream, &paths), "listening changes nothing");
+        let (decision, reason) = decide_with_reason(&mut auto, &stream, &paths);
+        assert_eq!(
+            decision,
+            next(&mut silent, &stream, &paths),
+            "recording reasons changes nothing"
+        );
         rules.push(reason.grounds.rule);
         let Some((subflow, range)) = decision.data() else { break };
         stream.apply(subflow, range);
     }
     assert_eq!(rules[..3], [Rule::First, Rule::Late, Rule::Nothing]);
-    // With other inputs it would be another decision.
-    let (_, mut reason) = said(&mut auto, &Stream::new(1_000), &paths);
+    // Other inputs would lead to another decision.
+    let (_, mut reason) = decide_with_reason(&mut auto, &Stream::new(1_000), &paths);
     let first = reason.grounds.path;
     reason.inputs.paths.reverse();
     reason.inputs.paths[0].forecast = path(1, 2).forecast;
@@ -257,7 +261,7 @@ fn reinjected_data_has_a_reason_too() {
     auto.explain_reinjection(&item, &stream.context(&paths), &mut reasons);
     assert_eq!(reasons[2].grounds.rule, Rule::RescueWaits);
     for reason in &reasons {
-        let read = Reason::parse(&reason.record()).expect("what was written");
+        let read = Reason::parse(&reason.record()).expect("the logged line");
         assert_eq!(Auto::recompute(&read.question, &read.inputs).as_ref(), Some(reason));
     }
     // An event without a request has no reason.
@@ -284,7 +288,7 @@ fn delivered_data_is_not_copied() {
     assert_eq!(first_copy(&stream).start.0, 0);
     stream.deliver(marline_testkit::views::range(0, 1_000));
     assert_eq!(first_copy(&stream), marline_testkit::views::range(1_000, 2_000));
-    // From the end backwards likewise, while nothing is late. What was used lately is not explored.
+    // From the end backward, copies are made similarly while nothing is late. A recently used path is not explored.
     let used = SubflowView { last_sent_at: Instant::from_millis(1_000), ..path(1, 40) };
     let calm = [full(path(0, 200)), used];
     let copy = || next(&mut Auto::default(), &stream, &calm).data().unwrap().1;
@@ -298,12 +302,12 @@ fn delivered_data_is_not_copied() {
 
 #[test]
 fn an_unmeasured_path_is_tried_beside_a_full_one() {
-    // A second subflow that just joined, beside one that has something to do.
+    // A second subflow has just joined one that has work to do.
     let stream = Stream { window: 20_000, ..Stream::new(50_000) };
     let busy = SubflowView { bytes_in_flight: 10_000, ..full(path(0, 20)) };
     let unknown =
         SubflowView { bytes_in_flight: 3_000, forecast: Forecast::default(), ..path(1, 40) };
-    // It is unknown whether it would block the other, so it is tried.
+    // It is unknown whether the new subflow would block the other, so it is tried.
     let decision = next(&mut without_copies(), &stream, &[busy, unknown]);
     assert_eq!(decision.data().map(|(subflow, _)| subflow), Some(SubflowId(1)));
 }
@@ -342,7 +346,7 @@ fn the_end_of_a_short_message_is_repeated_on_its_path_if_that_is_free_and_lost_s
     };
     let repeat = Decision::RepeatNewest { subflow: SubflowId(0) };
     assert_eq!(decide(|view| view, 500), repeat);
-    // A quarter of a round trip is not over; no losses; allowances count; a burst.
+    // A quarter of a round trip has not passed; there are no losses; the path is limited; or it is a burst.
     let waits =
         decide(|view| SubflowView { newest_sent_at: Some(view.last_sent_at + ms(2)), ..view }, 500);
     assert_eq!(waits, Decision::WaitUntil(now + ms(2)));

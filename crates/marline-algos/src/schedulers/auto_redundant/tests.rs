@@ -6,8 +6,8 @@ use super::*;
 
 const GAP: Duration = ms(100);
 
-/// A message of 100 bytes every 100 ms on paths with RTTs of 50 and 80 ms. By default, each is answered before the
-/// next.
+/// A message of 100 bytes every 100 ms on paths with RTTs of 50 and 80 ms. By default, each message is answered before
+/// the next one.
 struct Setup {
     scheduler: AutoRedundant,
     stream: Stream,
@@ -22,7 +22,7 @@ impl Setup {
         Setup { scheduler, stream, views, now: Instant::from_secs(1) }
     }
 
-    /// A setup with a trusted path.
+    /// Creates a setup with a trusted path.
     fn trusted() -> Self {
         let mut setup = Setup::new(AutoRedundantConfig::default());
         let paths = (0..100).map(|_| setup.message()).last();
@@ -50,7 +50,7 @@ impl Setup {
         self.stream.ack(self.stream.written);
     }
 
-    /// Sends a message and its answer. Returns the number of paths used at once.
+    /// Sends a message and its answer. Returns the number of paths used initially.
     fn message(&mut self) -> usize {
         self.now += GAP / 2;
         self.answer();
@@ -69,7 +69,7 @@ impl Setup {
         self.views[id].forecast = Forecast::with_quantiles([answer; 3], troubles, None);
     }
 
-    /// Number of messages until one is sent on a single path.
+    /// Returns the number of messages until one is sent on a single path.
     fn copied(&mut self) -> usize {
         (0..1_000).take_while(|_| self.message() == 2).count()
     }
@@ -78,10 +78,10 @@ impl Setup {
 #[test]
 fn a_new_connection_is_redundant_until_its_paths_are_known_for_a_while() {
     let mut setup = Setup::new(AutoRedundantConfig::default());
-    // Two seconds of messages.
+    // These are two seconds of messages.
     assert_eq!(setup.copied(), 20);
     setup.views[0].forecast = Forecast::default();
-    assert_eq!(setup.message(), 2, "nothing is known of it");
+    assert_eq!(setup.message(), 2, "nothing is known about it");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn copies_are_made_at_once_while_trouble_is_likely_before_the_answer() {
     assert_eq!(setup.message(), 2);
     setup.troubled(0, 0.08);
     assert_eq!(setup.message(), 1);
-    // On a longer path, the exposure is longer.
+    // On a longer path, messages are exposed for longer.
     setup.views[0].srtt = Some(ms(150));
     setup.views[1].srtt = Some(ms(180));
     setup.troubled(0, 0.08);
@@ -125,7 +125,7 @@ fn a_late_answer_is_hedged() {
 fn the_risk_is_that_of_the_path_that_carries() {
     let mut setup = Setup::trusted();
     setup.troubled(1, 5.0);
-    assert_eq!(setup.message(), 1, "the other path's trouble is none of this message's");
+    assert_eq!(setup.message(), 1, "the other path's trouble does not affect this message");
     // A path that comes up again has no history.
     setup.event(SchedulerEvent::SubflowDown(SubflowId(0)));
     setup.event(SchedulerEvent::SubflowUp(SubflowId(0)));
@@ -139,10 +139,10 @@ fn a_path_not_heard_for_long_gets_a_copy_and_an_idle_connection_both() {
     setup.now += GAP / 2;
     setup.answer();
     setup.views[1].last_heard_at = long_ago;
-    assert_eq!(setup.send(), 2, "how fast is it? nobody knows");
+    assert_eq!(setup.send(), 2, "the speed of the path is unknown");
     setup.answer();
     setup.now += Duration::from_secs(5);
-    assert_eq!(setup.send(), 2, "nothing is known of either");
+    assert_eq!(setup.send(), 2, "nothing is known about either path");
     assert_eq!(setup.message(), 1);
 }
 

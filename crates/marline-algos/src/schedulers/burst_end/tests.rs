@@ -38,5 +38,5 @@ fn nothing_is_copied_while_the_burst_goes_on() {
     let (mut stream, mut scheduler) = (Stream::new(9_000), BurstEnd::default());
     stream.window = 4_000;
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);
-    assert_eq!(sent.len(), 4, "the window is shut, the burst goes on: {sent:?}");
+    assert_eq!(sent.len(), 4, "the window is closed, but the burst continues: {sent:?}");
 }

@@ -3,10 +3,10 @@ use marline_testkit::views::{Stream, drain, full, range, view};
 
 use super::*;
 
-/// A repair: on which path, over what.
+/// Repair: its path and the data that it covers.
 type Sum = (u8, DataRange);
 
-/// What the scheduler does with a stream: data and repairs, in order.
+/// Returns what the scheduler does with a stream: data and repairs, in order.
 fn run(
     scheduler: &mut Coded,
     stream: &mut Stream,
@@ -22,7 +22,7 @@ fn run(
             Decision::Repair { subflow, range } => repairs.push((subflow.0, range)),
             _ => return (data, repairs),
         }
-        assert!(data.len() + repairs.len() < 10_000, "it never waits");
+        assert!(data.len() + repairs.len() < 10_000, "it never waits: the scheduler loops");
     }
 }
 

@@ -3,7 +3,7 @@ use marline_testkit::views::{Stream, ms, send, view};
 
 use super::*;
 
-/// A path with these answer times at the 50th, 90th and 99th percentile.
+/// Builds a path with these answer times at the 50th, 90th and 99th percentile.
 fn path(id: u8, answers_ms: [u64; 3]) -> SubflowView {
     let forecast = Forecast::with_quantiles(answers_ms.map(ms), 0.0, None);
     SubflowView { forecast, ..view(id, answers_ms[0]) }
@@ -13,7 +13,7 @@ fn deadline(within_ms: u64) -> Deadline {
     Deadline::new(DeadlineConfig { within: ms(within_ms), ..DeadlineConfig::default() })
 }
 
-/// The decisions now and at a later time, after a message of 100 bytes was sent on the fast path.
+/// Returns the decisions now and later, after a message of 100 bytes was sent on the fast path.
 fn after_message(within_ms: u64, views: &[SubflowView], later_ms: u64) -> [Decision; 2] {
     let (mut scheduler, mut stream) = (deadline(within_ms), Stream::new(100));
     let first = scheduler.next_send(&stream.context(views));
@@ -30,7 +30,7 @@ fn after_message(within_ms: u64, views: &[SubflowView], later_ms: u64) -> [Decis
 #[test]
 fn a_deadline_that_the_path_meets_costs_nothing_until_an_answer_is_overdue() {
     let views = [path(0, [20, 24, 30]), path(1, [40, 50, 60])];
-    // One in a hundred is answered after 30 ms, and has arrived after 20.
+    // One in a hundred messages is answered after 30 ms, and so has arrived after 20 ms.
     let [now, later] = after_message(100, &views, 26);
     let start = Stream::new(0).context(&views).now;
     assert_eq!(now, Decision::WaitUntil(start + ms(26)), "as `hedged` waits");
@@ -40,9 +40,9 @@ fn a_deadline_that_the_path_meets_costs_nothing_until_an_answer_is_overdue() {
 #[test]
 fn a_deadline_in_danger_has_its_copy_at_once() {
     let views = [path(0, [20, 40, 80]), path(1, [40, 50, 60])];
-    // One in ten is answered after 40 ms, and has arrived after 30.
+    // One in ten messages is answered after 40 ms, and so has arrived after 30 ms.
     assert_eq!(after_message(30, &views, 0)[0], send(1, 0, 100));
-    // One in a hundred has arrived after 70.
+    // One in a hundred messages has arrived after 70 ms.
     assert_eq!(after_message(75, &views, 0)[0].data(), None);
     let careless = DeadlineConfig { within: ms(30), risk: 0.2, ..DeadlineConfig::default() };
     let (mut scheduler, mut stream) = (Deadline::new(careless), Stream::new(100));

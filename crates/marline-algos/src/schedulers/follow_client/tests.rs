@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A subflow that last brought news at this time.
+/// Builds a subflow that last brought something new at this time.
 fn news(view: SubflowView, ms: u64) -> SubflowView {
     SubflowView { last_new_at: Instant::from_millis(ms), ..view }
 }
@@ -35,12 +35,12 @@ fn decision_table() {
         ("silent: last", &[unreachable(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
         ("degraded address pair: last", &[degraded(wifi(9)), cell(1)], send(1, 0, 5_000)),
         (
-            "bad but heard before timed out",
+            "degraded but receiving, before timed out",
             &[unreachable(wifi(9), 99), degraded(cell(1))],
             send(1, 0, 5_000),
         ),
         (
-            "all failed: heard of last",
+            "all failed: received something last",
             &[unreachable(wifi(9), 3), unreachable(cell(1), 4)],
             send(1, 0, 5_000),
         ),
@@ -67,7 +67,7 @@ fn multimob_spills_over_to_a_path_with_room_but_not_an_older_backup() {
             send(0, 0, 5_000),
         ),
         ("a newer backup before a regular one", &[full(wifi(5)), cell(6)], send(1, 0, 5_000)),
-        ("nobody degraded", &[full(wifi(6)), degraded(other(5))], Decision::Wait),
+        ("no degraded subflow", &[full(wifi(6)), degraded(other(5))], Decision::Wait),
     ];
     for (name, subflows, expected) in table {
         assert_eq!(decide(FollowClientConfig::MULTIMOB, subflows), *expected, "{name}");
@@ -86,14 +86,18 @@ fn repeats_go_where_the_client_is() {
     let probe = ReinjectionCause::UnansweredProbe;
     assert_eq!(reinject(&[wifi, cell], set(&[0]), probe), send(1, 0, 1_000));
     assert_eq!(reinject(&[wifi, full(cell)], set(&[0]), probe), Decision::Wait, "it is waited for");
-    assert_eq!(reinject(&[wifi, cell], set(&[1]), probe), Decision::Wait, "on its way there");
+    assert_eq!(
+        reinject(&[wifi, cell], set(&[1]), probe),
+        Decision::Wait,
+        "in flight on that subflow"
+    );
     let all = set(&[0, 1]);
     assert_eq!(reinject(&[wifi, cell], all, ReinjectionCause::DataRto), send(1, 0, 1_000));
     let dead = [unreachable(wifi, 3), unreachable(cell, 4)];
     assert_eq!(
         reinject(&dead, set(&[1]), probe),
         send(0, 0, 1_000),
-        "nobody healthy: the other one"
+        "none is healthy: the other one"
     );
     assert_eq!(reinject(&dead, all, probe), Decision::Wait);
     assert_eq!(reinject(&[], set(&[0]), probe), Decision::Wait);
@@ -123,8 +127,8 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
 }
 
 proptest! {
-    /// Whatever the snapshot: data goes only where there is room, and never past a healthy subflow
-    /// onto another one.
+    /// For any snapshot: data goes only where there is room, and never to another subflow while a healthy one is
+    /// usable.
     #[test]
     fn nothing_worse_while_anything_healthy_is_usable(
         subflows in (any_view(0), any_view(1), any_view(2)).prop_map(|(a, b, c)| [a, b, c]),

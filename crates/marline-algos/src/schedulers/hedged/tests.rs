@@ -3,7 +3,7 @@ use marline_testkit::views::{MSS, Stream, backup, full, ms, range, send, view};
 
 use super::*;
 
-/// A scheduler with its stream, at a time of its own.
+/// Scheduler with its stream, at a given time.
 struct Setup<S> {
     scheduler: S,
     stream: Stream,
@@ -35,7 +35,8 @@ fn is_send(decision: &Decision) -> bool {
     matches!(decision, Decision::Send { .. })
 }
 
-/// Answers after 80 ms (one in ten after 85; twice that distance is waited for) and 150 ms, at second 1.
+/// Creates paths with answers after 80 ms (one in ten after 85 ms; the wait is twice that difference) and 150 ms, at
+/// second 1.
 fn setup() -> Setup<Hedged> {
     let forecast = Forecast::with_quantiles([ms(80), ms(85), ms(120)], 0.0, None);
     let fast = SubflowView { forecast, ..view(0, 80) };
@@ -54,7 +55,7 @@ fn patient(limit: u64) -> Hedged {
     Hedged::new(HedgedConfig { deviations: 2.0, limit })
 }
 
-/// After the beginning.
+/// Converts milliseconds after the beginning to a time.
 fn at(milliseconds: u64) -> Instant {
     Instant::from_secs(1) + ms(milliseconds)
 }
@@ -122,7 +123,7 @@ fn each_message_has_its_own_time() {
     assert_eq!(
         setup.ask(),
         Decision::WaitUntil(at(150)),
-        "the path is heard: only what is overdue"
+        "the path receives: only overdue data is copied"
     );
     setup.now = at(150);
     assert_eq!(setup.ask(), send(1, 200, 500));
@@ -137,9 +138,13 @@ fn all_data_on_a_silent_path_is_copied() {
     setup.write(300);
     setup.now = at(91);
     assert_eq!(setup.ask(), send(1, 0, 200));
-    assert_eq!(setup.ask(), send(1, 200, 500), "nothing was heard since the first was sent");
+    assert_eq!(setup.ask(), send(1, 200, 500), "nothing was received after the first was sent");
     setup.now = at(95);
-    assert_eq!(setup.write(100), [send(0, 500, 600), send(1, 500, 600)], "and what is sent now");
+    assert_eq!(
+        setup.write(100),
+        [send(0, 500, 600), send(1, 500, 600)],
+        "data sent now is also copied"
+    );
     setup.hear(0);
     setup.stream.ack(600);
     assert_eq!(setup.write(100), [send(0, 600, 700)]);
@@ -151,7 +156,7 @@ fn a_full_path_and_a_backup_are_waited_for_in_vain() {
     setup.views[1] = full(setup.views[1]);
     setup.write(200);
     setup.now = at(90);
-    assert_eq!(setup.ask(), Decision::Wait, "it has room later");
+    assert_eq!(setup.ask(), Decision::Wait, "there is room later");
     setup.views[1] = view(1, 150);
     assert_eq!(setup.ask(), send(1, 0, 200));
     setup.views[1] = backup(view(1, 150));

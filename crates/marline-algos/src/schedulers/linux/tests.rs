@@ -6,7 +6,7 @@ use super::*;
 
 const MSS: u64 = marline_testkit::views::MSS as u64;
 
-/// WiFi, and LTE as its backup; WiFi holds what it carried.
+/// Builds WiFi, which holds the data it carried, and LTE as its backup.
 fn paths(stream: &Stream, heard_ms: u64) -> Vec<SubflowView> {
     let on_wifi = |m: &&marline_policy::Mapping| m.carried_by.contains(SubflowId(0));
     let held: u64 = stream.mappings.iter().filter(on_wifi).map(|m| m.range.len()).sum();
@@ -35,7 +35,7 @@ impl Phone {
         self.scheduler.next_send(&SchedulerContext { now, ..self.stream.context(&paths) })
     }
 
-    /// Applies what it decides until it waits: subflow and bytes.
+    /// Applies the decisions until the scheduler waits. Returns subflows and byte ranges.
     fn drain(&mut self, at_ms: u64) -> Vec<(u8, u64, u64)> {
         let mut sent = Vec::new();
         while let Decision::Send { subflow, range } = self.ask(at_ms) {
@@ -53,13 +53,13 @@ fn a_silent_path_is_left_in_two_steps() {
     assert_eq!(phone.ask(0), send(0, 0, MSS));
     assert_eq!(phone.drain(0), [(0, 0, MSS)]);
     assert_eq!(phone.ask(0), Decision::WaitUntil(Instant::from_millis(200)));
-    // One mark: a backup does not help yet.
+    // With one mark, a backup does not help yet.
     assert_eq!(phone.drain(200), []);
-    // Two marks: missing data moves to the backup, and new data stays.
+    // With two marks, missing data moves to the backup, and new data stays.
     phone.stream.written = 2 * MSS;
     assert_eq!(phone.drain(300), [(0, MSS, 2 * MSS)]);
     assert_eq!(phone.drain(400), [(1, 0, MSS), (1, MSS, 2 * MSS)]);
-    // More follows on WiFi, and in vain, until the fifth mark.
+    // More data is sent on WiFi, in vain, until the fifth mark.
     for (number, at_ms) in [(3, 600), (4, 800)] {
         phone.stream.written = number * MSS;
         let (start, end) = ((number - 1) * MSS, number * MSS);
@@ -69,7 +69,7 @@ fn a_silent_path_is_left_in_two_steps() {
     assert_eq!(phone.drain(1_000), []);
     phone.stream.written = 5 * MSS;
     assert_eq!(phone.drain(1_010), [(1, 4 * MSS, 5 * MSS)]);
-    // Anything heard makes it good again.
+    // Anything received clears the marks.
     phone.heard_ms = 1_100;
     phone.stream.ack(5 * MSS);
     phone.stream.written = 6 * MSS;
@@ -134,7 +134,7 @@ fn data_waiting_for_a_shut_window_counts_as_handed_over() {
     phone.stream.apply(SubflowId(1), range(0, MSS));
     assert_eq!(ask(&mut phone, 400), send(1, MSS, 2 * MSS));
     phone.stream.apply(SubflowId(1), range(MSS, 2 * MSS));
-    // Everything came; what is written next waits for the shut window, and for the timer.
+    // Everything has arrived; data written next waits for the closed window and for the timer.
     phone.stream.ack(2 * MSS);
     phone.stream.written = 3 * MSS;
     assert_eq!(ask(&mut phone, 500), Decision::WaitUntil(Instant::from_millis(700)));

@@ -4,17 +4,17 @@ use marline_time::Instant;
 
 use super::*;
 
-/// On a degraded address pair, and heard at this time.
+/// Makes the address pair degraded, with data received at this time.
 fn degraded(view: SubflowView, heard_ms: u64) -> SubflowView {
     SubflowView { health: DEGRADED, last_heard_at: Instant::from_millis(heard_ms), ..view }
 }
 
-/// Full, with something on its way.
+/// Fills the window, with data in flight.
 fn filled(view: SubflowView) -> SubflowView {
     SubflowView { bytes_in_flight: 1_000, ..full(view) }
 }
 
-/// A run of this data on this subflow.
+/// Builds a run of this data on this subflow.
 fn run(id: u8, start: u64, end: u64) -> Decision {
     let range = DataRange::new(Dsn(start), Dsn(end));
     Decision::SendRun { subflow: SubflowId(id), range }
@@ -28,17 +28,21 @@ fn decision_table() {
     let table: &[(&str, &[SubflowView], Decision)] = &[
         ("nothing", &[], Decision::Wait),
         ("lowest RTT", &[slow, fast], run(0, 0, 5_000)),
-        ("full, but soon done: waited for", &[filled(fast), slow], Decision::Wait),
-        ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
+        ("full, but soon done: wait for it", &[filled(fast), slow], Decision::Wait),
+        ("waits for its pacer: wait for it", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
         ("silent: not used", &[unreachable(fast, 9), slow], run(1, 0, 5_000)),
         ("silent and full: wait", &[unreachable(fast, 9), full(slow)], Decision::Wait),
         ("all silent: the backup", &[unreachable(fast, 9), spare], run(2, 0, 5_000)),
         ("alone and silent: still used", &[unreachable(fast, 9)], run(0, 0, 5_000)),
-        ("full, and nothing would wake who waits", &[full(fast), slow], run(1, 0, 5_000)),
-        // To wait for the faster one, which has nothing to do, would be to wait forever.
-        ("in doubt: the one heard last", &[degraded(fast, 3), degraded(slow, 9)], run(1, 0, 5_000)),
+        ("full, and nothing would end the wait", &[full(fast), slow], run(1, 0, 5_000)),
+        // The faster one has nothing to do, so waiting for it would never end.
+        (
+            "in doubt: the one that received last",
+            &[degraded(fast, 3), degraded(slow, 9)],
+            run(1, 0, 5_000),
+        ),
         ("gone", &[gone(fast)], Decision::Wait),
     ];
     let stream = Stream::new(5_000);
@@ -49,7 +53,7 @@ fn decision_table() {
     let much = Stream::new(500_000);
     for busy in [filled(fast), paced(fast, 3)] {
         let decision = MinRtt::default().next_send(&much.context(&[busy, slow]));
-        assert_eq!(decision, run(1, 0, 500_000), "more than the fast one can bring soon");
+        assert_eq!(decision, run(1, 0, 500_000), "more than the fast one can deliver soon");
     }
     let empty = Stream::new(0);
     assert_eq!(MinRtt::default().next_send(&empty.context(&[fast])), Decision::Wait);
@@ -91,8 +95,8 @@ fn a_run_ends_where_its_last_segment_would_come_too_late() {
     let forecast = Forecast::with_quantiles([ms(40); 3], 0.0, rate);
     let slow = SubflowView { forecast, ..view(1, 40) };
     let busy = SubflowView { cwnd: 10_000, ssthresh: 10_000, ..filled(view(0, 20)) };
-    // The slow one: 20 ms and 1.5 for each segment. The fast one has brought all of 30 kB after 70 ms, of what a run
-    // of 30 leaves after 12.
+    // The slow one takes 20 ms plus 1.5 ms per segment. The fast one has delivered all 30 kB after 70 ms, or what a run
+    // of 30 segments leaves after 12 ms.
     let stream = Stream::new(30_000);
     let decision = MinRtt::default().next_send(&stream.context(&[busy, slow]));
     assert_eq!(decision, run(1, 0, 30_000).limited_to_segment());

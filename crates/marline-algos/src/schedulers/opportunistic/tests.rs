@@ -6,8 +6,8 @@ const FAST: SubflowId = SubflowId(0);
 const SLOW: SubflowId = SubflowId(1);
 const BLOCKED: SchedulerEvent = SchedulerEvent::PeerWindowBlocked { picked: FAST };
 
-/// The slow subflow holds the oldest segment.
-fn held_up() -> Stream {
+/// Builds a stream whose oldest segment is held by the slow subflow.
+fn blocked_stream() -> Stream {
     let mut stream = Stream::new(10_000);
     stream.apply(SLOW, stream.unsent());
     stream.apply(FAST, stream.unsent());
@@ -38,7 +38,7 @@ const fn range_of_first() -> marline_policy::DataRange {
 
 #[test]
 fn the_segment_that_blocks_is_sent_on_the_fast_path_and_the_slow_one_pays() {
-    let (mut state, stream) = (Opportunistic::new(OpportunisticRules::WIDE), held_up());
+    let (mut state, stream) = (Opportunistic::new(OpportunisticRules::WIDE), blocked_stream());
     let subflows = [view(0, 20), view(1, 100)];
     let first = ask(&mut state, BLOCKED, &stream, &subflows, 1_000);
     assert_eq!(first, vec![PENALTY, RESEND]);
@@ -50,7 +50,7 @@ fn the_segment_that_blocks_is_sent_on_the_fast_path_and_the_slow_one_pays() {
 
 #[test]
 fn data_the_fast_path_carried_is_not_sent_there_again() {
-    let (mut state, mut stream) = (Opportunistic::new(OpportunisticRules::WIDE), held_up());
+    let (mut state, mut stream) = (Opportunistic::new(OpportunisticRules::WIDE), blocked_stream());
     stream.apply(FAST, range(0, 1_000));
     let subflows = [view(0, 20), view(1, 100)];
     let actions = ask(&mut state, BLOCKED, &stream, &subflows, 1_000);
@@ -59,7 +59,7 @@ fn data_the_fast_path_carried_is_not_sent_there_again() {
 
 #[test]
 fn a_path_not_much_slower_is_not_bypassed_unless_its_window_is_tiny() {
-    let stream = held_up();
+    let stream = blocked_stream();
     let mild = [view(0, 20), view(1, 60)];
     let actions =
         ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &mild, 1_000);
@@ -72,7 +72,7 @@ fn a_path_not_much_slower_is_not_bypassed_unless_its_window_is_tiny() {
 
 #[test]
 fn no_penalty_in_the_first_round_trip_in_recovery_or_for_the_send_buffer() {
-    let stream = held_up();
+    let stream = blocked_stream();
     let subflows = [view(0, 20), view(1, 100)];
     let mut young = Opportunistic::new(OpportunisticRules::WIDE);
     ask(&mut young, SchedulerEvent::SubflowUp(FAST), &stream, &subflows, 990);
@@ -86,7 +86,7 @@ fn no_penalty_in_the_first_round_trip_in_recovery_or_for_the_send_buffer() {
 
 #[test]
 fn a_backup_does_not_help_out_while_a_regular_subflow_is_there() {
-    let stream = held_up();
+    let stream = blocked_stream();
     let subflows = [backup(view(0, 20)), view(1, 100)];
     let actions =
         ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &subflows, 1_000);
@@ -114,7 +114,7 @@ fn rules(retransmit: Retransmit, penalize: Penalize) -> Opportunistic {
 
 #[test]
 fn each_mechanism_is_switched_by_itself() {
-    let stream = held_up();
+    let stream = blocked_stream();
     let subflows = [view(0, 20), view(1, 100)];
     let asked = |retransmit, penalize| {
         ask(&mut rules(retransmit, penalize), BLOCKED, &stream, &subflows, 1_000)
@@ -126,7 +126,7 @@ fn each_mechanism_is_switched_by_itself() {
 
 #[test]
 fn only_the_paper_variant_repeats_from_a_slightly_slower_path() {
-    let stream = held_up();
+    let stream = blocked_stream();
     let mild = [view(0, 20), view(1, 30)];
     let asked =
         |retransmit| ask(&mut rules(retransmit, Penalize::Off), BLOCKED, &stream, &mild, 1_000);
@@ -158,18 +158,18 @@ fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
 #[test]
 fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_start() {
     let hard = SchedulerAction::Penalize { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
-    let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), held_up());
+    let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), blocked_stream());
     let subflows = [view(0, 20), view(1, 100)];
     ask(&mut state, SchedulerEvent::SubflowUp(SLOW), &stream, &subflows, 990);
-    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "at once");
+    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "immediately");
     assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_099), []);
     assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_100), [hard]);
 }
 
 #[test]
 fn in_2012_throughput_decided_later_the_round_trip() {
-    let stream = held_up();
-    // Five times the RTT, but six times the window: it brings home more.
+    let stream = blocked_stream();
+    // Five times the RTT, but six times the window: the throughput is higher.
     let subflows = [view(0, 20), SubflowView { cwnd: 600 * u64::from(MSS), ..view(1, 100) }];
     let asked =
         |penalize| ask(&mut rules(Retransmit::Off, penalize), BLOCKED, &stream, &subflows, 1_000);
@@ -179,7 +179,7 @@ fn in_2012_throughput_decided_later_the_round_trip() {
 
 #[test]
 fn an_exhausted_send_buffer_penalizes_only_if_it_cannot_grow() {
-    let mut stream = held_up();
+    let mut stream = blocked_stream();
     let subflows = [view(0, 20), view(1, 100)];
     let event = SchedulerEvent::SendBufferBlocked;
     let mut asked = |window: u64| {

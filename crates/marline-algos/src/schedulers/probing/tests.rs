@@ -2,7 +2,7 @@ use marline_testkit::views::{Stream, drain, view};
 
 use super::*;
 
-/// A path that last sent something `ago_ms` before second 1, which is the current time.
+/// Builds a path that last sent something `ago_ms` before the current time, which is second 1.
 fn sent_ago(id: u8, srtt_ms: u64, ago_ms: u64) -> SubflowView {
     SubflowView { last_sent_at: Instant::from_millis(1_000 - ago_ms), ..view(id, srtt_ms) }
 }
@@ -27,7 +27,7 @@ fn a_path_without_an_rtt_is_probed_and_each_segment_goes_there_once() {
 }
 
 #[test]
-fn how_long_is_idle_can_be_said() {
+fn the_idle_time_is_configurable() {
     let mut stream = Stream::new(500);
     let paths = [sent_ago(0, 20, 5), sent_ago(1, 50, 251)];
     let mut scheduler = Probing::new(ProbingConfig { idle_rtts: 10 });

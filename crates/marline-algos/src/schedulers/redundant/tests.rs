@@ -37,16 +37,16 @@ fn a_small_message_is_on_both_paths_at_once() {
 fn a_slow_path_skips_acknowledged_data() {
     let (mut stream, mut scheduler) = (Stream::new(20_000), Redundant::default());
     let (fast, slow) = (view(0, 20), view(1, 90));
-    // The slow one takes two segments, then is full; the fast one goes on.
+    // The slow subflow takes two segments, then is full; the fast one continues.
     for _ in 0..2 {
         let (subflow, range) =
-            scheduler.next_send(&stream.context(&[slow])).data().expect("there is data");
+            scheduler.next_send(&stream.context(&[slow])).data().expect("there is data to send");
         stream.apply(subflow, range);
     }
     drain(&mut scheduler, &mut stream, &[fast, full(slow)]);
     stream.ack(15_000);
     let sent = drain(&mut scheduler, &mut stream, &[full(fast), slow]);
-    assert_eq!(sent.first(), Some(&(1, 15_000, 16_000)), "the oldest that is not acknowledged");
+    assert_eq!(sent.first(), Some(&(1, 15_000, 16_000)), "the oldest unacknowledged data");
     assert_eq!(bytes_on(&sent, 1), 5_000);
 }
 
@@ -66,7 +66,7 @@ fn backups_carry_no_copies_and_new_data_only_in_need() {
     let (wifi, lte) = (view(0, 20), backup(view(1, 50)));
     let sent = drain(&mut scheduler, &mut stream, &[wifi, lte]);
     assert_eq!(bytes_on(&sent, 1), 0);
-    // WiFi is full: its data waits. WiFi is gone: the backup takes what is new, not what was sent.
+    // If WiFi is full, its data waits. If WiFi is gone, the backup takes new data, but not data already sent.
     stream.written = 8_000;
     assert!(drain(&mut scheduler, &mut stream, &[full(wifi), lte]).is_empty());
     let sent = drain(&mut scheduler, &mut stream, &[gone(wifi), lte]);

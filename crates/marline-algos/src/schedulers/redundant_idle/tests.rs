@@ -12,7 +12,7 @@ fn a_message_is_on_both_paths_at_once() {
 #[test]
 fn new_data_goes_before_copies() {
     let (mut stream, mut scheduler) = (Stream::new(5_000), RedundantIdle::default());
-    // The peer's window ends the sending, not the lack of data.
+    // Sending ends because of the peer's window, not because of a lack of data.
     stream.window = 3_000;
     let both = [view(0, 20), view(1, 90)];
     let sent = drain(&mut scheduler, &mut stream, &both);

@@ -2,10 +2,10 @@ use marline_testkit::views::{Stream, backup, full, gone, unreachable, view};
 
 use super::*;
 
-/// Turns of one segment.
+/// Settings with turns of one segment.
 const ONE: RoundRobinConfig = RoundRobinConfig { segments: 1, skips_full: true };
 
-/// Which subflows take the next segments.
+/// Returns the subflows that take the next segments.
 fn turns(subflows: &[SubflowView], count: usize) -> Vec<u8> {
     turns_of(RoundRobin::new(ONE), subflows, count)
 }
@@ -69,7 +69,7 @@ fn a_turn_may_have_more_segments() {
 fn a_full_one_may_be_waited_for() {
     let strict = || RoundRobin::new(RoundRobinConfig { skips_full: false, ..ONE });
     let all = [view(0, 10), full(view(1, 10)), view(2, 10)];
-    assert_eq!(turns_of(strict(), &all, 4), [0], "everybody waits for the second");
+    assert_eq!(turns_of(strict(), &all, 4), [0], "all wait for the second");
     let all = [view(0, 10), gone(view(1, 10)), view(2, 10)];
-    assert_eq!(turns_of(strict(), &all, 4), [0, 2, 0, 2], "nobody waits for the dead");
+    assert_eq!(turns_of(strict(), &all, 4), [0, 2, 0, 2], "none waits for an unreachable one");
 }

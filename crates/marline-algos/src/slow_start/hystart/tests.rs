@@ -3,7 +3,7 @@ use marline_testkit::views::{MSS, ack, ms};
 use super::*;
 use marline_time::Instant;
 
-/// Feeds rounds of `samples` ACKs with a constant window of as many segments.
+/// Feeds rounds of `samples` ACKs with a constant window of that many segments.
 struct Rounds {
     hystart: HyStart,
     total: u64,
@@ -14,12 +14,12 @@ impl Rounds {
         Rounds { hystart: HyStart::default(), total: 0 }
     }
 
-    /// One round with this RTT. Returns the bytes of growth and whether slow start ended.
+    /// Feeds one round with this RTT. Returns the bytes of growth and whether slow start has ended.
     fn round(&mut self, samples: u64, rtt_ms: u64) -> (u64, bool) {
         let (mut bytes, mut leave) = (0, false);
         for _ in 0..samples {
             self.total += u64::from(MSS);
-            // The bytes in flight at the end of a round are the next round.
+            // The bytes in flight at the end of a round form the next round.
             let first = u64::from(self.total == u64::from(MSS));
             let in_flight = (samples - first) * u64::from(MSS);
             let mut sample = ack(Instant::ZERO, u64::from(MSS), in_flight, ms(rtt_ms));
@@ -51,7 +51,7 @@ fn a_rise_of_an_eighth_slows_growth_then_ends_slow_start_after_five_rounds() {
     let (bytes, leave) = rounds.round(16, 101);
     assert!(rounds.hystart.in_css());
     assert_eq!((bytes, leave), (7_000 + 9 * 250, false));
-    // That was the first of five rounds.
+    // This was the first of five rounds.
     for _ in 0..3 {
         assert_eq!(rounds.round(16, 101), (4_000, false));
     }
@@ -89,6 +89,6 @@ fn a_passing_rise_resumes_slow_start() {
     rounds.round(16, 60);
     assert!(rounds.hystart.in_css());
     rounds.round(16, 50);
-    assert!(!rounds.hystart.in_css(), "below what it was when growth slowed down");
+    assert!(!rounds.hystart.in_css(), "below its value when growth slowed down");
     assert_eq!(rounds.round(16, 50).0, 16_000);
 }

@@ -8,7 +8,8 @@ use super::support::testbed::{Testbed, Until};
 use super::support::{self, CURL, SERVICES};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat64/world.sh");
-const FOUND: &str = "wwan0: IPv6 only, IPv4 servers are reached by NAT64 prefix 2001:db8:64::/96";
+const FOUND: &str =
+    "wwan0: IPv6 only; IPv4 servers are reached through NAT64 prefix 2001:db8:64::/96";
 /// Size of the fetched file in bytes.
 const LARGE: u64 = 4_000_000;
 /// Ends of the WiFi link: namespace and interface.
@@ -194,7 +195,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     world.testbed.log_with(world.client, FOUND);
     world.download(20_000_000, || {});
     world.advertise("2001:db8:64::/96", 0);
-    let gone = "wwan0: IPv6 only, and its network no longer provides NAT64";
+    let gone = "wwan0: IPv6 only, and the network no longer provides NAT64";
     world.testbed.log_with(world.client, gone);
     world.advertise("2001:db8:64::/96", 8);
     world.wait_for(&["wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96"]);

@@ -13,7 +13,7 @@ fn the_first_datagram_of_a_lane_can_have_any_size() {
             let payload = pattern(bytes, bytes as u64);
             a.send(at(0), FLOW, &payload).unwrap();
             let sent = frames(&mut a, at(0));
-            // The paths are not known yet: their frames are small.
+            // The paths are not yet known, so their frames are small.
             assert!(sent.iter().all(|(_, frame)| frame.len() <= 1_172), "{policy} {bytes}");
             hand_over(&mut b, at(10), &sent);
             assert_eq!(datagrams(&mut b), [(7, payload)], "{policy} {bytes}");
@@ -23,7 +23,7 @@ fn the_first_datagram_of_a_lane_can_have_any_size() {
 
 #[test]
 fn each_path_gets_frames_of_its_own_mtu() {
-    // WiFi passes packets of 1,200 bytes, LTE of 1,430.
+    // WiFi passes packets of 1,200 bytes, and LTE passes packets of 1,430 bytes.
     let passes = |_, path, bytes: usize| bytes <= if path == A { 1_172 } else { 1_402 };
     for policy in ["auto", "min-rtt", "one-path", "duplicate"] {
         let [mut a, mut b] = lanes(policy);
@@ -79,7 +79,7 @@ fn a_path_that_becomes_narrower_leaves_no_gap_of_a_second() {
 
 #[test]
 fn a_frame_that_left_whole_follows_in_pieces_where_the_other_path_is_narrower() {
-    let [mut a, mut b] = acquainted("auto");
+    let [mut a, mut b] = lanes_with_known_paths("auto");
     a.set_path_mtu(B, 1_200, at(200));
     exchange(&mut a, &mut b, 200, 400);
     // Datagrams on A no longer arrive; B delivers them, in pieces, before their deadlines.
@@ -113,7 +113,7 @@ fn a_lost_piece_drops_only_its_datagram() {
         sent.reverse();
         hand_over(&mut b, at(number), &sent);
         arrived.extend(datagrams(&mut b));
-        // Repeated, by any sender.
+        // Any sender may send the datagram again.
         hand_over(&mut b, at(number), &sent);
         let acks = frames(&mut b, at(number));
         hand_over(&mut a, at(number), &acks);

@@ -3,8 +3,8 @@ use marline_policy::{DatagramPolicyFactory, Group, Repairs};
 use super::*;
 use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair};
 
-/// Policy that uses only the first path, with this number of repairs on the second. Overdue frames are repeated
-/// there.
+/// Policy that uses only the first path, with this number of repairs on the second, on which overdue frames are sent
+/// again.
 #[derive(Clone, Debug)]
 struct Grouping(u8);
 
@@ -40,7 +40,7 @@ fn grouping(repairs: u8) -> [Lane; 2] {
         lane.send(at(0), FLOW, b"?").unwrap();
     }
     exchange(&mut a, &mut b, 0, 200);
-    assert!(a.peer_repairs && b.peer_repairs, "a PING tells what its sender reads");
+    assert!(a.peer_repairs && b.peer_repairs, "a PING announces what its sender understands");
     datagrams(&mut b);
     [a, b]
 }
@@ -51,7 +51,7 @@ fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
         a.send(at(ms), FLOW, &vec![number; 740 + 8 * usize::from(number)]).unwrap();
     }
     let mut sent = frames(a, at(ms));
-    // A full group ends at once.
+    // A full group ends immediately.
     let ends = a.poll_timeout().unwrap();
     assert!(ends <= at(ms + 1) || usize::from(count) == MAX_GROUP_FRAMES, "{ends:?}");
     a.handle_timeout(at(ms + 1));
@@ -61,7 +61,7 @@ fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
     [sent, again]
 }
 
-/// Returns true for a frame with datagrams, and not for ACKs and probes.
+/// Returns true for frames with datagrams, and false for ACKs and probes.
 fn large(frame: &[u8]) -> bool {
     (401..1_400).contains(&frame.len())
 }
@@ -74,8 +74,7 @@ fn firsts(lane: &mut Lane) -> Vec<u8> {
     firsts
 }
 
-/// Exchanges acknowledgments and their consequences for 85 ms without delay. Returns the number of frames with
-/// datagrams.
+/// Exchanges acknowledgments and their effects for 85 ms without delay. Returns the number of frames with datagrams.
 fn settle(a: &mut Lane, b: &mut Lane, from_ms: u64) -> usize {
     let mut copies = 0;
     for ms in from_ms..from_ms + 85 {
@@ -99,7 +98,8 @@ fn repairs_recover_as_many_lost_frames_of_a_group() {
             let ms = 200 + 100 * round;
             let [mut sent, again] = burst(&mut a, ms, count);
             assert_eq!((sent.len(), again.len()), (count.into(), repairs.into()));
-            // No frames are kept before the first repair arrives, and a path that always loses gets less data.
+            // No frames are kept before the first repair arrives, and a path that constantly loses frames gets less
+            // data.
             let lost = if round % 3 == 1 { repairs } else { 0 };
             for _ in 0..lost {
                 sent.remove(rng.below(sent.len() as u64) as usize);
@@ -174,7 +174,7 @@ fn a_peer_without_repair_support_gets_no_repairs() {
 
 #[test]
 fn repairs_of_a_peer_that_breaks_the_rules_deliver_nothing_twice_and_stay_bounded() {
-    let [_, mut b] = acquainted("auto");
+    let [_, mut b] = lanes_with_known_paths("auto");
     let mut rng = SeedTree::new(9).stream("repairs");
     let mut delivered = 0;
     for round in 0..20_000u64 {
@@ -198,6 +198,6 @@ fn repairs_of_a_peer_that_breaks_the_rules_deliver_nothing_twice_and_stay_bounde
         }
         delivered += datagrams(&mut b).len();
     }
-    // There are 210 numbers. Each counts only once, with any datagrams in a forged sum.
+    // There are 210 numbers, each of which counts only once, whatever the datagrams in a forged sum.
     assert!(delivered < 210 * 64, "{delivered}");
 }

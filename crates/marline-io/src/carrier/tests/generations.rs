@@ -29,13 +29,13 @@ fn the_newest_speaks_for_those_that_have_ended_and_an_older_one_only_for_itself(
 }
 
 #[test]
-fn a_drawn_id_names_shard_and_generation_and_is_otherwise_as_drawn() {
+fn an_id_contains_shard_and_generation_and_random_bits() {
     let shard = Shard { index: 1, count: 4, generation: Some(9) };
     for drawn in [0x0122_3344_5566_7788, u64::MAX, 0x0100_0000_0000_0001] {
         let id = shard.with_generation(drawn);
         assert_eq!(Shard::generation_of_flow(id), 9);
         assert_eq!(Shard::of_flow(id, 4), Shard::of_flow(drawn, 4));
         assert_eq!((id ^ drawn) & !(0xf << 48), 0);
-        assert_eq!(ALONE.with_generation(drawn), drawn, "who is alone says nothing");
+        assert_eq!(ALONE.with_generation(drawn), drawn, "a lone process ignores foreign ids");
     }
 }

@@ -30,7 +30,7 @@ fn a_frame_is_its_lanes_or_another_shards() {
         assert!(matches!(got, ReceivedDatagram::Nothing));
     }
     assert_eq!(carrier.counters().malformed, 3);
-    assert!(carrier.poll_control().is_none(), "nobody is answered");
+    assert!(carrier.poll_control().is_none(), "no answer is sent");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_address_of_a_flow_changes_only_after_validation() {
     let now = pair.now;
     let (here, there) = (outer(1, 9, 7000), outer(1, 8, 7001));
     assert_eq!(pair.server.place(SERVER_FLOW), Some(here));
-    assert_eq!(pair.server.place(CLIENT_FLOW), None, "no flow of the server's");
+    assert_eq!(pair.server.place(CLIENT_FLOW), None, "not a flow of the server");
     let changes = pair.server.changes();
     // A frame of a lane from elsewhere proves nothing and elicits nothing.
     pair.server.receive(now, &datagram(there, &lane_frame(9)));

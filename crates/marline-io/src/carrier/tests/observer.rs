@@ -55,7 +55,7 @@ fn client_sends(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     bytes
 }
 
-fn goes_to(server: &mut UdpCarrier, now: Instant) -> Outer {
+fn current_destination(server: &mut UdpCarrier, now: Instant) -> Outer {
     let mut bytes = vec![0; 200];
     let out = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &bytes);
     match server.frame(now, &out, &mut bytes) {
@@ -106,7 +106,7 @@ fn a_moving_client_is_followed_and_the_core_notified() {
         assert!(
             matches!(got, ReceivedDatagram::Moved { flow: SERVER_FLOW, new_host } if new_host == other_host)
         );
-        assert_eq!(goes_to(&mut pair.server, now), moved);
+        assert_eq!(current_destination(&mut pair.server, now), moved);
     }
     assert_eq!(pair.server.counters().bad_responses, 0);
     assert_eq!(pair.server.counters().agreements, 1);
@@ -130,7 +130,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
             sent += frame.as_bytes().len();
             challenge = Some(frame);
         }
-        assert_eq!(goes_to(&mut pair.server, at), here());
+        assert_eq!(current_destination(&mut pair.server, at), here());
     }
     assert!(sent <= 3 * received, "{sent} of {received}");
     assert_eq!(pair.server.counters().challenges, 20, "one per 10 ms");
@@ -143,7 +143,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 0));
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!(pair.server.counters().moves, 1);
-    assert_eq!(goes_to(&mut pair.server, now), moved);
+    assert_eq!(current_destination(&mut pair.server, now), moved);
     // A response is valid for one move: replayed after the flow has moved on, it is worthless.
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 1));
@@ -196,11 +196,11 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     pair.client.receive(now, &datagram(at_client(), &true_challenge));
     let (_, response) = pair.client.poll_control().expect("a response");
     pair.server.receive(now, &datagram(thief, response.as_bytes()));
-    assert_eq!(goes_to(&mut pair.server, now), here());
+    assert_eq!(current_destination(&mut pair.server, now), here());
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
-    assert_eq!(goes_to(&mut pair.server, now), moved);
+    assert_eq!(current_destination(&mut pair.server, now), moved);
     pair.server.receive(now, &datagram(thief, response.as_bytes()));
-    assert_eq!(goes_to(&mut pair.server, now), moved);
+    assert_eq!(current_destination(&mut pair.server, now), moved);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn only_a_restarted_server_can_prove_a_reset() {
 }
 
 #[test]
-fn icmp_is_believed_if_it_quotes_an_id_that_goes_there() {
+fn icmp_errors_must_quote_an_id_of_that_address() {
     let mut pair = Pair::connected();
     let now = pair.now;
     let there = SocketAddr::new(ip(1), 443);
@@ -303,9 +303,9 @@ fn future_versions_are_answered_with_the_supported_one() {
 fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let now = Instant::from_secs(1);
     let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
-    let pressed = |bytes| Datagram { pressed: true, ..datagram(here(), bytes) };
+    let requires_cookie = |bytes| Datagram { requires_cookie: true, ..datagram(here(), bytes) };
     let syn = first_syn(&mut client, now);
-    assert!(matches!(server.receive(now, &pressed(&syn)), ReceivedDatagram::Nothing));
+    assert!(matches!(server.receive(now, &requires_cookie(&syn)), ReceivedDatagram::Nothing));
     assert_eq!(server.table_sizes(), (0, 0));
     let (_, retry) = server.poll_control().expect("a cookie");
     assert!(retry.as_bytes().len() <= syn.len());
@@ -316,18 +316,18 @@ fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let again = client.receive(now, &datagram(at_client(), retry.as_bytes()));
     assert!(matches!(again, ReceivedDatagram::Nothing), "once");
     let second = first_syn(&mut client, now);
-    assert!(matches!(server.receive(now, &pressed(&second)), ReceivedDatagram::Segment(..)));
+    assert!(matches!(server.receive(now, &requires_cookie(&second)), ReceivedDatagram::Segment(..)));
     // The next flow from there has the cookie at once.
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
-    assert!(matches!(server.receive(now, &pressed(&next)), ReceivedDatagram::Segment(..)));
+    assert!(matches!(server.receive(now, &requires_cookie(&next)), ReceivedDatagram::Segment(..)));
     // The cookie is worthless elsewhere.
-    let elsewhere = Datagram { outer: outer(1, 9, 7001), ..pressed(&second) };
+    let elsewhere = Datagram { outer: outer(1, 9, 7001), ..requires_cookie(&second) };
     let mut fresh = carrier(true, ALONE);
     assert!(matches!(fresh.receive(now, &elsewhere), ReceivedDatagram::Nothing));
 }
 
 #[test]
-fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
+fn an_evicted_syn_still_counts_for_its_flow() {
     let now = Instant::from_secs(1);
     let mut server = half_open(now);
     while answer(&mut server, now, 60).is_some() {}
@@ -340,7 +340,7 @@ fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
 }
 
 #[test]
-fn tables_that_a_flood_filled_shrink_when_it_is_over() {
+fn tables_shrink_after_a_flood() {
     let now = Instant::from_secs(1);
     let mut client = carrier(false, ALONE);
     client.config.max_flows = 20_000;

@@ -1,4 +1,4 @@
-//! Tests of the flows of strangers in a full table.
+//! Tests of eviction from a full table of flows.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn open_from(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64
 }
 
 /// Sends on a flow from its peer. Returns true if the flow is still known.
-fn hear_from(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64) -> bool {
+fn receive_from_peer(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64) -> bool {
     let known = server.table_sizes().0;
     let bytes = data(id, 20);
     let got = server.receive(now, &datagram(outer(1, host, port), &bytes));
@@ -25,7 +25,7 @@ fn hear_from(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64
 }
 
 #[test]
-fn a_flood_from_one_source_evicts_itself_and_neither_another_source_nor_a_newcomer() {
+fn a_flood_from_one_source_evicts_only_flows_of_that_source() {
     let mut now = Instant::from_secs(1);
     let mut server = carrier(true, ALONE);
     // A slow client, whose third ACK takes longer than the flood.
@@ -36,8 +36,8 @@ fn a_flood_from_one_source_evicts_itself_and_neither_another_source_nor_a_newcom
     }
     assert_eq!(server.table_sizes().0, 16);
     assert!(open_from(&mut server, now, 8, 7000, 2_000), "a newcomer is not refused");
-    assert!(hear_from(&mut server, now, 9, 7000, 1), "the slow client's handshake goes on");
-    assert!(hear_from(&mut server, now, 8, 7000, 2_000));
+    assert!(receive_from_peer(&mut server, now, 9, 7000, 1), "the slow client's handshake goes on");
+    assert!(receive_from_peer(&mut server, now, 8, 7000, 2_000));
 }
 
 #[test]
@@ -52,22 +52,22 @@ fn a_flood_of_syns_leaves_the_syns_of_other_sources_known() {
 }
 
 #[test]
-fn a_proof_ages_and_only_peers_that_are_silent_make_room() {
+fn validations_expire_and_only_silent_peers_are_evicted() {
     let start = Instant::from_secs(1);
     let mut server = carrier(true, ALONE);
     for id in 1..=16 {
         assert!(open_from(&mut server, start, 9, 7000 + id as u16, id));
-        assert!(hear_from(&mut server, start, 9, 7000 + id as u16, id));
+        assert!(receive_from_peer(&mut server, start, 9, 7000 + id as u16, id));
     }
     // All of them are validated and were active recently: the limit is for this case.
     assert!(!open_from(&mut server, start + Duration::from_secs(30), 8, 7000, 17));
-    // An hour later, all but one have been silent since.
+    // An hour later, all but one have been silent.
     let later = start + Duration::from_secs(3_600);
-    assert!(hear_from(&mut server, later, 9, 7001, 1));
+    assert!(receive_from_peer(&mut server, later, 9, 7001, 1));
     for id in 17..32 {
         assert!(open_from(&mut server, later, 8, 7000 + id as u16, id), "{id}");
-        assert!(hear_from(&mut server, later, 8, 7000 + id as u16, id));
+        assert!(receive_from_peer(&mut server, later, 8, 7000 + id as u16, id));
     }
-    assert!(hear_from(&mut server, later, 9, 7001, 1), "who was heard stays");
+    assert!(receive_from_peer(&mut server, later, 9, 7001, 1), "the active peer stays");
     assert!(!open_from(&mut server, later, 8, 6000, 32));
 }

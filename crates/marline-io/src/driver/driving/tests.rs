@@ -18,14 +18,14 @@ use crate::links::UdpUse;
 use crate::native::RawSockets;
 use marline_testkit::need;
 
-/// Connections that end at the same time: their last data is several batches, and fits into a socket's buffer even
+/// Connections that end at the same time: their last data fills several batches, yet fits into a socket's buffer even
 /// if each connection sends its own datagram.
 const CROWD_OF_STREAMS: usize = 100;
 /// Last data of each connection.
 const LAST: [u8; 24] = [2; 24];
 
-/// Sleeps longer than a task may be late, and less than any timer of a connection.
-fn be_late() {
+/// Sleeps longer than a task may be late, but less than any timer of a connection.
+fn sleep_until_late() {
     std::thread::sleep(core::time::Duration::from_millis(2));
 }
 
@@ -53,15 +53,15 @@ impl World {
             near.push(stream);
             far.push(Stream::accepted(Arc::clone(&server), incoming.expect("open")));
         }
-        // Nothing is in transit any more.
+        // Wait until nothing is in transit.
         tokio::time::sleep(core::time::Duration::from_millis(300)).await;
         World { near, far, client, server }
     }
 }
 
-/// Wakes the task of a shard, which is not polled before the caller yields.
+/// Wakes the task of a shard; it is not polled before the caller yields.
 fn wake_task(shard: &ShardHandle) {
-    // Without a waker, it is woken already.
+    // Without a waker, the task has already been woken.
     let driver = shard.lock().wakeups().task();
     if let Some(driver) = driver {
         driver.wake();
@@ -86,9 +86,9 @@ fn write_now(stream: &Stream, cx: &mut Context<'_>, bytes: &[u8]) {
 }
 
 /// Runs a closure within one poll.
-async fn at_once(run: impl FnOnce(&mut Context<'_>)) {
+async fn run_in_one_poll(run: impl FnOnce(&mut Context<'_>)) {
     let mut run = Some(run);
-    // tokio would end the turn after some of the calls.
+    // Otherwise tokio would end the turn after some of the calls.
     tokio::task::unconstrained(poll_fn(|cx| {
         run.take().expect("polled once")(cx);
         Poll::Ready(())
@@ -99,18 +99,18 @@ async fn at_once(run: impl FnOnce(&mut Context<'_>)) {
 #[tokio::test]
 async fn a_read_receives_datagrams_only_if_the_task_is_late() {
     let world = World::new(1).await;
-    at_once(|cx| {
+    run_in_one_poll(|cx| {
         write_now(&world.near[0], cx, b"question");
-        be_late();
-        assert_eq!(read_now(&world.far[0], cx), None, "nobody has woken the task");
+        sleep_until_late();
+        assert_eq!(read_now(&world.far[0], cx), None, "the task has not been woken");
         wake_task(&world.server);
-        be_late();
+        sleep_until_late();
         assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
     })
     .await;
     // The task finds nothing to do, and continues to work.
     for round in 0..10_u8 {
-        at_once(|cx| write_now(&world.near[0], cx, &[round])).await;
+        run_in_one_poll(|cx| write_now(&world.near[0], cx, &[round])).await;
         let read = poll_fn(|cx| read_now(&world.far[0], cx).map_or(Poll::Pending, Poll::Ready));
         assert_eq!(read.await, [round]);
     }
@@ -131,68 +131,68 @@ fn repeats(info: &ConnectionInfo) -> u64 {
 }
 
 #[tokio::test]
-async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
+async fn an_answer_in_the_socket_prevents_a_timeout() {
     let world = World::new(1).await;
-    at_once(|cx| {
+    run_in_one_poll(|cx| {
         write_now(&world.near[0], cx, b"question");
         wake_task(&world.server);
-        be_late();
+        sleep_until_late();
         assert!(read_now(&world.far[0], cx).is_some());
         write_now(&world.far[0], cx, b"answer");
-        // All timers of the question have expired.
+        // All timers of the request have expired.
         wake_task(&world.client);
         compute(&world.client, 500);
         let overdue = world.client.clock().now();
         assert!(world.client.lock().wakeups().alarm_at().is_some_and(|at| at < overdue));
         assert_eq!(read_now(&world.near[0], cx).as_deref(), Some(&b"answer"[..]));
         let armed = world.client.lock().wakeups().alarm_at();
-        assert!(armed.is_none_or(|at| at > overdue), "the caller has seen to the timers");
+        assert!(armed.is_none_or(|at| at > overdue), "the caller has served the timers");
         assert_eq!(world.near[0].info().map(|info| repeats(&info)), Some(0));
     })
     .await;
 }
 
 #[tokio::test]
-async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
+async fn an_answer_in_the_socket_shows_that_udp_works() {
     let queue = AcceptQueue::new(1);
     let config = Arc::new(ConnectionConfig::new(marline_algos::reference_policies()));
     let (server, at) = shard(Some((ConnectionConfig::clone(&config), Arc::clone(&queue))));
     let (client, _) = connecting_shard(UdpUse::Preferred);
-    // Both tasks have had their first turn.
+    // Both tasks have run once.
     tokio::time::sleep(core::time::Duration::from_millis(20)).await;
-    at_once(|_| {
+    run_in_one_poll(|_| {
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let _stream = client.connect(Arc::clone(&config), local, at).expect("started");
         let asked = |shard: &ShardHandle| shard.lock().routing().routes().next_timeout();
-        assert!(asked(&client).is_some(), "a SYN wants an answer");
+        assert!(asked(&client).is_some(), "a SYN expects an answer");
         wake_task(&server);
-        be_late();
+        sleep_until_late();
         server.drive_if_late();
         compute(&client, 600);
         let now = client.clock().now();
         client.with_endpoint(|_, _| ());
-        assert!(asked(&client).is_some_and(|at| at < now), "overdue, and not judged");
+        assert!(asked(&client).is_some_and(|at| at < now), "overdue, but not yet evaluated");
         wake_task(&client);
-        be_late();
+        sleep_until_late();
         client.with_endpoint(|_, _| ());
-        assert_eq!(asked(&client), None, "it was there");
+        assert_eq!(asked(&client), None, "the answer was in the socket");
     })
     .await;
-    assert!(client.routes_by_link().is_empty());
+    assert!(client.routes_on_links().is_empty());
 }
 
-/// This holds for any number of tasks that the runtime polls before the driver's.
+/// The data arrives regardless of how many tasks the runtime polls before the driver's.
 #[tokio::test]
-async fn data_of_many_streams_written_at_once_is_there_to_read() {
+async fn data_of_many_streams_written_together_can_be_read() {
     let world = World::new(CROWD_OF_STREAMS).await;
     let (near, far) = (&world.near, &world.far);
-    at_once(|cx| {
+    run_in_one_poll(|cx| {
         for (from, to, shard) in [(near, far, &world.server), (far, near, &world.client)] {
             from.iter().for_each(|stream| write_now(stream, cx, &LAST));
-            // Send what waits for the end of the turn.
+            // Send data that waits for the end of the turn.
             from[0].shard().with_endpoint(|_, _| ());
             wake_task(shard);
-            be_late();
+            sleep_until_late();
             let mut read: Vec<_> = to.iter().map(|stream| read_now(stream, cx)).collect();
             // On a busy machine, the first batches may have been acknowledgments.
             for (stream, read) in to.iter().zip(&mut read).filter(|(_, read)| read.is_none()) {
@@ -204,13 +204,13 @@ async fn data_of_many_streams_written_at_once_is_there_to_read() {
     .await;
 }
 
-/// The runtime checks its sockets only after some number of tasks. Calls in between do not wait for that.
+/// The runtime checks its sockets only after a number of tasks. Calls in between must not wait for that.
 #[tokio::test]
 async fn many_calls_receive_without_a_wakeup_of_the_task() {
     let world = World::new(1).await;
-    at_once(|cx| {
+    run_in_one_poll(|cx| {
         write_now(&world.near[0], cx, b"question");
-        be_late();
+        sleep_until_late();
         let reads = (0..BUSY_RUNTIME_CALLS).map(|_| read_now(&world.far[0], cx));
         assert_eq!(reads.flatten().count(), 0);
         assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));

@@ -10,7 +10,7 @@ use crate::driver::testing::{Target, shard};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Batch of one sender, which is identified by `mark`.
+/// Batch of one sender, identified by `mark`.
 fn of(mark: u8, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Outgoing<'_> {
     let path = FourTuple { local: SocketAddr::new(LOCAL, 1), remote: to };
     let outer = Outer { socket: 0, local: LOCAL, remote: to };
@@ -18,7 +18,7 @@ fn of(mark: u8, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> Outgoing<'_> {
 }
 
 /// Receives `count` messages: stride and bytes of each.
-async fn come(target: &Target, count: usize) -> Vec<(usize, Vec<u8>)> {
+async fn receive_messages(target: &Target, count: usize) -> Vec<(usize, Vec<u8>)> {
     let mut all = Vec::new();
     for _ in 0..count {
         let (_, stride, bytes) = target.receive().await;
@@ -51,8 +51,8 @@ async fn equal_segments_of_several_senders_are_one_message() {
     let rest = [(100, 4, 100), (120, 5, 120), (120, 6, 120), (50, 8, 120), (4_097, 9, 4_097)];
     let mut wanted = vec![(100, first)];
     wanted.extend(rest.map(|(stride, mark, len)| (stride, vec![mark; len])));
-    assert!(come(&target, 6).await == wanted);
-    assert_eq!(come(&other, 1).await, [(120, vec![7; 120])]);
+    assert!(receive_messages(&target, 6).await == wanted);
+    assert_eq!(receive_messages(&other, 1).await, [(120, vec![7; 120])]);
 }
 
 #[tokio::test]
@@ -68,12 +68,12 @@ async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
             gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
         send_gathered(&mut state, now);
-        assert!(state.sockets().next_timeout().is_some(), "they wait");
+        assert!(state.sockets().next_timeout().is_some(), "the segments wait");
         transmit(&mut state, later);
         assert_eq!(state.sockets().next_timeout(), None);
     }
     let run: Vec<u8> = (1..=40).flat_map(|mark| [mark; 100]).collect();
-    assert!(come(&target, 2).await == [(100, vec![0; 100]), (100, run)], "forty of forty senders");
+    assert!(receive_messages(&target, 2).await == [(100, vec![0; 100]), (100, run)], "all 40 senders");
 }
 
 #[tokio::test]
@@ -84,14 +84,17 @@ async fn an_earlier_send_error_does_not_stop_other_senders() {
     {
         let mut state = shard.lock();
         gather(&mut state, now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
-        // On this machine, the error of the first segment arrives before the next one is sent.
+        // On this machine, the error for the first segment arrives before the next one is sent.
         for mark in 2..=4 {
             gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
         send_gathered(&mut state, now);
     }
     let wanted = [2, 3, 4].map(|mark| (100, vec![mark; 100]));
-    assert!(come(&target, 3).await == wanted, "each for itself, so that its sender would be told");
+    assert!(
+        receive_messages(&target, 3).await == wanted,
+        "each separately, so that errors reach the right sender"
+    );
 }
 
 #[test]

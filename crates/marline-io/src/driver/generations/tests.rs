@@ -16,7 +16,7 @@ use crate::native;
 use marline_core::Shard as Part;
 
 /// Two shards that accept connections and have no sockets.
-fn two() -> [Arc<ShardHandle>; 2] {
+fn two_shards() -> [Arc<ShardHandle>; 2] {
     let accept = ConnectionConfig { syn_retries: 1, ..marline_testkit::config() };
     let shards = [0, 1].map(|index| {
         let part = Part { index, count: 2, generation: None };
@@ -31,11 +31,11 @@ fn path(home: u8, number: u16) -> FourTuple {
     let local = SocketAddr::from(([192, 0, 2, 1], 80));
     let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
     let remote = { remotes }.find(|remote| native::home_shard(*remote, 2) == home);
-    FourTuple { local, remote: remote.expect("half of them are") }
+    FourTuple { local, remote: remote.expect("half of the paths belong to each shard") }
 }
 
-/// Delivers a segment to the shard. Returns true if others were asked.
-fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
+/// Delivers a segment to the shard. Returns true if other shards were asked.
+fn deliver(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
     let bytes = seg
         .ports(path.remote.port(), path.local.port())
         .bytes(Some((path.remote.ip(), path.local.ip())));
@@ -73,18 +73,18 @@ fn refused(shards: &[Arc<ShardHandle>; 2]) -> [(u64, u64); 2] {
 
 #[tokio::test]
 async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
-    let shards = two();
+    let shards = two_shards();
     let (here, there) = (path(0, 20), path(1, 20));
     // Connections at their home shards.
-    assert!(!arrives(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
+    assert!(!deliver(&shards[0], here, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!(shards[0].connections().len(), 1);
-    // A SYN in a queue of another shard.
-    assert!(arrives(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
+    // A SYN in the queue of another shard.
+    assert!(deliver(&shards[0], there, Seg::syn().at(SeqNum(5)).mss(1_400)));
     assert_eq!((shards[0].connections().len(), shards[1].connections().len()), (1, 1));
     assert_eq!(refused(&shards), [(0, 0); 2]);
     // Later segments find it: first all shards are asked, then the path is known.
     let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
-    assert!(arrives(&shards[0], there, data()));
+    assert!(deliver(&shards[0], there, data()));
     assert_eq!(shards[0].lock().path_owners().known_owner(&there), Some(1));
     let (_, carrier) = shards[1].counters();
     assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
@@ -92,7 +92,7 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
     for (home, number) in [(0, 30), (1, 31)] {
         let stranger = path(home, number);
         let before = refused(&shards);
-        assert!(arrives(&shards[0], stranger, data()));
+        assert!(deliver(&shards[0], stranger, data()));
         let after = refused(&shards);
         for index in [0, 1] {
             let answered = after[index].0 - before[index].0;
@@ -102,23 +102,23 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
     }
     // A join goes to the shard in the token's bits, from any source.
     let (ours, theirs) = (0x0200_0001, 0x0300_0001);
-    assert!(!arrives(&shards[0], path(0, 40), join(ours)));
-    assert!(arrives(&shards[0], path(0, 41), join(theirs)));
+    assert!(!deliver(&shards[0], path(0, 40), join(ours)));
+    assert!(deliver(&shards[0], path(0, 41), join(theirs)));
     assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
     assert_eq!(shards[0].lock().path_owners().known_owner(&path(0, 41)), Some(1));
     // A new connection between the same addresses: the previous owner does not claim it.
-    assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
+    assert!(deliver(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
     assert_eq!(shards[0].connections().len(), 2);
     assert_eq!(shards[0].lock().path_owners().known_owner(&path(0, 41)), None);
 }
 
 #[tokio::test]
-async fn joins_to_other_shards_that_are_used_no_more_are_forgotten() {
-    let shards = two();
+async fn unused_joins_to_other_shards_are_forgotten() {
+    let shards = two_shards();
     for number in 0..500 {
         let mut path = path(0, 20);
         path.local.set_port(1 + number);
-        assert!(arrives(&shards[0], path, join(0x0300_0001)));
+        assert!(deliver(&shards[0], path, join(0x0300_0001)));
     }
     let mut state = shards[0].lock();
     assert_eq!(state.path_owners().len(), 500);

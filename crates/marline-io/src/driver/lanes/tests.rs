@@ -25,7 +25,7 @@ fn lanes(numbers: PathNumbers) -> Lanes {
     lanes
 }
 
-/// Builds subflows with these ids of ours; the peer's ids are higher by 100.
+/// Builds subflows with these local ids; the peer's ids are higher by 100.
 fn subflows(flows: &[u64]) -> Vec<SubflowLocation> {
     let end = SocketAddr::from(([192, 0, 2, 1], 7));
     let path = FourTuple { local: end, remote: end };
@@ -52,10 +52,10 @@ fn told(lanes: &mut Lanes) -> Vec<(u8, u64)> {
 }
 
 #[test]
-fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
+fn subflows_between_equal_addresses_share_one_path_number() {
     let mut lanes = lanes(PathNumbers::Local);
     let now = Instant::from_secs(1);
-    // Subflows 11 and 12 have the same addresses; 14 has validated none.
+    // Subflows 11 and 12 have the same addresses; 14 has no validated address.
     let place = |flow: u64| match flow {
         12 => Some(11),
         14 => None,
@@ -64,13 +64,13 @@ fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
     lanes.look(ID, now, &subflows(&[10, 11, 12, 13, 14]), place);
     assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 13)]);
     assert_eq!(told(&mut lanes), [(0, 110), (1, 111), (2, 113)]);
-    // One ends, and the other one with these addresses takes its number.
+    // One ends, and the other subflow with these addresses takes its number.
     lanes.on_flow_ended(11);
     assert_eq!(lanes.connection_to_check(ID, now), Some(ConnectionId(3)));
     lanes.look(ID, now, &subflows(&[10, 12, 13]), place);
     assert_eq!(paths(&lanes), [(0, 10), (2, 13), (1, 12)]);
     assert_eq!(told(&mut lanes), [(1, 112)]);
-    assert_eq!(lanes.connection_to_check(ID, now), None, "nothing has changed since");
+    assert_eq!(lanes.connection_to_check(ID, now), None, "nothing has changed");
     lanes.on_changes(1);
     assert!(lanes.connection_to_check(ID, now).is_some());
     lanes.look(ID, now, &[], place);
@@ -78,11 +78,11 @@ fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
 }
 
 #[test]
-fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
+fn the_peer_numbers_paths_before_or_after_their_subflows_exist() {
     let mut lanes = lanes(PathNumbers::Peers);
     let now = Instant::from_secs(1);
     lanes.look(ID, now, &subflows(&[10]), Some);
-    assert_eq!(paths(&lanes), [(0, 10)], "the first needs no name");
+    assert_eq!(paths(&lanes), [(0, 10)], "the first path needs no announcement");
     let named = |id: u8, flow: u64| LanePath { id: PathId(id), flow };
     lanes.assign_path_number(ID, named(1, 11), now);
     lanes.assign_path_number(ID, named(2, 12), now);
@@ -90,7 +90,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     lanes.look(ID, now, &subflows(&[10, 12, 13]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12)], "numbers are below 32");
     lanes.settle(ID, now);
-    let soon = lanes.next_timeout().expect("a look for the other");
+    let soon = lanes.next_timeout().expect("checks for the other subflow");
     assert!(soon <= now + MISSING_PATH_INTERVAL);
     lanes.look(ID, soon, &subflows(&[10, 11, 12]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12), (1, 11)]);
@@ -98,7 +98,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     lanes.assign_path_number(ID, named(2, 14), now);
     lanes.look(ID, soon, &subflows(&[10, 11, 12, 14]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (1, 11), (2, 14)]);
-    assert_eq!(told(&mut lanes), [], "nothing is told back");
+    assert_eq!(told(&mut lanes), [], "nothing is announced back");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn waiting_for_a_missing_lane_path_ends() {
         lanes.look(ID, at, &subflows(&[10]), Some);
         lanes.settle(ID, at);
         looks += 1;
-        assert!(looks < 1_000, "a lane that is silent costs nothing");
+        assert!(looks < 1_000, "a silent lane needs no timer");
     }
     assert!(at <= now + AWAIT_PATH + MISSING_PATH_INTERVAL, "{at:?}");
     assert_eq!(paths(&lanes), [(0, 10)]);
@@ -134,8 +134,8 @@ fn frames_come_from_a_path_or_are_counted() {
     assert_eq!((counters.frames_unvalidated, counters.unknown, counters.stats.foreign), (1, 1, 1));
     lanes.remove(ID);
     let after = lanes.counters();
-    assert_eq!((after.lanes, after.stats.foreign), (0, 1), "what ended still counts");
-    assert!(lanes.next_timeout().is_none() && lanes.of_peer(8).is_none());
+    assert_eq!((after.lanes, after.stats.foreign), (0, 1), "ended lanes still count");
+    assert!(lanes.next_timeout().is_none() && lanes.find_by_peer(8).is_none());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     assert_eq!(lanes.take_answered().into_iter().collect::<Vec<_>>(), [addresses]);
     lanes.on_path_answer(addresses);
     lanes.settle(ID, later);
-    assert!(lanes.take_answered().is_empty(), "it is told once");
+    assert!(lanes.take_answered().is_empty(), "reported only once");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn the_memory_of_a_lane_is_charged_and_bounded() {
     let send = |lane: &mut Lane| lane.send(now, FlowId(1), &[7; 1_000]).is_ok();
     let taken = (0..1_000).filter(|_| lanes.with(ID, send) == Some(true)).count();
     lanes.settle(ID, now);
-    // The account allows a third of the free memory, and one queue an eighth of that.
+    // The account allows a third of the free memory, and a queue an eighth of this third.
     assert!((30..50).contains(&taken), "{taken}");
     assert!(account.used() >= taken as u64 * 1_000 && account.used() < 64 << 10);
     lanes.remove(ID);

@@ -1,4 +1,4 @@
-//! Tests of wake-ups: busy polling, and turns: which writes wait, for how long, and which are sent together.
+//! Tests of wake-ups: busy polling, and which writes wait, for how long, and are sent together.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::AtomicUsize;
@@ -49,28 +49,28 @@ fn a_lone_connection_never_waits() {
 }
 
 #[test]
-fn writes_of_others_close_by_wait_and_long_ones_or_far_ones_do_not() {
+fn only_short_writes_soon_after_others_wait() {
     let (mut turns, _) = turns();
-    assert!(!turns.on_write(micros(0), id(1), 100), "nobody else has written");
-    assert!(!turns.on_write(micros(60), id(2), 100), "too long ago");
-    assert!(!turns.on_write(micros(70), id(1), LONGEST_DELAYED_WRITE + 1), "too long");
+    assert!(!turns.on_write(micros(0), id(1), 100), "no other connection has written");
+    assert!(!turns.on_write(micros(60), id(2), 100), "the other write was too long ago");
+    assert!(!turns.on_write(micros(70), id(1), LONGEST_DELAYED_WRITE + 1), "the write is too long");
     assert!(turns.on_write(micros(80), id(2), 100));
     assert!(
         !turns.on_write(micros(81), id(2), LONGEST_DELAYED_WRITE + 1),
-        "a long one takes all along"
+        "a long write sends all waiting ones"
     );
     assert!(turns.on_write(micros(82), id(2), 100));
     assert!(turns.on_write(micros(83), id(3), 100));
     turns.on_sent();
-    assert!(turns.on_write(micros(9_000), id(1), 100), "the last turn had several");
+    assert!(turns.on_write(micros(9_000), id(1), 100), "the last turn had several writes");
     turns.on_sent();
-    assert!(!turns.on_write(micros(9_100), id(1), 100), "it waited in vain");
+    assert!(!turns.on_write(micros(9_100), id(1), 100), "the wait was useless");
     turns.on_sent();
-    assert!(!turns.on_write(micros(9_101), id(2), 100), "that has its price: two pairs");
+    assert!(!turns.on_write(micros(9_101), id(2), 100), "now two pairs are required");
     assert!(turns.on_write(micros(9_102), id(1), 100));
     assert!(turns.on_write(micros(9_103), id(2), 100));
     turns.on_sent();
-    assert!(!turns.on_write(micros(9_200), id(1), 100), "two were not worth it");
+    assert!(!turns.on_write(micros(9_200), id(1), 100), "two writes do not justify waiting");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn repeated_useless_waits_become_rarer() {
     let (mut turns, _) = turns();
     let mut waited = 0;
     for at in 0..4_096 {
-        // Two connections alternate, each alone in its turn of the runtime.
+        // Two connections alternate, each in a separate turn of the runtime.
         waited += usize::from(turns.on_write(micros(at * 30), id(at % 2), 100));
         turns.on_sent();
     }
@@ -86,7 +86,7 @@ fn repeated_useless_waits_become_rarer() {
 }
 
 #[test]
-fn no_more_wait_than_one_batch_has_datagrams() {
+fn at_most_one_batch_of_writes_waits() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(0), 100));
     let waited = (1..1_000).take_while(|at| turns.on_write(micros(1), id(*at), 100)).count();
@@ -94,27 +94,27 @@ fn no_more_wait_than_one_batch_has_datagrams() {
 }
 
 #[test]
-fn a_turn_ends_when_the_runtime_says_so_or_after_its_longest_time() {
+fn a_turn_ends_with_the_runtime_or_after_its_maximum_time() {
     let (mut turns, count) = turns();
     turns.on_write(micros(0), id(1), 100);
-    assert!(!turns.defers_writes(micros(0)), "nothing waits");
+    assert!(!turns.defers_writes(micros(0)), "no write waits");
     assert!(turns.on_write(micros(10), id(2), 100));
     let end = turns.end.clone().expect("set");
-    end.has_come.store(false, Ordering::Relaxed);
+    end.has_ended.store(false, Ordering::Relaxed);
     assert!(turns.defers_writes(micros(209)) && !turns.defers_writes(micros(210)));
-    assert!(!turns.on_write(micros(210), id(1), 100), "it takes along what waits");
+    assert!(!turns.on_write(micros(210), id(1), 100), "it sends the waiting write");
     Waker::from(end).wake();
     assert!(!turns.defers_writes(micros(20)));
     assert_eq!(
         count.0.load(Ordering::Relaxed),
         2,
-        "the driver hears of it, as it did at once without a runtime"
+        "the driver is woken, as it was immediately without a runtime"
     );
 }
 
 /// Outside a runtime, a turn has no end to wait for.
 #[test]
-fn a_thread_of_no_runtime_wakes_the_driver_at_once() {
+fn a_thread_outside_a_runtime_wakes_the_driver_immediately() {
     let (turns, count) = turns();
     wake_at_end_of_turn(turns.end.as_ref().expect("set"));
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
@@ -152,7 +152,7 @@ impl World {
         World { near, far, largest, _shards: [client, server] }
     }
 
-    /// Writes a message on each connection, all in one turn unless the runtime needs its thread.
+    /// Writes a message on each connection, all in one turn unless the runtime needs its thread for other work.
     async fn write(&self, message: &[u8]) {
         for stream in &self.near {
             let written = core::future::poll_fn(|cx| stream.poll_write(cx, message)).await;
@@ -195,7 +195,7 @@ async fn pass_on(relay: Target, server: SocketAddr, largest: Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn writes_of_one_runtime_turn_leave_in_one_call_and_in_order() {
+async fn writes_of_one_runtime_turn_are_sent_in_one_call_in_order() {
     let world = World::new().await;
     world.largest.store(0, Ordering::Relaxed);
     let rounds: Vec<Vec<u8>> = (0..50).map(|round| vec![round; 100]).collect();
@@ -204,7 +204,7 @@ async fn writes_of_one_runtime_turn_leave_in_one_call_and_in_order() {
         assert!(world.read(100).await.iter().all(|read| read == round));
     }
     let largest = world.largest.load(Ordering::Relaxed);
-    assert_eq!(largest, CONNECTIONS, "all but the first round are of one call");
+    assert_eq!(largest, CONNECTIONS, "after the first round, one call sends all");
 
     // A reader does not make writes wait.
     for round in &rounds {
@@ -219,7 +219,7 @@ async fn writes_of_one_runtime_turn_leave_in_one_call_and_in_order() {
 #[tokio::test]
 async fn waiting_writes_leave_with_the_next_write_of_a_busy_task() {
     let world = World::new().await;
-    let (last, others) = world.near.split_last().expect("there are some");
+    let (last, others) = world.near.split_last().expect("some writes wait");
     let waiting = || last.shard().lock().wakeups().turns().waiting;
     let mut waited = 0;
     for _ in 0..20 {
@@ -230,7 +230,7 @@ async fn waiting_writes_leave_with_the_next_write_of_a_busy_task() {
             waited = waited.max(waiting());
             std::thread::sleep(core::time::Duration::from_millis(1));
             assert!(last.poll_write(cx, &[2; 100]).is_ready());
-            // On a busy machine, the waiting writes may have been sent otherwise, and this one begins the next turn.
+            // On a busy machine, another event may have sent the waiting writes, so that this one begins the next turn.
             assert!(waiting() <= 1, "{} wait", waiting());
             Poll::Ready(())
         })

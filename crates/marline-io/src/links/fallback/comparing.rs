@@ -1,10 +1,10 @@
-//! Comparison of a link with datagrams where a route looks policed.
+//! Comparison of a link with datagrams on a route that appears rate-limited.
 //!
-//! *Problem.* A network may pass UDP and police it, so that a link is many times as fast.
+//! *Problem.* A network may limit the rate of UDP, so that a link is many times as fast.
 //!
-//! *Solution.* If a route looks policed ([`Paces`](super::Paces)), its flows use a link for a few seconds, and the
-//! data rates decide. The link is kept if it is clearly faster. Datagrams are tried again after ten minutes, and
-//! later each time they are found slower. A link that was not faster is also tried again later each time.
+//! *Solution.* If a route looks policed ([`Paces`](super::Paces)), its flows use a link for a few seconds, and the data
+//! rates decide. A clearly faster link is kept. Datagrams are tried again after ten minutes; this time doubles whenever
+//! they are slower. It also doubles whenever a link was not faster.
 
 use marline_time::{Duration, Instant};
 
@@ -12,15 +12,14 @@ use super::{Backoff, LeaveReason, Order, Routes, TransportChoice, UdpUse};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, PolicedRoute};
 
-/// Duration of a trial of a link. Data of its first moments counts as well, because a transfer may end during the
-/// trial.
+/// Duration of a link trial. Its first moments also count, because a transfer may end during the trial.
 pub(super) const TRIAL: Duration = Duration::from_secs(4);
-/// Minimum rate of a faster link, in percent of the rate of datagrams.
+/// Minimum rate of a link that counts as faster, in percent of the rate of datagrams.
 const FASTER_PERCENT: u64 = 150;
-/// First and longest time until the next comparison.
+/// First and longest delay until the next comparison.
 pub(super) const COMPARE: Backoff =
     Backoff { first: Duration::from_secs(600), longest: Duration::from_secs(7_200) };
-/// Time until the next comparison after one without a result.
+/// Delay until the next comparison after an inconclusive one.
 pub(super) const INCONCLUSIVE_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Result of comparing UDP and TCP on a path.
@@ -35,7 +34,7 @@ pub struct CarrierRates {
 /// Comparison of a route's link with datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
-    /// A link is being opened or in use for a trial. `measured_at`: end of the trial.
+    /// A link is being opened or is in use for a trial, which ends at `measured_at`.
     Running { datagrams: PolicedRoute, measured_at: Option<Instant> },
     /// The link is faster; it is kept until the next comparison.
     Faster { rates: CarrierRates, until: Instant },
@@ -57,7 +56,7 @@ impl Routes {
         segments: impl Iterator<Item = &'a [u8]>,
     ) {
         let policed = self.paces.note(now, ends, flow, heading, segments);
-        self.compare_where(now, ends, policed);
+        self.start_comparison(now, ends, policed);
     }
 
     /// Counts bytes of a lane on a route, with any carrier.
@@ -69,11 +68,11 @@ impl Routes {
         bytes: LaneBytes,
     ) {
         let policed = self.paces.note_lane(now, ends, heading, bytes);
-        self.compare_where(now, ends, policed);
+        self.start_comparison(now, ends, policed);
     }
 
     /// Opens a link for a comparison if the route looks policed.
-    fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<PolicedRoute>) {
+    fn start_comparison(&mut self, now: Instant, ends: FlowEnds, policed: Option<PolicedRoute>) {
         let Some(datagrams) = policed else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
         if route.way == TransportChoice::Datagrams
@@ -81,7 +80,7 @@ impl Routes {
             && route.compare_at <= now
         {
             route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
-            (route.way, route.asked_for_link_at) = (TransportChoice::Opening, now);
+            (route.way, route.link_requested_at) = (TransportChoice::Opening, now);
             self.orders.push_back(Order::Open(ends));
         }
     }
@@ -127,7 +126,7 @@ impl Routes {
     }
 
     /// Routes that use a link because it is faster than datagrams, with the measured rates.
-    pub(crate) fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
+    pub(crate) fn routes_faster_over_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
         let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
             Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),
             _ => None,

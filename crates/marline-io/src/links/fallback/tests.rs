@@ -47,20 +47,20 @@ fn on_link(now: Instant) -> Routes {
     let opened = run(&mut routes, now + Duration::from_secs(1), false);
     assert_eq!(opened, opens(now + INITIAL_ANSWER_TIMEOUT));
     routes.on_link_opened(now + Duration::from_millis(540), ends(), LINK);
-    goes_over(&mut routes, now + Duration::from_millis(640));
+    expect_move_to_link(&mut routes, now + Duration::from_millis(640));
     routes
 }
 
-/// Expects a probe after the link is established, and the move at `at`.
-fn goes_over(routes: &mut Routes, at: Instant) {
+/// Expects a probe after the link is established, and the move to the link at `at`.
+fn expect_move_to_link(routes: &mut Routes, at: Instant) {
     assert_eq!(orders(routes), [Order::Probe(ends())]);
     assert_eq!(run(routes, at, false), [(at, Order::Use(ends(), LINK))]);
 }
 
-/// The server, or this process, is short of processor time: the link is established first, and the answer arrives
-/// soon after.
+/// The server or this process is short of processor time: the link is established first, and the answer to the datagram
+/// arrives soon after.
 #[test]
-fn datagrams_are_given_as_long_again_as_the_link_took() {
+fn datagrams_get_as_much_time_again_as_the_link_took() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert_eq!(run(&mut routes, ms(1_000), false), opens(ms(500)));
@@ -91,7 +91,7 @@ fn download(routes: &mut Routes, from: Instant, bits_per_s: u64, seconds: u64) -
 }
 
 #[test]
-fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance_later() {
+fn a_faster_link_is_kept_and_datagrams_are_retried_later() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.on_udp_received(ms(10), ends());
@@ -101,16 +101,16 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
     assert!(routes.flows_on_links().is_empty(), "nothing is decided");
     let now = download(&mut routes, now, 40_000_000, 5);
-    let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
+    let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("the link is not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
-    assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
+    assert_eq!(routes.routes_faster_over_tcp(), [(ends(), rates)]);
     let log = run(&mut routes, now + Duration::from_secs(700), false);
     let [(left, Order::Leave(_, LeaveReason::NextComparison)), (_, Order::Close(LINK))] = log[..]
     else {
         panic!("{log:?}")
     };
     assert!(left >= now + Duration::from_secs(590), "{left:?}");
-    // Still policed: the link is kept for twice as long.
+    // Datagrams are still policed: the link is kept for twice as long.
     let now = download(&mut routes, left, 1_000_000, 5);
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 40_000_000, 5);
@@ -119,23 +119,23 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
         [Order::Open(_), Order::Compare(..), Order::Keep(..)]
     ));
     let [(left, _), ..] = run(&mut routes, now + Duration::from_secs(2_000), false)[..] else {
-        panic!("it stays for ever")
+        panic!("the link stays indefinitely")
     };
     assert!(left >= now + Duration::from_secs(1_190), "{left:?}");
 }
 
-/// A transfer that would have taken minutes with datagrams ends at once on the link, and then no data follows.
+/// A transfer that would have taken minutes with datagrams ends quickly on the link, and then no data follows.
 #[test]
-fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
+fn a_transfer_that_ends_during_a_trial_still_decides() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 100_000_000, 1);
-    assert!(routes.routes_faster_by_tcp().is_empty(), "not yet");
+    assert!(routes.routes_faster_over_tcp().is_empty(), "the trial is not over");
     run(&mut routes, now + Duration::from_secs(4), false);
-    let slower = routes.routes_faster_by_tcp();
+    let slower = routes.routes_faster_over_tcp();
     assert!(slower.len() == 1 && slower[0].1.tcp_bits_per_s > 20_000_000, "{slower:?}");
 }
 
@@ -156,12 +156,12 @@ fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
 }
 
 #[test]
-fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
+fn a_comparison_without_a_link_changes_nothing() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
-    assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "no news");
+    assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "the failure is not logged");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     download(&mut routes, now, 1_000_000, 60);
     assert_eq!(orders(&mut routes), []);
@@ -178,7 +178,7 @@ fn datagrams_that_are_answered_open_no_link() {
 }
 
 #[test]
-fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
+fn a_link_established_after_an_answer_is_closed() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert_eq!(run(&mut routes, ms(2_000), false), opens(ms(500)));
@@ -195,11 +195,10 @@ fn a_server_that_answered_before_gets_a_longer_timeout() {
     routes.on_udp_received(ms(40), ends());
     routes.sent(ms(100), ends());
     routes.sent(ms(900), ends());
-    assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
+    assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest datagram counts");
 }
 
-/// Flows become quiet one after the other, each a second after its last packet: there must not be one probe per
-/// flow.
+/// Flows become quiet one after the other, each a second after its last packet: this must not cause one probe per flow.
 #[test]
 fn quiet_flows_together_probe_the_server_once_a_second() {
     let mut routes = Routes::new(UdpUse::Preferred);
@@ -251,11 +250,11 @@ fn link_attempts_on_a_dead_network_back_off_and_end() {
         }
     }
     assert!((6..12).contains(&opened.len()), "{opened:?}");
-    assert!(*opened.last().unwrap() <= 131, "nobody waits any more: {opened:?}");
+    assert!(*opened.last().unwrap() <= 131, "no client waits: {opened:?}");
 }
 
 #[test]
-fn probes_that_are_not_answered_come_less_and_less_and_leave_the_link_in_use() {
+fn unanswered_probes_become_rarer_and_the_link_stays_in_use() {
     let mut routes = on_link(ms(0));
     let log = run(&mut routes, Instant::from_secs(600), false);
     assert!(log.iter().all(|(_, order)| *order == Order::Probe(ends())));
@@ -275,7 +274,7 @@ fn answers_in_a_row_bring_datagrams_back() {
 }
 
 #[test]
-fn one_answer_among_many_that_do_not_come_brings_nothing_back() {
+fn a_single_answer_does_not_end_the_use_of_a_link() {
     let mut routes = on_link(ms(0));
     for round in 0..50 {
         let Some(at) = routes.next_timeout() else { break };
@@ -301,7 +300,7 @@ fn an_answer_to_another_probe_id_is_ignored() {
 }
 
 #[test]
-fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
+fn each_mistaken_return_lengthens_the_stay_on_the_link() {
     let mut routes = on_link(ms(0));
     let mut last = Duration::ZERO;
     let mut began = ms(640);
@@ -317,7 +316,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         assert_eq!(log[0].1, Order::Open(ends()));
         routes.on_link_opened(opened, ends(), LINK);
         began = opened + *CONFIRMATION_TIME.start();
-        goes_over(&mut routes, began);
+        expect_move_to_link(&mut routes, began);
     }
     assert!(last >= MIN_STAY.first * 8, "{last:?}");
 }
@@ -331,9 +330,9 @@ fn a_link_that_ends_is_replaced_at_once() {
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }
 
-/// The path has failed. Its datagrams were not answered when it worked, so only a link detects its recovery.
+/// The path has failed. Its datagrams were not answered while it worked, so only a link detects its recovery.
 #[test]
-fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
+fn a_link_is_retried_at_a_constant_interval_where_datagrams_fail() {
     let mut routes = on_link(ms(0));
     routes.closed(ms(5_000), ends(), LINK);
     let mut tried = Vec::new();
@@ -342,7 +341,7 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
         routes.sent(now, ends());
         let log = run(&mut routes, now + Duration::from_secs(40), false);
         let opens = log.iter().find(|(_, order)| *order == Order::Open(ends())).unwrap().0;
-        // The kernel has retransmitted its SYN meanwhile.
+        // In the meantime, the kernel has retransmitted its SYN.
         let ended = opens + Duration::from_secs(8);
         routes.on_link_failure(ended, ends(), Failure::Unanswered);
         tried.push((opens, ended));
@@ -351,7 +350,7 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
 }
 
 #[test]
-fn only_the_link_that_is_opened_at_once_knows_that_the_one_before_stalled() {
+fn only_an_immediate_successor_learns_of_a_stalled_link() {
     let mut routes = on_link(ms(0));
     routes.on_stalled(ms(5_000), ends(), LINK + 1);
     assert!(!routes.take_stall(ms(5_000), &ends()), "another link");
@@ -362,15 +361,15 @@ fn only_the_link_that_is_opened_at_once_knows_that_the_one_before_stalled() {
 }
 
 #[test]
-fn where_the_network_says_no_a_link_is_tried_at_once_and_its_word_counts_when_that_fails() {
+fn a_network_error_opens_a_link_and_counts_if_that_fails() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert!(routes.refused(ms(1), ends()));
     assert_eq!(run(&mut routes, ms(1), false), opens(ms(0)));
-    assert!(routes.refused(ms(2), ends()), "while it is tried");
+    assert!(routes.refused(ms(2), ends()), "while the link is tried");
     assert!(routes.on_link_failure(ms(3), ends(), Failure::Answered), "news");
     assert!(!routes.refused(ms(4), ends()));
-    assert!(!routes.on_link_failure(ms(5), ends(), Failure::Answered), "no news any more");
+    assert!(!routes.on_link_failure(ms(5), ends(), Failure::Answered), "no longer new");
 }
 
 #[test]
@@ -401,14 +400,14 @@ fn without_datagrams_a_link_is_opened_at_once_and_never_left() {
 }
 
 #[test]
-fn with_datagrams_alone_nothing_is_kept() {
+fn datagram_only_clients_keep_no_routes() {
     let mut routes = Routes::new(UdpUse::Always);
     routes.sent(ms(0), ends());
     assert!(routes.routes.is_empty());
 }
 
 #[test]
-fn the_table_is_bounded_and_an_address_that_goes_takes_its_link_along() {
+fn the_table_is_bounded_and_a_removed_address_closes_its_link() {
     let mut routes = on_link(ms(0));
     for port in 0..1_000 {
         routes.sent(

@@ -4,7 +4,7 @@
 //!
 //! *How.* With `x = w / rtt` and `a_r = max(x) / x_r`, each segment acknowledged on subflow r adds `(x_r / rtt_r) /
 //! (sum x)^2 * (1 + a_r)/2 * (4 + a_r)/5`. A loss subtracts `w_r / 2 * min(a_r, 1.5)`. The best path behaves like a
-//! TCP. A worse one grows faster and is reduced more than with LIA.
+//! TCP. On a worse path, the window grows faster and is reduced more than with LIA.
 //!
 //! *Source.* Peng et al., "Multipath TCP: Analysis, Design and Implementation", 2013, and
 //! draft-walid-mptcp-congestion-control. The out-of-tree kernel truncates a_r to an integer, which makes every
@@ -15,7 +15,7 @@ use super::{Coupled, Coupling, Group};
 /// Upper limit of `a` in a decrease.
 const MAX_DECREASE: f64 = 1.5;
 
-/// The rule of BALIA.
+/// Coupling rule of BALIA.
 #[derive(Debug, Default)]
 pub struct Balanced;
 
@@ -31,7 +31,7 @@ impl Coupling for Balanced {
     }
 }
 
-/// Rate of the fastest subflow relative to this one.
+/// Returns the rate of the fastest subflow relative to this one.
 fn ratio(group: &Group) -> f64 {
     let largest = group.members.iter().map(super::Member::rate).fold(0.0, f64::max);
     group.own_member().map_or(1.0, |me| largest / me.rate())
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_paths_share_one_tcp_s_growth_and_halve() {
+    fn equal_paths_grow_like_one_tcp_and_halve_together() {
         let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
         assert!((Balanced::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
         assert!((Balanced::remaining_share(&group) - 0.5).abs() < 1e-12);
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_slower_path_grows_faster_and_falls_further() {
-        // Rates 300 and 100: a is 1 for the first and 3 for the second.
+        // With rates of 300 and 100, a is 1 for the first and 3 for the second.
         let fast = group([member(30.0, 0.1), member(10.0, 0.1)]);
         let slow = group([member(10.0, 0.1), member(30.0, 0.1)]);
         let sum = 400.0 * 400.0;

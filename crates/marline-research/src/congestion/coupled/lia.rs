@@ -1,20 +1,20 @@
 //! LIA, the "linked increases" of RFC 6356.
 //!
 //! *How.* For each segment acknowledged on subflow i, its window grows by `min(alpha / w_total, 1 / w_i)` segments,
-//! with `alpha = w_total * max(w / rtt^2) / (sum(w / rtt))^2`. All subflows grow by the same amount per segment, so the
-//! windows end up in proportion to how little each path loses. alpha makes the total rate that of a TCP on the best
-//! path. The second term keeps each subflow from being more aggressive than its own TCP would be. A loss halves the
-//! window.
+//! with `alpha = w_total * max(w / rtt^2) / (sum(w / rtt))^2`. All subflows grow by an equal amount per segment, so the
+//! windows become inversely proportional to the loss rates of the paths. alpha makes the total rate equal to that of a
+//! TCP on the best path. The second term keeps each subflow from being more aggressive than a TCP on its path would be.
+//! A loss halves the window.
 //!
 //! *Source.* Raiciu, Handley, Wischik, RFC 6356 (2011), equations 1 and 2, here in segments of each subflow instead of
-//! bytes, which makes no difference if all segments have the same size.
+//! bytes, which makes no difference if all segments are of equal size.
 //!
 //! *Differences.* alpha is computed for each ACK instead of once per window. This costs two divisions per subflow, and
 //! alpha is never outdated.
 
 use super::{Coupled, Coupling, Group, Member};
 
-/// The rule of RFC 6356.
+/// Coupling rule of RFC 6356.
 #[derive(Debug, Default)]
 pub struct LiaRule;
 
@@ -48,14 +48,14 @@ mod tests {
     #[test]
     fn two_equal_paths_grow_half_as_much_each_and_one_tcp_together() {
         let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
-        // alpha = 20 * 1000 / 200^2 = 1/2: each grows by 1/40 per segment, 1/4 per round trip.
+        // alpha = 20 * 1000 / 200^2 = 1/2: each window grows by 1/40 per segment, which is 1/4 per round trip.
         assert!((alpha(&group) - 0.5).abs() < 1e-12);
         assert!((LiaRule::increase(&group) - 0.5 / 20.0).abs() < 1e-12);
     }
 
     #[test]
     fn never_more_aggressive_than_a_tcp_of_its_own() {
-        // A small window on a short path: alpha / w_total would exceed 1 / w.
+        // With a small window on a short path, alpha / w_total would exceed 1 / w.
         let group = group([member(50.0, 0.5), member(20.0, 0.01)]);
         // alpha = 70 * 200000 / 2100^2 = 3.17; /70 = 0.045; 1/50 is less.
         let alpha = 70.0 * 20.0 / 0.000_1 / (2_100.0 * 2_100.0);

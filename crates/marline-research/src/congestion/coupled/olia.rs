@@ -1,13 +1,13 @@
 //! OLIA, the "opportunistic linked increases" (Khalili et al., CoNEXT 2012).
 //!
-//! *Problem.* LIA keeps unnecessary traffic on congested paths to be able to probe them, and so takes capacity from
-//! others without any gain.
+//! *Problem.* LIA keeps unnecessary traffic on congested paths to probe them, and so takes capacity from others without
+//! any gain.
 //!
 //! *How.* For each segment acknowledged on subflow r, the window grows by `(w_r / rtt_r^2) / (sum(w / rtt))^2 + e_r /
 //! w_r`. The first term alone is Pareto-optimal but may oscillate between paths. The second moves traffic to the best
 //! paths: those with the largest `l / rtt^2`, where l is the bytes between losses (1/p, so this is the square of a
-//! TCP's rate there). If some best path does not have the largest window, such paths get `e = 1 / (n * how many)`, and
-//! the paths with the largest windows lose as much. Otherwise all e are zero.
+//! TCP's rate on the path). If m of the n paths are best but do not have the largest window, these get `e = 1 / (n *
+//! m)`, and the paths with the largest windows lose the corresponding amount. Otherwise all e are zero.
 //!
 //! *Source.* Khalili et al., "MPTCP is not Pareto-optimal", CoNEXT 2012. `l` is as in its later draft and the
 //! out-of-tree kernel: the larger of the bytes since the last loss and the bytes between the last two. A loss halves
@@ -15,7 +15,7 @@
 
 use super::{Coupled, Coupling, Group, Member};
 
-/// The rule of OLIA.
+/// Coupling rule of OLIA.
 #[derive(Debug, Default)]
 pub struct Opportunistic;
 
@@ -23,21 +23,22 @@ impl Coupling for Opportunistic {
     fn increase(group: &Group) -> f64 {
         let Some(me) = group.own_member() else { return 0.0 };
         let rate = group.total_rate();
-        me.window / (me.rtt * me.rtt) / (rate * rate) + shift(group, me) / me.window
+        me.window / (me.rtt * me.rtt) / (rate * rate) + window_shift(group, me) / me.window
     }
 }
 
-/// Qualities this close count as equal, because they are floats.
+/// Tolerance within which path qualities count as equal, because they are floats.
 const TOLERANCE: f64 = 1e-9;
 
 fn quality(member: &Member) -> f64 {
     member.between_losses / (member.rtt * member.rtt)
 }
 
-/// The term that moves windows from the largest ones to the best paths.
-fn shift(group: &Group, me: &Member) -> f64 {
+/// Returns the term that moves windows from the largest ones to the best paths.
+fn window_shift(group: &Group, me: &Member) -> f64 {
     let members = &group.members;
-    // In whole segments. Otherwise equal windows would take turns in being the largest by a fraction of one.
+    // Windows are compared in whole segments. Otherwise, equal windows would take turns being the largest by a fraction
+    // of a segment.
     let whole = |member: &Member| member.window as u64;
     let largest = members.iter().map(whole).max().unwrap_or(0);
     let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - TOLERANCE);
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_paths_share_one_tcp_s_growth() {
+    fn equal_paths_together_grow_like_one_tcp() {
         let group = group([with_history(10.0, 0.1, 1e5), with_history(10.0, 0.1, 1e5)]);
         // (10 / 0.01) / 200^2 = 1/40, and nothing is moved.
         assert!((Opportunistic::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
@@ -98,7 +99,7 @@ mod tests {
         let shift_of = |me: usize| {
             let mut group = group(members);
             group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_own = i == me);
-            shift(&group, group.own_member().unwrap())
+            window_shift(&group, group.own_member().unwrap())
         };
         assert!((shift_of(0) - 1.0 / 6.0).abs() < 1e-12);
         assert!((shift_of(1) - 1.0 / 6.0).abs() < 1e-12);
@@ -112,6 +113,6 @@ mod tests {
         // Twice the bytes between losses at twice the RTT is half as good.
         let near = with_history(5.0, 0.1, 1e5);
         let far = with_history(20.0, 0.2, 2e5);
-        assert!(shift(&group([near, far]), &Member { is_own: true, ..near }) > 0.0);
+        assert!(window_shift(&group([near, far]), &Member { is_own: true, ..near }) > 0.0);
     }
 }

@@ -4,12 +4,12 @@ use marline_testkit::views::{MSS, ack, gone, ms, unreachable, view};
 
 use super::*;
 
-/// A member of a group.
+/// Builds a member of a group.
 pub(super) fn member(window: f64, rtt: f64) -> Member {
     Member { window, rtt, between_losses: 0.0, is_own: false }
 }
 
-/// A group in which the first member is the controller's own.
+/// Builds a group in which the first member is the controller's own.
 pub(super) fn group<const N: usize>(mut members: [Member; N]) -> Group {
     members[0].is_own = true;
     Group { members: members.to_vec() }
@@ -25,7 +25,7 @@ fn views(windows: [u64; 2]) -> Vec<SubflowView> {
     vec![with(0, first), with(1, second)]
 }
 
-/// A controller in congestion avoidance at a window of 10.
+/// Brings a controller into congestion avoidance with a window of 10.
 fn settled(cc: &mut dyn CongestionController) {
     cc.on_signal(
         CongestionSignal::Loss { bytes_in_flight: 20_000 },
@@ -45,7 +45,7 @@ fn controllers() -> [Box<dyn CongestionController>; 3] {
     ]
 }
 
-/// Growth of a window of 10 in segments per round trip beside these subflows.
+/// Returns the growth of a window of 10, in segments per round trip, with these other subflows.
 fn growth(cc: &mut dyn CongestionController, views: &[SubflowView]) -> f64 {
     settled(cc);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Energy information base: the cost of a byte over each choice of interfaces, for each pair of rates.
+//! Energy information base: the energy per byte over each choice of interfaces, for each pair of rates.
 
 use marline_link::radio::{RadioKind, RadioParameters, TimedState};
 use marline_time::Duration;
@@ -62,7 +62,7 @@ impl Power {
         }
     }
 
-    /// Power at this rate in bytes per second, of which `sent_share` is sent.
+    /// Returns the power at this rate in bytes per second, of which `sent_share` is sent.
     fn power_at(&self, rate: f64, sent_share: f64) -> f64 {
         let byte_j = sent_share * self.sent_j + (1.0 - sent_share) * self.received_j;
         self.transfer_w + rate * byte_j
@@ -77,18 +77,18 @@ fn joules(stay: &TimedState) -> f64 {
     stay.lasts.as_secs_f64() * watts(stay.power_uw)
 }
 
-/// The base for WiFi and one cellular radio, computed from their powers on demand.
+/// Energy base for WiFi and one cellular radio, computed from their powers on demand.
 #[derive(Copy, Clone, Debug)]
 pub struct EnergyBase {
     wifi: Power,
     cellular: Power,
-    /// Energy of promotion and tail of the cellular radio, in J.
+    /// Energy of the cellular radio's promotion and tail, in J.
     wake_j: f64,
     tail: Duration,
 }
 
 impl EnergyBase {
-    /// The base for this cellular radio, with the published powers.
+    /// Creates the base for this cellular radio, with the published powers.
     #[must_use]
     pub fn new(cellular: RadioKind) -> Self {
         let radio = RadioParameters::published(cellular);
@@ -100,8 +100,8 @@ impl EnergyBase {
         }
     }
 
-    /// Joules per byte over this choice at these rates. `wake_j_per_byte` is the cost of waking the cellular radio per
-    /// byte, if it is used. Infinite if nothing passes.
+    /// Returns the energy per byte of this choice at these rates, in J. `wake_j_per_byte` is the cost per byte of
+    /// waking the cellular radio, if it is used. Infinite if the rates are zero.
     #[must_use]
     pub fn per_byte(&self, set: InterfaceSet, rates: &Rates, wake_j_per_byte: f64) -> f64 {
         let rate = f64::from(u8::from(set.has_wifi())) * rates.wifi
@@ -117,8 +117,8 @@ impl EnergyBase {
         watts / rate + if set.has_cellular() { wake_j_per_byte } else { 0.0 }
     }
 
-    /// The cheapest choice for `ahead` more bytes, if the cellular radio was last used this long ago (`None`: never).
-    /// The current choice is kept unless another is cheaper by the share `margin`.
+    /// Returns the cheapest choice for `ahead` more bytes. `cellular_unused` is the time since the cellular radio was
+    /// last used (`None`: never). The current choice is kept unless another is cheaper by the share `margin`.
     #[must_use]
     pub fn cheapest(
         &self,
@@ -128,7 +128,7 @@ impl EnergyBase {
         cellular_unused: Option<Duration>,
         margin: f64,
     ) -> InterfaceSet {
-        // A radio that is awake sleeps only after the rest of its tail in any case. Using it extends that by the time
+        // A radio that is awake stays awake for the rest of its tail in any case. Using it extends this by the time
         // since its last use.
         let asleep = cellular_unused.map_or(1.0, |t| t.div_duration_f64(self.tail).min(1.0));
         let wake = asleep * self.wake_j / ahead.max(1.0);
@@ -136,7 +136,7 @@ impl EnergyBase {
             let cost = self.per_byte(set, rates, if used.has_cellular() { 0.0 } else { wake });
             if set == used { cost * (1.0 - margin) } else { cost }
         };
-        // The current choice wins a tie.
+        // The current choice wins ties.
         let better = |best: InterfaceSet, set: InterfaceSet| {
             if cost(set) < cost(best) { set } else { best }
         };
@@ -154,8 +154,8 @@ mod tests {
         Rates { wifi: wifi * MBIT, cellular: cellular * MBIT, sent_share: 0.0 }
     }
 
-    /// By hand, from the table of powers in docs/research/link.md: 132.86 mW + 137.01 mW a Mbit/s, 1,288.04 + 51.97;
-    /// idle 1.90 and 20.06 mW.
+    /// Computed by hand from the table of powers in docs/research/link.md: 132.86 mW + 137.01 mW per Mbit/s (WiFi),
+    /// 1,288.04 + 51.97 (LTE); idle 1.90 and 20.06 mW.
     #[test]
     fn the_energy_per_byte_follows_the_power_table() {
         let base = EnergyBase::new(RadioKind::Lte);

@@ -1,8 +1,9 @@
-//! Rate of one interface: samples of the bytes that passed, and a forecast from them.
+//! Rate of one interface: samples of the bytes transferred, and a forecast from them.
 
 use marline_time::{Duration, Instant};
 
-/// A longer pause between bytes is attributed to the application. Bytes around it are not evidence about the path.
+/// Pause between bytes above which the pause is attributed to the application. Bytes around it are not evidence about
+/// the path.
 const GAP: Duration = Duration::from_millis(200);
 /// Minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(250);
@@ -35,12 +36,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A meter without measurements that assumes this rate in bytes per second.
+    /// Creates a meter without measurements that assumes this rate in bytes per second.
     pub(super) fn with_assumed_rate(rate: f64) -> Self {
         Meter { forecast: Some(Holt { level: rate, trend: 0.0 }), ..Meter::default() }
     }
 
-    /// Adds the bytes that passed since the last sample.
+    /// Adds the bytes transferred since the last sample.
     pub(super) fn add_bytes(&mut self, now: Instant, bytes: u64) {
         if self.last_at.is_some_and(|last| now.since(last) > GAP) {
             self.run = None;
@@ -49,7 +50,7 @@ impl Meter {
             return;
         }
         self.last_at = Some(now);
-        // The arrival time of the first of them is unknown.
+        // The arrival time of the first of these bytes is unknown.
         let Some(run) = &mut self.run else {
             self.run = Some(Run { since: now, bytes: 0, grown: false });
             return;
@@ -77,12 +78,12 @@ impl Meter {
         self.forecast = Some(Holt { level: next, trend });
     }
 
-    /// The expected rate in bytes per second; `None` if unknown.
+    /// Returns the expected rate in bytes per second; `None` if unknown.
     pub(super) fn rate(&self) -> Option<f64> {
         self.forecast.map(|holt| (holt.level + holt.trend).max(0.0))
     }
 
-    /// When bytes last passed.
+    /// Time at which bytes were last transferred.
     pub(super) const fn last_at(&self) -> Option<Instant> {
         self.last_at
     }
@@ -92,8 +93,8 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Samples every 50 ms from `from_ms` on, with these bytes.
-    fn looks(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
+    /// Samples every 50 ms from `from_ms` on, with these byte counts.
+    fn sample_every_50_ms(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
         for (n, bytes) in bytes.iter().enumerate() {
             meter.add_bytes(Instant::from_millis(from_ms + 50 * n as u64), *bytes);
         }
@@ -102,11 +103,11 @@ mod tests {
     #[test]
     fn a_steady_rate_is_found_and_a_change_followed() {
         let mut meter = Meter::default();
-        looks(&mut meter, 0, &[5_000; 10]);
-        assert_eq!(meter.rate(), None, "only slow start was observed");
-        looks(&mut meter, 500, &[5_000; 10]);
+        sample_every_50_ms(&mut meter, 0, &[5_000; 10]);
+        assert_eq!(meter.rate(), None, "only slow start has been observed");
+        sample_every_50_ms(&mut meter, 500, &[5_000; 10]);
         assert_eq!(meter.rate(), Some(100_000.0));
-        looks(&mut meter, 1_000, &[500; 60]);
+        sample_every_50_ms(&mut meter, 1_000, &[500; 60]);
         let rate = meter.rate().expect("known");
         assert!((0.0..30_000.0).contains(&rate), "{rate}");
     }
@@ -115,7 +116,7 @@ mod tests {
     fn occasional_requests_do_not_change_the_measured_rate() {
         let mut meter = Meter::with_assumed_rate(70.0);
         for question in 0..20 {
-            looks(&mut meter, question * 350, &[20_000, 0, 0, 0, 0, 0, 0]);
+            sample_every_50_ms(&mut meter, question * 350, &[20_000, 0, 0, 0, 0, 0, 0]);
         }
         assert_eq!(meter.rate(), Some(70.0));
     }

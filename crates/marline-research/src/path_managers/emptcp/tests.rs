@@ -5,7 +5,7 @@ use marline_testkit::views::{UNREACHABLE, view};
 
 use super::*;
 
-/// A client on WiFi with a cellular address beside it.
+/// Client on WiFi that also has a cellular address.
 struct Client {
     manager: Emptcp,
     now: Instant,
@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Lets time pass with these rates in bytes per second on each subflow. Returns the requested actions.
-    fn passes(&mut self, ms: u64, rates: [u64; 2]) -> Vec<PathAction> {
+    fn advance(&mut self, ms: u64, rates: [u64; 2]) -> Vec<PathAction> {
         let mut asked = Vec::new();
         for _ in 0..ms / 10 {
             self.now += Duration::from_millis(10);
@@ -106,22 +106,23 @@ const fn set_backup(id: u8, backup: bool) -> PathAction {
 #[test]
 fn nothing_is_opened_over_fast_wifi_however_much_there_is() {
     let mut client = Client::new();
-    assert_eq!(client.passes(60_000, [2_500_000, 0]), []);
-    // A short transfer over slow WiFi does not count, and four of them are not a long one.
+    assert_eq!(client.advance(60_000, [2_500_000, 0]), []);
+    // A short transfer over slow WiFi does not count, and four of them do not add up to a long one.
     let mut client = Client::new();
     for _ in 0..4 {
-        assert_eq!(client.passes(2_900, [60_000, 0]), []);
-        assert_eq!(client.passes(1_000, [0, 0]), []);
+        assert_eq!(client.advance(2_900, [60_000, 0]), []);
+        assert_eq!(client.advance(1_000, [0, 0]), []);
     }
 }
 
 #[test]
 fn slow_wifi_gets_help_once_a_wake_up_pays() {
     let mut client = Client::new();
-    // 1 Mbit/s: over cellular alone a bit costs 0.08 uJ less with the margin, of a wake-up of 12.6 J: 19.7 MB.
-    assert_eq!(client.passes(150_000, [125_000, 0]), []);
-    assert_eq!(client.passes(10_000, [125_000, 0]).first(), Some(&JOIN));
-    assert!(!client.views[0].backup, "the other one does not stand yet");
+    // At 1 Mbit/s, a bit costs 0.08 uJ less over cellular alone, including the margin; a wake-up of 12.6 J pays off
+    // after 19.7 MB.
+    assert_eq!(client.advance(150_000, [125_000, 0]), []);
+    assert_eq!(client.advance(10_000, [125_000, 0]).first(), Some(&JOIN));
+    assert!(!client.views[0].backup, "the other subflow is not yet established");
     client.add(1);
     let asked = client.event(&PathEvent::SubflowUp(SubflowId(1)));
     assert_eq!(asked, [set_backup(0, true)], "cellular alone is cheapest");
@@ -131,22 +132,22 @@ fn slow_wifi_gets_help_once_a_wake_up_pays() {
 fn a_rate_that_rises_suspends_cellular_and_one_that_falls_resumes_it() {
     let mut client = Client::new();
     client.views[0].bytes_received = u32::MAX - 1_000;
-    let asked = client.passes(60_000, [320_000, 0]);
+    let asked = client.advance(60_000, [320_000, 0]);
     assert_eq!(asked, [], "2.6 Mbit/s: the gain is within the margin for 19 MB");
-    let asked = client.passes(4_000, [100_000, 0]);
+    let asked = client.advance(4_000, [100_000, 0]);
     assert_eq!(asked.first(), Some(&JOIN));
     client.add(1);
     client.event(&PathEvent::SubflowUp(SubflowId(1)));
-    client.passes(4_000, [100_000, 600_000]);
+    client.advance(4_000, [100_000, 600_000]);
     assert_eq!([0, 1].map(|n| client.views[n].backup), [true, false], "cellular alone");
     // After ten seconds, WiFi is tried again, and is now fast.
-    let asked = client.passes(16_000, [2_500_000, 600_000]);
+    let asked = client.advance(16_000, [2_500_000, 600_000]);
     assert_eq!(asked, [set_backup(0, false), set_backup(1, true)]);
-    // WiFi is slow again, and the radio was awake a moment ago.
-    let asked = client.passes(8_000, [50_000, 600_000]);
+    // WiFi is slow again, and the radio was recently awake.
+    let asked = client.advance(8_000, [50_000, 600_000]);
     assert!(asked.contains(&set_backup(1, false)), "{asked:?}");
-    // The transfer is over.
-    let asked = client.passes(3_000, [0, 0]);
+    // The transfer has ended.
+    let asked = client.advance(3_000, [0, 0]);
     assert!(asked.contains(&set_backup(1, true)), "{asked:?}");
     assert!(!client.views[0].backup);
 }
@@ -160,7 +161,7 @@ fn wifi_that_fails_has_cellular_at_once() {
     client.event(&PathEvent::SubflowUp(SubflowId(1)));
     client.views[0].health = Health::Usable;
     client.event(&PathEvent::Reachable(SubflowId(0)));
-    assert_eq!(client.passes(3_000, [0, 0]), [set_backup(1, true)]);
+    assert_eq!(client.advance(3_000, [0, 0]), [set_backup(1, true)]);
 }
 
 #[test]
@@ -178,8 +179,8 @@ fn a_server_and_a_client_of_one_kind_keep_a_mesh_and_no_timer() {
 #[test]
 fn an_idle_connection_is_looked_at_once_a_second() {
     let mut client = Client::new();
-    client.passes(1_000, [100_000, 0]);
-    client.passes(20_000, [0, 0]);
+    client.advance(1_000, [100_000, 0]);
+    client.advance(20_000, [0, 0]);
     let at = client.manager.next_timeout().expect("a timer");
     assert!(at - client.now > Duration::ZERO && at - client.now <= MAX_SAMPLE_INTERVAL);
 }

@@ -11,7 +11,7 @@ fn sender(change: impl FnOnce(&mut Rfc6675Config)) -> Sender<Rfc6675> {
     Sender::with_recovery(Box::new(Rfc6675::new(config)), 100)
 }
 
-/// A sender with the settings of Linux 3.14.
+/// Creates a sender with the settings of Linux 3.14.
 fn linux() -> Sender<Rfc6675> {
     sender(|config| {
         config.probes = ProbeConfig::new(PtoFormula::Linux310);
@@ -30,13 +30,13 @@ fn three_segments_sacked_above_mark_a_loss() {
     assert!(s.ack(1, &[3]).0.is_empty());
     assert_eq!(s.ack(1, &[4]).0, vec![1]);
     s.enter(Phase::Recovery);
-    // Segment 5 has two SACKed above it, then three. Segment 1 is not reported again.
+    // Segment 5 has two SACKed segments above it, then three. Segment 1 is not reported again.
     assert!(s.ack(1, &[6, 7]).0.is_empty());
     assert_eq!(s.ack(1, &[8]).0, vec![5]);
     s.resend(1, SentKind::Retransmission);
     s.resend(5, SentKind::Retransmission);
     s.wait(100);
-    assert!(s.ack(1, &[9, 10]).0.is_empty(), "a lost retransmission is the timer's business");
+    assert!(s.ack(1, &[9, 10]).0.is_empty(), "a lost retransmission waits for the timer");
 }
 
 #[test]
@@ -80,15 +80,15 @@ fn reordering_raises_the_threshold_and_ends_fack() {
     // Three segments overtake segment 1, which arrives before its retransmission.
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     assert!(s.ack(5, &[]).0.is_empty());
-    // Three above are no longer enough, but four are, and they must have been SACKed.
-    assert!(s.ack(5, &[10]).0.is_empty(), "FACK would say 5 and 6");
+    // Three SACKed segments above are no longer enough; four are, but they must have been SACKed.
+    assert!(s.ack(5, &[10]).0.is_empty(), "FACK would report 5 and 6");
     assert!(s.ack(5, &[11, 12]).0.is_empty());
     assert_eq!(s.ack(5, &[13]).0, vec![5, 6, 7, 8, 9]);
 }
 
 #[test]
 fn early_retransmit_of_one_to_three_segments() {
-    // Outstanding segments, SACKed ones, and those finally lost.
+    // Columns: outstanding segments, SACKed ones, and those finally lost.
     let cases: [(u64, &[u64], &[u64]); 4] =
         [(2, &[2], &[1]), (3, &[3], &[1, 2]), (3, &[2, 3], &[1]), (3, &[2], &[1])];
     for (outstanding, sacked, lost) in cases {
@@ -110,13 +110,13 @@ fn early_retransmit_of_one_to_three_segments() {
 }
 
 #[test]
-fn early_retransmit_waits_for_nothing_that_would_come_anyway() {
+fn early_retransmit_is_not_used_if_a_third_sack_is_expected() {
     let mut busy = linux();
     busy.app_limited = false;
     busy.send(3);
     busy.wait(100);
     busy.ack(1, &[2, 3]);
-    assert_eq!(busy.timeout_in(), None, "new data will bring the third");
+    assert_eq!(busy.timeout_in(), None, "new data will cause the third SACK");
     let mut late = linux();
     late.rto_at = Some(late.now + ms(110));
     late.send(3);
@@ -131,7 +131,7 @@ fn early_retransmit_waits_for_nothing_that_would_come_anyway() {
 }
 
 #[test]
-fn early_retransmit_by_the_letter_wants_all_but_one_and_does_not_wait() {
+fn rfc5827_needs_all_but_one_sack_and_does_not_wait() {
     let mut s = sender(|config| config.early_retransmit = EarlyRetransmit::Rfc5827);
     s.send(3);
     s.wait(100);
@@ -151,7 +151,7 @@ fn the_end_of_a_recovery_is_rescued_once() {
         let mut s = sender(|config| config.rescue = rescue);
         s.send(6);
         s.wait(100);
-        assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1], "5 and 6 are lost, too; nobody knows");
+        assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1], "5 and 6 are also lost, undetected");
         s.enter(Phase::Recovery);
         s.resend(1, SentKind::Retransmission);
         s.wait(100);
@@ -159,7 +159,7 @@ fn the_end_of_a_recovery_is_rescued_once() {
         if rescue {
             s.resend(6, SentKind::Retransmission);
             s.wait(100);
-            assert_eq!(s.ack(5, &[6]).0, vec![5], "what the rescue shows");
+            assert_eq!(s.ack(5, &[6]).0, vec![5], "losses revealed by the rescue");
         }
     }
 }
@@ -188,7 +188,7 @@ fn limited_transmit_follows_sacks_or_duplicates() {
     off.send(6);
     off.ack(1, &[2]);
     assert_eq!(off.recovery.limited_transmit(), LimitedTransmit::Off);
-    // RFC 3042: one segment each for the first two duplicates.
+    // RFC 3042: one segment for each of the first two duplicates.
     let mut old = sender(|_| {});
     old.sack = false;
     old.app_limited = false;
@@ -224,7 +224,7 @@ fn without_an_rtt_early_retransmit_does_not_wait() {
     assert_eq!(s.ack(1, &[2]).0, vec![1]);
 }
 
-/// Probes use the same formulas as with RACK. Only our own probes during recovery.
+/// Probes use the same formulas as with RACK; only our own formula probes during recovery.
 #[test]
 fn counting_probes_when_rack_does() {
     let timeouts = |recovery: fn(ProbeConfig) -> Box<dyn LossRecovery>, formula, rtt_ms| {

@@ -1,30 +1,30 @@
-//! State of a path, its transition probabilities, and their meaning for a message sent now.
+//! Model of a path: its states, their transition probabilities, and what they mean for a message sent now.
 //!
-//! A path is good, degrading or bad, depending on its RTT and losses. The state is recorded once per round trip, or at
-//! once if it becomes worse, and the transitions are counted. For each state, the model also counts how many messages
-//! sent in it were late, and by how much. Both counts begin with a guess and decay, so that they adapt when a user
-//! walks into another room.
+//! A path is good, degrading or bad, depending on its RTT and losses. The state is recorded once per round trip, or
+//! immediately if it becomes worse, and the transitions are counted. For each state, the model also counts how many
+//! messages sent in it were late, and by how much. The counts begin with a guess and decay, so that they adapt when a
+//! user walks into another room.
 
 use marline_policy::{Phase, SubflowView};
 use marline_time::{Duration, Instant};
 
 use super::super::primary::Silence;
 
-/// SRTT in multiples of the smallest RTT above which a path is degrading. With twice that increase, it is bad.
+/// SRTT, in multiples of the smallest RTT, above which a path is degrading. With twice this increase, it is bad.
 const DEGRADING_SRTT_RATIO: f64 = 1.5;
-/// Smaller increases of the RTT are not evidence.
+/// Increases of the RTT below this are not evidence.
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
-/// RTT variations after which an answer is late.
+/// Number of RTT variations after which an answer is late.
 const VARIATIONS: f64 = 4.0;
-/// Minimum of that allowance, as a fraction of the SRTT.
+/// Divisor: the minimum of that allowance is this fraction of the SRTT.
 const MIN_SLACK_DIVISOR: u32 = 4;
-/// Transition counts of a state are halved above this sum.
+/// Sum of a state's transition counts above which they are halved.
 const MAX_TRANSITIONS: f64 = 64.0;
 /// Weight of the past when a new message is added.
 const DECAY: f64 = 0.99;
 /// Weight of a new delay in the mean.
 const DELAY_GAIN: f64 = 1.0 / 8.0;
-/// Assumed lateness in SRTTs before any message was late (a probe timeout and a retransmission).
+/// Assumed lateness, in SRTTs, until a message has been late (a probe timeout and a retransmission).
 const ASSUMED_DELAY_RTTS: f64 = 2.0;
 
 /// State of a path.
@@ -36,12 +36,12 @@ pub(super) enum State {
     Bad,
 }
 
-/// Outcomes of messages sent in a state.
+/// Outcomes of messages sent in one state.
 #[derive(Copy, Clone, Debug)]
 struct Record {
     ended: f64,
     late: f64,
-    /// Mean delay of late messages after they were due, in seconds.
+    /// Mean delay of late messages beyond the time when they were due, in seconds.
     delay_s: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Model {
     silence: Silence,
     bytes_since_loss: u64,
     lost: bool,
-    /// Transition counts: from, to.
+    /// Transition counts, indexed by the old and the new state.
     changes: [[f64; 3]; 3],
     records: [Record; 3],
 }
@@ -121,7 +121,7 @@ impl Model {
         }
     }
 
-    /// When the current silence becomes evidence.
+    /// Returns the time at which the current silence becomes evidence.
     pub(super) fn overdue_at(&self, view: &SubflowView) -> Option<Instant> {
         self.silence.overdue_at(view, VARIATIONS)
     }
@@ -139,26 +139,27 @@ impl Model {
         self.records[state as usize].late += 1.0;
     }
 
-    /// Records how much later than due it was answered.
+    /// Records how much later than due a message sent in this state was answered.
     pub(super) fn record_delay(&mut self, state: State, by: Duration) {
         let (by_s, record) = (by.as_secs_f64(), &mut self.records[state as usize]);
         let mean_s = record.delay_s.unwrap_or(by_s);
         record.delay_s = Some(mean_s + (by_s - mean_s) * DELAY_GAIN);
     }
 
-    /// Probability of each state at the arrival of a message sent now.
+    /// Iterates over the records, each with the probability of its state when a message sent now arrives.
     fn weighted_records(&self) -> impl Iterator<Item = (f64, &Record)> {
         let row = self.changes[self.state as usize];
         let sum: f64 = row.iter().sum();
         self.records.iter().zip(row).map(move |(record, count)| (count / sum, record))
     }
 
-    /// Probability that a message sent now is late.
+    /// Returns the probability that a message sent now is late.
     pub(super) fn lateness_probability(&self) -> f64 {
         self.weighted_records().map(|(chance, record)| chance * record.late / record.ended).sum()
     }
 
-    /// Mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is certainly late.
+    /// Returns the mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is
+    /// certainly late.
     pub(super) fn expected_delay_s(&self, srtt: Duration, spared_s: f64, overdue: bool) -> f64 {
         let beyond = |record: &Record| {
             let guess_s = srtt.as_secs_f64() * ASSUMED_DELAY_RTTS;
@@ -169,7 +170,7 @@ impl Model {
     }
 }
 
-/// When an answer to data sent now is late; `None` without an RTT.
+/// Returns the time after which an answer to data sent now is late; `None` without an RTT.
 pub(super) fn due_at(view: &SubflowView, now: Instant) -> Option<Instant> {
     let srtt = view.srtt?;
     Some(now + srtt + view.rttvar.mul_f64(VARIATIONS).max(srtt / MIN_SLACK_DIVISOR))
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_turns_bad_often_promises_late_messages_while_it_is_good() {
+    fn a_path_that_often_turns_bad_predicts_late_messages_while_good() {
         let good = view(0, 20);
         let bad = SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) };
         let probability_after = |turns: bool| {
@@ -260,7 +261,7 @@ mod tests {
         }
         let learned_s = model.expected_delay_s(ms(20), 0.0, false);
         assert!(learned_s > 20.0 * guess_s && learned_s < 0.1, "{guess_s} {learned_s}");
-        // What a copy saves is reduced by its own additional time.
+        // The saving of a copy is reduced by its own additional time.
         let spared_s = model.expected_delay_s(ms(20), 0.09, false);
         assert!(spared_s < learned_s / 5.0, "{spared_s}");
         assert!(model.expected_delay_s(ms(20), 0.0, true) > learned_s);

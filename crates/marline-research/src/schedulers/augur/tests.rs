@@ -3,8 +3,8 @@ use marline_testkit::views::{Stream, backup, full, gone, ms, send, unreachable, 
 
 use super::*;
 
-/// A connection of two paths on which messages of two segments are sent every 100 ms.
-struct Play {
+/// Connection with two paths, on which a message of two segments is sent every 100 ms.
+struct TestConnection {
     augur: Augur,
     stream: Stream,
     now_ms: u64,
@@ -12,10 +12,10 @@ struct Play {
     second: SubflowView,
 }
 
-impl Play {
+impl TestConnection {
     fn new(config: AugurConfig) -> Self {
         let (augur, stream) = (Augur::new(config), Stream::new(0));
-        Play { augur, stream, now_ms: 1_000, primary: view(0, 20), second: view(1, 30) }
+        TestConnection { augur, stream, now_ms: 1_000, primary: view(0, 20), second: view(1, 30) }
     }
 
     fn ask(&mut self) -> Decision {
@@ -35,7 +35,7 @@ impl Play {
         copied
     }
 
-    /// A message whose ACK arrives on the primary after this time. Returns the bytes copied at once.
+    /// Sends a message whose ACK arrives on the primary after this time. Returns the bytes copied immediately.
     fn message(&mut self, answered_after_ms: u64) -> u64 {
         self.stream.written += 2_000;
         let copied = self.send();
@@ -59,12 +59,12 @@ impl Play {
 
 #[test]
 fn a_good_path_carries_everything_alone() {
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     let copied: u64 = (0..100).map(|_| play.message(20)).sum();
     assert_eq!(copied, 0);
     play.stream.written += 3_000;
     play.primary = full(play.primary);
-    assert_eq!(play.ask(), Decision::Wait, "what it has no room for waits");
+    assert_eq!(play.ask(), Decision::Wait, "data without room waits");
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn a_degrading_path_gets_help_for_messages() {
         SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) },
         SubflowView { phase: Phase::Recovery, ..view(0, 20) },
     ] {
-        let mut play = Play::new(AugurConfig { reserve: 100_000, ..AugurConfig::default() });
+        let mut play = TestConnection::new(AugurConfig { reserve: 100_000, ..AugurConfig::default() });
         play.primary = primary;
         assert_eq!(play.message(20), 2_000, "{primary:?}");
     }
-    // Not for data that is followed by more than the peer's window holds.
-    let mut play = Play::new(AugurConfig::default());
+    // Data is not copied if more follows than the peer's window holds.
+    let mut play = TestConnection::new(AugurConfig::default());
     play.primary = SubflowView { phase: Phase::Recovery, ..full(view(0, 20)) };
     (play.stream.written, play.stream.window) = (9_000, 8_000);
     play.stream.apply(SubflowId(0), play.stream.unsent());
@@ -87,15 +87,15 @@ fn a_degrading_path_gets_help_for_messages() {
 
 #[test]
 fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     play.stream.written = 2_000;
     play.stream.apply(SubflowId(0), play.stream.unsent());
     play.primary = full(play.primary);
-    assert_eq!(play.ask(), Decision::Wait, "it is good, and soon has room");
+    assert_eq!(play.ask(), Decision::Wait, "the path is good and will soon have room");
     play.primary = SubflowView { phase: Phase::Loss, ..play.primary };
-    assert_eq!(play.send(), 2_000, "what is outstanding, and the rest");
-    assert_eq!(play.augur.saved, 30_000.0 - 2_000.0 + 100.0, "both were paid for, once");
-    // It carried nothing of the end, so its silence is not evidence.
+    assert_eq!(play.send(), 2_000, "the outstanding data and the rest");
+    assert_eq!(play.augur.saved, 30_000.0 - 2_000.0 + 100.0, "both were charged once");
+    // The primary carried nothing of the end, so its silence is not evidence.
     assert!(play.augur.watched.iter().all(|watched| watched.on != SubflowId(0)));
     // Data beyond the budget waits.
     play.stream.written = 60_000;
@@ -104,9 +104,9 @@ fn the_rest_of_a_message_does_not_wait_for_a_bad_path() {
 
 #[test]
 fn late_messages_make_later_ones_expected_late() {
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     assert_eq!(play.message(20), 0);
-    // Every third one 200 ms late, while RTT and losses show nothing.
+    // Every third message is 200 ms late, while RTT and losses show nothing.
     let copied: Vec<u64> =
         (0..12).map(|n| play.message(if n % 3 == 0 { 225 } else { 20 })).collect();
     assert_eq!(copied[0], 0);
@@ -115,41 +115,41 @@ fn late_messages_make_later_ones_expected_late() {
 
 #[test]
 fn an_overdue_answer_is_a_reason_by_itself() {
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     play.stream.written = 1_000;
     assert_eq!(play.send(), 0);
-    // 20 ms and a quarter.
+    // 20 ms plus a quarter.
     assert_eq!(play.ask(), Decision::WaitUntil(Instant::from_millis(1_025)));
     play.now_ms = 1_025;
     assert_eq!(play.ask(), send(1, 0, 1_000));
-    let mut rich = Play::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
+    let mut rich = TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     rich.second = unreachable(rich.second, 3);
     rich.stream.written = 1_000;
     rich.send();
     rich.now_ms = 1_025;
-    assert_eq!(rich.ask(), Decision::Wait, "suspects help nobody");
+    assert_eq!(rich.ask(), Decision::Wait, "a suspected path is not used for copies");
 }
 
 #[test]
 fn the_budget_bounds_the_bytes() {
     let config =
         AugurConfig { reserve: 10_000, min_saving: Duration::ZERO, ..AugurConfig::default() };
-    let mut play = Play::new(config);
+    let mut play = TestConnection::new(config);
     let copied: Vec<u64> = (0..1_000).map(|_| play.message(20)).collect();
-    // 5 kB in the reserve and 10 % of what follows.
+    // The reserve contains 5 kB, plus 10 % of what follows.
     assert_eq!(copied[..4], [2_000, 2_000, 0, 0]);
     let sum: u64 = copied.iter().sum();
     assert!((190_000..=205_000).contains(&sum), "{sum}");
     let none = AugurConfig { budget: 0.0, reserve: 0, ..config };
-    let mut play = Play::new(none);
+    let mut play = TestConnection::new(none);
     assert_eq!((0..50).map(|_| play.message(20)).sum::<u64>(), 0);
 }
 
 #[test]
 fn the_price_follows_the_saved_budget() {
-    // Expected to save some milliseconds: bought from a full reserve, not from an empty one.
+    // A copy that is expected to save some milliseconds is made with a full reserve, but not with an empty one.
     let worth = |saved: f64| {
-        let mut play = Play::new(AugurConfig::default());
+        let mut play = TestConnection::new(AugurConfig::default());
         play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
         play.augur.saved = saved;
         play.message(20)
@@ -160,17 +160,17 @@ fn the_price_follows_the_saved_budget() {
 
 #[test]
 fn a_second_path_slower_than_a_repair_gets_no_copy() {
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
     play.second = view(1, 70);
-    assert_eq!(play.message(20), 0, "50 ms later, where late means 40");
+    assert_eq!(play.message(20), 0, "50 ms later, while late means 40 ms");
 }
 
 #[test]
 fn backups_and_odd_paths() {
     let bad = SubflowView { phase: Phase::Loss, ..view(0, 20) };
     let copied = |second: SubflowView, with_backups| {
-        let mut play = Play::new(AugurConfig { with_backups, ..AugurConfig::default() });
+        let mut play = TestConnection::new(AugurConfig { with_backups, ..AugurConfig::default() });
         (play.primary, play.second) = (bad, second);
         play.message(20)
     };
@@ -180,12 +180,12 @@ fn backups_and_odd_paths() {
     assert_eq!(copied(gone(view(1, 30)), true), 0);
     assert_eq!(copied(SubflowView { srtt: None, ..view(1, 30) }, true), 0);
     assert_eq!(copied(SubflowView { mss: 0, ..view(1, 0) }, true), 2_000);
-    let mut play = Play::new(AugurConfig::default());
+    let mut play = TestConnection::new(AugurConfig::default());
     play.primary = unreachable(view(0, 20), 3);
     play.stream.written = 1_000;
     assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(1)), "failed over");
     play.second = unreachable(view(1, 30), 2);
-    assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(0)), "heard of last");
+    assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(0)), "received something last");
     assert_eq!(Augur::default().next_send(&Stream::new(9).context(&[])), Decision::Wait);
     let young = [SubflowView { srtt: None, min_rtt: None, ..view(0, 0) }];
     let run = Augur::default().next_send(&Stream::new(9).context(&young));
@@ -194,7 +194,7 @@ fn backups_and_odd_paths() {
 
 #[test]
 fn the_memory_of_the_scheduler_is_bounded() {
-    let mut play = Play::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
+    let mut play = TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     for _ in 0..200 {
         play.stream.written += 100;
         play.send();

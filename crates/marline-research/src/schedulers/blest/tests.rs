@@ -4,7 +4,7 @@ use super::*;
 
 const SEGMENT: u64 = MSS as u64;
 
-/// 20 ms and full, in congestion avoidance with 10 segments; 100 ms and empty.
+/// Builds two paths: 20 ms and full, in congestion avoidance with 10 segments; 100 ms and empty.
 fn pair() -> [SubflowView; 2] {
     let fast = SubflowView { cwnd: 10 * SEGMENT, ssthresh: 5 * SEGMENT, ..full(view(0, 20)) };
     [fast, SubflowView { cwnd: 10 * SEGMENT, ssthresh: 5 * SEGMENT, ..view(1, 100) }]
@@ -14,7 +14,7 @@ fn steady(lambda: f64) -> Blest {
     Blest::new(BlestConfig { lambda, bounds: (0.0, 9.0), adapts: false, ..BlestConfig::default() })
 }
 
-/// The decision with a window of `window` segments.
+/// Returns the decision with a window of `window` segments.
 fn decide(blest: &mut Blest, pair: &[SubflowView; 2], window: u64) -> Decision {
     let stream = Stream { window: window * SEGMENT, ..Stream::new(500_000) };
     let unsent = stream.unsent().prefix(stream.window);
@@ -25,7 +25,7 @@ fn decide(blest: &mut Blest, pair: &[SubflowView; 2], window: u64) -> Decision {
 
 #[test]
 fn a_window_that_fits_the_data_of_the_fast_path_is_shared() {
-    // 100 ms are 5 round trips, and 1 more is begun: 6 * (10 + 2) segments, and the one for S.
+    // 100 ms are 5 round trips, and one more begins: 6 * (10 + 2) segments, and the one for S.
     let mut blest = steady(1.0);
     assert_eq!(decide(&mut blest, &pair(), 72), Decision::Wait);
     assert_eq!(decide(&mut blest, &pair(), 73), send(1, 0, 73_000));
@@ -62,10 +62,11 @@ fn a_full_slow_path_is_rated_by_its_worst_rtt() {
     let rounds = |blest: &mut Blest, pair: &[SubflowView; 2]| -> u64 {
         (1..2_000).find(|w| decide(blest, pair, *w) != Decision::Wait).expect("a window")
     };
-    // Between 100 and 300 ms by how full it is: 1 of 10 segments is 120 ms, 7 round trips.
+    // The delay is between 100 and 300 ms, depending on how full the path is: 1 of 10 segments means 120 ms, or 7 round
+    // trips.
     assert_eq!(rounds(&mut blest, &pair), 7 * 13 + 1);
     pair[1].bytes_in_flight = 9 * SEGMENT;
-    // Full: 300 ms, 16 round trips, and its 9 segments.
+    // If it is full: 300 ms, or 16 round trips, and its 9 segments.
     assert_eq!(rounds(&mut blest, &pair), 16 * 17 + 10);
 }
 
@@ -76,7 +77,11 @@ fn the_fast_one_and_lone_classes_never_wait() {
     assert_eq!(decide(&mut steady(1.0), &fast, 1), send(0, 0, 1_000));
     let mut spare = pair();
     spare[0] = backup(spare[0]);
-    assert_eq!(decide(&mut steady(1.0), &spare, 1), send(1, 0, 1_000), "no waiting for a backup");
+    assert_eq!(
+        decide(&mut steady(1.0), &spare, 1),
+        send(1, 0, 1_000),
+        "it does not wait for a backup"
+    );
     let mut dead = pair();
     dead[0] = unreachable(dead[0], 3);
     assert_eq!(decide(&mut steady(1.0), &dead, 1), send(1, 0, 1_000), "nor for a silent one");
@@ -98,15 +103,15 @@ fn lambda_learns_once_per_round_trip_of_the_slow_one() {
         (blest.lambda * 100.0).round()
     };
     assert_eq!(ask(&mut blest, 1_000, false), 119.0);
-    assert_eq!(ask(&mut blest, 1_050, true), 119.0, "not before 100 ms are over");
-    assert_eq!(ask(&mut blest, 1_100, false), 123.0, "it blocked since");
+    assert_eq!(ask(&mut blest, 1_050, true), 119.0, "not before 100 ms have passed");
+    assert_eq!(ask(&mut blest, 1_100, false), 123.0, "the window has blocked since");
     assert_eq!(ask(&mut blest, 1_200, false), 122.0);
     for at in 2..6 {
         ask(&mut blest, at * 1_000, true);
     }
-    assert_eq!(ask(&mut blest, 9_000, true), 130.0, "the bound above");
+    assert_eq!(ask(&mut blest, 9_000, true), 130.0, "the upper bound");
     for at in 10..60 {
         ask(&mut blest, at * 1_000, false);
     }
-    assert_eq!(ask(&mut blest, 99_000, false), 100.0, "the bound below");
+    assert_eq!(ask(&mut blest, 99_000, false), 100.0, "the lower bound");
 }

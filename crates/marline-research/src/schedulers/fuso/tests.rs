@@ -7,7 +7,7 @@ fn fuso(found: bool, spare: bool) -> Fuso {
     Fuso::wrap(Box::new(MinRtt::new(MinRttConfig::LOWEST_RTT)), FusoConfig { found, spare })
 }
 
-/// 20 ms and nothing outstanding, 80 ms and much.
+/// Builds two paths: 20 ms and nothing outstanding; 80 ms and much outstanding.
 fn pair() -> [SubflowView; 2] {
     [view(0, 20), SubflowView { bytes_in_flight: 2_000, ..view(1, 80) }]
 }
@@ -21,7 +21,7 @@ fn outstanding() -> Stream {
     stream
 }
 
-/// What is asked for when this was lost there.
+/// Returns the repairs requested when this range was lost on this subflow.
 fn repairs(
     fuso: &mut Fuso,
     on: u8,
@@ -42,10 +42,10 @@ fn losses_of_the_slow_path_are_repaired_on_the_fast_one() {
     let mut fuso = fuso(true, true);
     assert!(fuso.watches_losses());
     let behind = [(0, range(0, 1_000)), (0, range(2_000, 3_000)), (0, range(3_000, 4_000))];
-    assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), behind, "and what is behind it");
+    assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), behind, "and the data behind it");
     assert_eq!(repairs(&mut fuso, 1, range(3_000, 4_000), &pair()), [behind[2]]);
     assert_eq!(repairs(&mut fuso, 0, range(1_000, 2_000), &pair()), []);
-    // While something new waits for room, the hole alone.
+    // While new data waits for room, only the hole is repaired.
     let mut stream = outstanding();
     stream.written += 1_000;
     let (mut out, lost) = (Vec::new(), range(0, 1_000));
@@ -56,7 +56,7 @@ fn losses_of_the_slow_path_are_repaired_on_the_fast_one() {
 
 #[test]
 fn a_lossy_path_is_not_the_better_one() {
-    // 20 + 9 * 24 ms and 80 ms.
+    // 20 + 9 * 24 ms, compared with 80 ms.
     let mut fuso = fuso(true, true);
     fuso.losses.set_between(&view(0, 20), 1.0);
     assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), []);
@@ -78,12 +78,12 @@ fn with_room_to_spare_the_oldest_of_the_worst_path_goes_on_the_best() {
     let (mut stream, mut with, views) = (outstanding(), fuso(true, true), pair());
     assert_eq!(with.next_send(&stream.context(&views)), send(0, 0, 1_000));
     stream.apply(SubflowId(0), range(0, 1_000));
-    // What is SACKed is there.
+    // SACKed data has arrived.
     stream.deliver(range(2_000, 3_000));
     assert!(with.watches_delivery());
     assert_eq!(with.next_send(&stream.context(&views)), send(0, 3_000, 4_000));
     assert_eq!(fuso(true, false).next_send(&outstanding().context(&views)), Decision::Wait);
-    // Not while something new waits, be it for the peer's window.
+    // Nothing is copied while new data waits, even if it waits for the peer's window.
     stream.written = 5_000;
     stream.window = 4_000;
     assert_eq!(with.next_send(&stream.context(&views)), Decision::Wait);

@@ -3,8 +3,8 @@ use marline_testkit::views::{Stream, backup, drain, full, range, unreachable, vi
 
 use super::*;
 
-/// A scheduler that has seen several losses on each path, with this many segments between them.
-fn knowing(config: LampsConfig, between: &[f64]) -> Lamps {
+/// Creates a scheduler that has seen several losses on each path, with this many segments between them.
+fn lamps_with_losses(config: LampsConfig, between: &[f64]) -> Lamps {
     let mut lamps = Lamps::new(config);
     for (id, between) in (0..).zip(between) {
         lamps.losses.set_between(&view(id, 20), *between);
@@ -12,7 +12,7 @@ fn knowing(config: LampsConfig, between: &[f64]) -> Lamps {
     lamps
 }
 
-/// The decisions for a stream of `bytes` bytes.
+/// Returns the decisions for a stream of `bytes` bytes.
 fn sent(lamps: &mut Lamps, bytes: u64, subflows: &[SubflowView]) -> Vec<(u8, u64, u64)> {
     drain(lamps, &mut Stream::new(bytes), subflows)
 }
@@ -26,11 +26,11 @@ fn without_losses_it_is_lowest_rtt_without_copies() {
 
 #[test]
 fn a_fast_path_that_loses_much_is_left_for_a_slower_one() {
-    // One in two: 20 + 1 * (20 + 4) = 44 ms; one in twenty: 21.3 ms.
+    // One loss in two: 20 + 1 * (20 + 4) = 44 ms; one in twenty: 21.3 ms.
     let subflows = [view(0, 20), view(1, 40)];
     let first = |between: f64| {
         let unsure = LampsConfig { sure: 0.0, ..LampsConfig::default() };
-        sent(&mut knowing(unsure, &[between]), 500, &subflows)
+        sent(&mut lamps_with_losses(unsure, &[between]), 500, &subflows)
     };
     assert_eq!(first(20.0), [(0, 0, 500)]);
     assert_eq!(first(2.0), [(1, 0, 500)]);
@@ -41,12 +41,12 @@ fn copies_are_made_until_delivery_is_likely_enough() {
     let subflows = [view(0, 20), view(1, 30), view(2, 40)];
     let carriers = |sure: f64, between: [f64; 3]| {
         let config = LampsConfig { sure, ..LampsConfig::default() };
-        sent(&mut knowing(config, &between), 500, &subflows).len()
+        sent(&mut lamps_with_losses(config, &between), 500, &subflows).len()
     };
-    // 5 % are lost on each: one path, 95 %; two, 99.75 %; three, 99.9875 %.
+    // Each path loses 5 %: one path delivers 95 %, two deliver 99.75 %, and three deliver 99.9875 %.
     let alike = [20.0; 3];
     assert_eq!([0.9, 0.99, 0.999].map(|sure| carriers(sure, alike)), [1, 2, 3]);
-    // One in a hundred: as sure as asked for without a copy.
+    // With one loss in a hundred, the required certainty is reached without a copy.
     assert_eq!(carriers(0.99, [100.0; 3]), 1);
     // An unreachable certainty uses all paths.
     assert_eq!(carriers(1.0, alike), 3);
@@ -55,7 +55,7 @@ fn copies_are_made_until_delivery_is_likely_enough() {
 #[test]
 fn a_path_that_repairs_counts_as_within_its_burst() {
     let repairing = SubflowView { phase: Phase::Recovery, ..view(0, 20) };
-    // 20 + 0.43 * 24 = 30.3 ms: still the fastest, and not sure.
+    // 20 + 0.43 * 24 = 30.3 ms: the path is still the fastest, but not certain enough.
     assert_eq!(
         sent(&mut Lamps::default(), 500, &[repairing, view(1, 40)]),
         [(0, 0, 500), (1, 0, 500)]
@@ -72,7 +72,7 @@ fn the_loss_chance_is_the_lost_share_of_sent_segments() {
     stream.written += 1_000;
     drain(&mut lamps, &mut stream, &seen(0));
     assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.1, "one of ten lost");
-    // A slot that is used again begins without losses.
+    // A reused slot begins without losses.
     let (event, subflows) = (SchedulerEvent::SubflowUp(SubflowId(0)), [view(0, 20)]);
     lamps.on_event(event, &Stream::new(0).context(&subflows), &mut Vec::new());
     assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.0);
@@ -82,13 +82,17 @@ fn the_loss_chance_is_the_lost_share_of_sent_segments() {
 fn backups_silent_and_full_ones_carry_no_copies() {
     let (fast, other) = (view(0, 20), view(1, 20));
     for other in [backup(other), unreachable(other, 5), full(other)] {
-        let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
+        let mut lamps = lamps_with_losses(LampsConfig::default(), &[10.0, 10.0]);
         assert_eq!(sent(&mut lamps, 500, &[fast, other]), [(0, 0, 500)], "{other:?}");
     }
     // Only backups are left: each byte once.
-    let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
+    let mut lamps = lamps_with_losses(LampsConfig::default(), &[10.0, 10.0]);
     assert_eq!(sent(&mut lamps, 500, &[backup(fast), backup(other)]), [(0, 0, 500)]);
     let silent = [unreachable(fast, 3), unreachable(other, 5)];
     let decision = Lamps::default().next_send(&Stream::new(500).context(&silent));
-    assert_eq!(decision.data(), Some((SubflowId(1), range(0, 500))), "the one heard of last");
+    assert_eq!(
+        decision.data(),
+        Some((SubflowId(1), range(0, 500))),
+        "the one that received something last"
+    );
 }

@@ -21,11 +21,11 @@ fn a_path_without_room_does_not_get_older_segments_later() {
     let mut stream = Stream::new(2_000);
     let mut scheduler = OpportunisticRedundant::default();
     drain(&mut scheduler, &mut stream, &[view(0, 20), full(view(1, 90))]);
-    // It has room now, but there is nothing new.
+    // The path now has room, but there is nothing new.
     assert!(drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]).is_empty());
     stream.written = 2_300;
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);
-    assert_eq!(sent, [(0, 2000, 2300), (1, 2000, 2300)], "only what is new");
+    assert_eq!(sent, [(0, 2000, 2300), (1, 2000, 2300)], "only new data");
     assert!(stream.mappings[0].carried_by == set(&[0]));
 }
 

@@ -7,7 +7,7 @@ use super::*;
 
 const BLOCKED: SchedulerEvent = SchedulerEvent::PeerWindowBlocked { picked: SubflowId(0) };
 
-/// The slow subflow holds two segments, the fast one the third.
+/// Builds a stream of which the slow subflow holds two segments and the fast one the third.
 fn held_up() -> Stream {
     let mut stream = Stream::new(3_000);
     stream.apply(SubflowId(1), stream.unsent());

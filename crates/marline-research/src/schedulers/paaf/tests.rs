@@ -5,7 +5,7 @@ use marline_time::Rate;
 
 use super::*;
 
-/// A scheduler that has seen its primary, subflow 0, at 1 s.
+/// Creates a scheduler that has seen its primary, subflow 0, at 1 s.
 fn paaf() -> Paaf {
     let mut paaf = Paaf::default();
     let decision = paaf.next_send(&Stream::new(0).context(&[steady()]));
@@ -13,7 +13,7 @@ fn paaf() -> Paaf {
     paaf
 }
 
-/// 20 ms at 8 Mbit/s.
+/// Builds a path of 20 ms with 8 Mbit/s.
 fn steady() -> SubflowView {
     SubflowView {
         delivery_rate: Some(Rate::from_mbit(8)),
@@ -23,7 +23,7 @@ fn steady() -> SubflowView {
     }
 }
 
-/// Subflow and start of each segment sent at this time, with `bytes` new bytes.
+/// Returns the subflow and start of each segment sent at this time, with `bytes` new bytes.
 fn sent(paaf: &mut Paaf, views: &[SubflowView], bytes: u64, at_ms: u64) -> Vec<(u8, u64)> {
     let mut stream = Stream::new(bytes);
     let mut sent = Vec::new();
@@ -72,7 +72,7 @@ fn every_sign_is_a_warning() {
     }
     let zero = SubflowView { delivery_rate: Some(Rate::ZERO), ..view(0, 0) };
     assert!(!is_warned(&mut Paaf::default(), zero, 1_001));
-    // A few milliseconds more on a short path are not a sign.
+    // A few more milliseconds on a short path are not a sign.
     let short = SubflowView { srtt: Some(ms(6)), min_rtt: Some(ms(2)), ..steady() };
     assert!(!is_warned(&mut paaf(), short, 1_001));
 }
@@ -88,7 +88,7 @@ fn silence_is_a_sign_and_waited_for() {
         let now = Instant::from_millis(at_ms);
         paaf.next_send(&SchedulerContext { now, ..stream.context(&views) })
     };
-    // 20 ms and four times one.
+    // 20 ms plus four times 1 ms.
     assert_eq!(decide(&mut paaf, 1_010), Decision::WaitUntil(Instant::from_millis(1_034)));
     assert_eq!(decide(&mut paaf, 1_033), Decision::WaitUntil(Instant::from_millis(1_034)));
     // Then the outstanding data is sent on the second path.
@@ -101,7 +101,7 @@ fn a_warning_lasts_and_ends_at_a_lower_level_than_it_began() {
     let risen = |srtt_ms| SubflowView { srtt: Some(ms(srtt_ms)), ..steady() };
     assert!(!is_warned(&mut paaf, risen(35), 1_001));
     assert!(is_warned(&mut paaf, risen(45), 1_002));
-    assert!(is_warned(&mut paaf, risen(35), 3_000), "not yet half way back");
+    assert!(is_warned(&mut paaf, risen(35), 3_000), "not yet halfway back");
     assert!(is_warned(&mut paaf, risen(30), 3_499));
     assert!(!is_warned(&mut paaf, risen(30), 3_500));
     assert!(!is_warned(&mut paaf, risen(35), 3_501));
@@ -127,7 +127,11 @@ fn a_timeout_is_a_sign_and_a_primary_that_fails_is_replaced() {
     let views = [unreachable(steady(), 3), view(1, 50), view(2, 60)];
     assert_eq!(sent(&mut paaf(), &views, 2_000, 1_001), [(1, 0), (1, 1_000)]);
     let views = [unreachable(steady(), 3), unreachable(view(1, 50), 4)];
-    assert_eq!(sent(&mut paaf(), &views, 1_000, 1_001), [(1, 0)], "the one heard of last");
+    assert_eq!(
+        sent(&mut paaf(), &views, 1_000, 1_001),
+        [(1, 0)],
+        "the one that received something last"
+    );
 }
 
 #[test]

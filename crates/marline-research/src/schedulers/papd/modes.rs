@@ -1,4 +1,4 @@
-//! State machine that selects one of the two modes by measurement.
+//! State machine that selects one of two modes by measurement.
 //!
 //! ```text
 //! Start --(every path's rate is found)--> Hold winner --> Try the other --+
@@ -7,18 +7,18 @@
 //! ```
 //!
 //! A mode that has just won is on probation: it is used for one window only before the other is measured again. So a
-//! comparison decided by chance (a path that measured its RTT at that time, a loss) is corrected soon.
+//! comparison decided by chance (a path that measured its RTT at that time, or a loss) is soon corrected.
 //!
 //! The first part of a window does not count, because data that arrives then was sent in the previous mode. A window in
 //! which the application had too little to send, or in which there was only one path, says nothing about the modes. It
-//! counts for neither, and with nothing to compare with, the other mode is not tried.
+//! counts for neither mode, and without a comparison, the other mode is not tried.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use super::PapdConfig;
 
-/// Distribution of data.
+/// How data is distributed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// All data on all paths, or on the best one.
@@ -36,51 +36,51 @@ impl Mode {
     }
 }
 
-/// Input of the machine for each decision of the scheduler.
+/// Input of the state machine for each decision of the scheduler.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ModeInput {
     pub(super) now: Instant,
-    /// Everything before this was delivered.
+    /// Position before which everything was delivered.
     pub(super) data_una: Dsn,
-    /// The longest RTT among the paths in use.
+    /// Longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,
     /// Upper limit of the multipath mode's rate in bytes per second, if known.
     pub(super) spread_limit: f64,
     /// Rate of the best path alone in bytes per second, if known.
     pub(super) single_path_rate: f64,
-    /// No path is still searching for its rate.
+    /// True if no path is still searching for its rate.
     pub(super) rates_are_known: bool,
-    /// The current rate is not meaningful: too little to send, or only one path.
-    pub(super) void: bool,
+    /// True if the current rate is not meaningful: there is too little to send, or only one path.
+    pub(super) is_void: bool,
 }
 
 /// Bytes delivered over a measured time.
 #[derive(Copy, Clone, Debug)]
 struct Measurement {
-    counts_from: Instant,
+    counted_from: Instant,
     ends_at: Instant,
-    /// Start of counting: time and position.
+    /// Time and position at which counting started.
     first: Option<(Instant, Dsn)>,
-    void: bool,
+    is_void: bool,
 }
 
 impl Measurement {
     fn start(now: Instant, discard: Duration, length: Duration) -> Self {
-        let counts_from = now + discard;
-        Measurement { counts_from, ends_at: now + length, first: None, void: false }
+        let counted_from = now + discard;
+        Measurement { counted_from, ends_at: now + length, first: None, is_void: false }
     }
 
     fn read(&mut self, reading: &ModeInput) {
-        if reading.now < self.counts_from {
+        if reading.now < self.counted_from {
             return;
         }
-        self.void |= reading.void;
+        self.is_void |= reading.is_void;
         self.first.get_or_insert((reading.now, reading.data_una));
     }
 
-    /// Bytes per second; `None` if the measurement is not meaningful.
+    /// Returns the rate in bytes per second; `None` if the measurement is not meaningful.
     fn rate(&self, reading: &ModeInput) -> Option<f64> {
-        let (since, from) = self.first.filter(|_| !self.void)?;
+        let (since, from) = self.first.filter(|_| !self.is_void)?;
         let seconds = reading.now.since(since).as_nanos() as f64 / 1e9;
         (seconds > 0.0).then(|| reading.data_una.since(from) as f64 / seconds)
     }
@@ -88,21 +88,21 @@ impl Measurement {
 
 #[derive(Copy, Clone, Debug)]
 enum Phase {
-    /// Redundant until every path's rate is known.
+    /// Redundant until the rates of all paths are known.
     Start { ends_at: Option<Instant> },
-    /// The winner is used.
+    /// The winning mode is used.
     Hold(Measurement),
-    /// The other mode is measured; the winner had this rate before.
+    /// The other mode is measured; the winner previously had this rate.
     Try { measurement: Measurement, winner_rate: f64 },
 }
 
-/// The state machine.
+/// State machine of the modes.
 #[derive(Clone, Debug)]
 pub(super) struct Modes {
     config: PapdConfig,
     winner: Mode,
     phase: Phase,
-    /// The last window of the multipath mode while it is the winner.
+    /// Last window of the multipath mode while it is the winner.
     recent: Option<Measurement>,
 }
 
@@ -112,7 +112,7 @@ impl Modes {
         Modes { config, winner: Mode::Redundant, phase, recent: None }
     }
 
-    /// The current mode.
+    /// Current mode.
     pub(super) const fn mode(&self) -> Mode {
         match self.phase {
             Phase::Start { .. } => Mode::Redundant,
@@ -126,7 +126,7 @@ impl Modes {
         !matches!(self.phase, Phase::Start { .. })
     }
 
-    /// Starts over, because a path appeared or disappeared.
+    /// Starts over because a path appeared or disappeared.
     pub(super) fn restart(&mut self) {
         *self = Modes::new(self.config);
     }
@@ -139,7 +139,7 @@ impl Modes {
         }
     }
 
-    /// Processes the time and the delivered data. Returns whether the mode changed.
+    /// Processes the time and the delivered data. Returns true if the mode has changed.
     pub(super) fn on_reading(&mut self, reading: &ModeInput) -> bool {
         let before = self.mode();
         let holds = matches!(self.phase, Phase::Hold(_)) && self.winner == Mode::Multipath;
@@ -152,8 +152,8 @@ impl Modes {
             Phase::Start { ends_at } => {
                 let limit = reading.longest_rtt * self.config.start_rtts;
                 let ends_at = *ends_at.get_or_insert(reading.now + limit);
-                if reading.rates_are_known || (reading.now >= ends_at && !reading.void) {
-                    // One window of the redundant mode for comparison, without a part that does not count.
+                if reading.rates_are_known || (reading.now >= ends_at && !reading.is_void) {
+                    // One window of the redundant mode for comparison, all of which counts.
                     let length = self.config.window(reading.longest_rtt);
                     let hold = Measurement::start(reading.now, Duration::ZERO, length);
                     self.phase = Phase::Hold(hold);
@@ -191,7 +191,7 @@ impl Modes {
         self.mode() != before
     }
 
-    /// Returns true if the multipath mode delivered less, over a whole window, than one path would.
+    /// Returns true if the multipath mode delivered less, over a whole window, than one path would have.
     fn is_slower_than_one_path(&mut self, reading: &ModeInput) -> bool {
         let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
         recent.read(reading);
@@ -204,7 +204,7 @@ impl Modes {
         brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.single_path_rate)
     }
 
-    /// This many windows from now on, in a mode that was not used just before.
+    /// Creates a measurement of this many windows from now on, in a mode that was not just in use.
     fn window(&self, reading: &ModeInput, windows: f64) -> Measurement {
         let length = self.config.window(reading.longest_rtt).mul_f64(windows);
         let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);

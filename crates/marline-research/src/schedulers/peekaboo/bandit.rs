@@ -2,9 +2,9 @@
 //! uncertainty of that estimate.
 //!
 //! Each arm keeps the second moments A of the contexts in which it was tried, and the resulting rewards b. The expected
-//! reward in context x is x' A^-1 b. Its uncertainty is sqrt(x' A^-1 x), which shrinks where the arm was tried. Trials
-//! decay with each decision, even for the other arm. So old network conditions are forgotten, an action that seemed bad
-//! is eventually tried again, and all values stay bounded.
+//! reward in context x is x' A^-1 b. Its uncertainty is sqrt(x' A^-1 x), which shrinks in contexts in which the arm was
+//! tried. Trials decay with each decision, even for the other arm. So old network conditions are forgotten, an action
+//! that seemed bad is eventually tried again, and all values stay bounded.
 
 /// Number of features in a context.
 pub(super) const FEATURES: usize = 6;
@@ -12,7 +12,7 @@ pub(super) const FEATURES: usize = 6;
 /// Features at the time of a decision.
 pub(super) type Context = [f64; FEATURES];
 
-/// Learned estimate of one action.
+/// Learned reward estimate of one action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     moments: [Context; FEATURES],
@@ -27,8 +27,8 @@ pub(super) struct RewardEstimate {
 }
 
 impl Arm {
-    /// Decays what was learned by the factor `kept`; called for every decision, for this action or another one.
-    pub(super) fn fade(&mut self, kept: f64) {
+    /// Decays what was learned by the factor `kept`; called for every decision, about this action or the other one.
+    pub(super) fn apply_decay(&mut self, kept: f64) {
         self.moments.iter_mut().flatten().chain(&mut self.rewards).for_each(|sum| *sum *= kept);
     }
 
@@ -40,7 +40,7 @@ impl Arm {
         self.rewards.iter_mut().zip(context).for_each(|(sum, x)| *sum += x * reward);
     }
 
-    /// The estimate in this context.
+    /// Returns the estimate in this context.
     pub(super) fn estimate(&self, context: &Context) -> RewardEstimate {
         // With A = L L': x' A^-1 b is (L^-1 x)' (L^-1 b).
         let root = self.root();
@@ -48,7 +48,7 @@ impl Arm {
         RewardEstimate { reward: dot(&x, &b), uncertainty: dot(&x, &x).sqrt() }
     }
 
-    /// The Cholesky root of the moments plus the unit matrix, which keeps it far from singular.
+    /// Returns the Cholesky root of the moments plus the identity matrix, which keeps the sum far from singular.
     fn root(&self) -> [Context; FEATURES] {
         let mut root = [[0.0; FEATURES]; FEATURES];
         for row in 0..FEATURES {
@@ -109,7 +109,7 @@ mod tests {
         };
         let reward = |c: &Context, sign: f64| 1.0 + sign * (c[0] - 0.5 * c[3]);
         for sign in [1.0, -1.0] {
-            // The constant is a feature that is always there.
+            // The constant is a feature that is always present.
             let with_one = |n| {
                 let mut c = context(n);
                 c[5] = 1.0;
@@ -117,7 +117,7 @@ mod tests {
             };
             for n in 0..2_000 {
                 let c = with_one(n);
-                arm.fade(0.99);
+                arm.apply_decay(0.99);
                 arm.learn(&c, reward(&c, sign));
             }
             for n in 0..7 {
@@ -132,7 +132,7 @@ mod tests {
     fn no_context_breaks_it() {
         let mut arm = Arm::default();
         for _ in 0..100_000 {
-            arm.fade(0.995);
+            arm.apply_decay(0.995);
             arm.learn(&[4.0; FEATURES], 4.0);
         }
         let promise = arm.estimate(&[4.0; FEATURES]);

@@ -4,7 +4,7 @@ use super::*;
 
 const START_MS: u64 = 1_000;
 
-/// 20 ms and full, beside 100 ms; both have a steady RTT.
+/// Builds two paths: 20 ms and full, and 100 ms; both have a steady RTT.
 fn pair() -> [SubflowView; 2] {
     let steady = |view: SubflowView| SubflowView { rttvar: ms(0), cwnd: 10_000, ..view };
     let fast = SubflowView { bytes_in_flight: 10_000, ..full(view(0, 20)) };
@@ -16,7 +16,7 @@ fn ask(peekaboo: &mut Peekaboo, pair: &[SubflowView], stream: &Stream, at_ms: u6
     peekaboo.next_send(&SchedulerContext { now, ..stream.context(pair) })
 }
 
-/// What follows a decision.
+/// Events after a decision.
 #[derive(Copy, Clone)]
 struct Outcome {
     passed_ms: u64,
@@ -28,7 +28,7 @@ const fn outcome(passed_ms: u64, segments: u64) -> Outcome {
     Outcome { passed_ms, segments }
 }
 
-/// Asks 200 times, with these outcomes if it waits and if it sends. Returns which waited.
+/// Requests 200 decisions, with these outcomes for waiting and for sending. Returns which ones were to wait.
 fn train(
     peekaboo: &mut Peekaboo,
     pair: &[SubflowView],
@@ -44,7 +44,7 @@ fn train(
         let Outcome { passed_ms, segments } = if decision.data().is_none() { waited } else { sent };
         now_ms += passed_ms;
         acked += segments * 1_000;
-        // The fast path has room again, which ends the waiting.
+        // The fast path has room again, which ends the wait.
         let open = [view(0, 20), pair[1]];
         let decision = ask(peekaboo, &open, &unsent(acked), now_ms);
         assert_eq!(decision.data().map(|(id, _)| id), Some(SubflowId(0)));
@@ -69,7 +69,7 @@ fn the_fastest_path_with_room_takes_everything() {
 #[test]
 fn peekaboo_learns_to_wait_if_the_next_path_blocks() {
     let waits = train(&mut Peekaboo::default(), &pair(), outcome(20, 10), outcome(200, 10));
-    assert!(waits[..10].contains(&true) && waits[..10].contains(&false), "both are tried");
+    assert!(waits[..10].contains(&true) && waits[..10].contains(&false), "both actions are tried");
     assert!(last_waits(&waits) >= 90, "{}", last_waits(&waits));
 }
 
@@ -111,11 +111,11 @@ fn peekaboo_waits_for_at_most_two_round_trips() {
     let mut peekaboo = Peekaboo::default();
     let waits = train(&mut peekaboo, &pair(), outcome(20, 10), outcome(200, 10));
     assert!(last_waits(&waits) >= 90);
-    let acked = peekaboo.acked.expect("it looked").0;
+    let acked = peekaboo.acked.expect("it waited").0;
     let stream = Stream { data_una: acked, ..Stream::new(acked + 9_000) };
     let until = Decision::WaitUntil(Instant::from_millis(90_040));
     assert_eq!(ask(&mut peekaboo, &pair(), &stream, 90_000), until);
-    assert_eq!(ask(&mut peekaboo, &pair(), &stream, 90_039), until, "the decision stands");
+    assert_eq!(ask(&mut peekaboo, &pair(), &stream, 90_039), until, "the decision remains valid");
     let [fast, next] = pair();
     let soon = Decision::WaitUntil(Instant::from_millis(90_039));
     assert_eq!(ask(&mut peekaboo, &[paced(fast, 90_039), next], &stream, 90_020), soon);
@@ -134,7 +134,7 @@ fn the_memory_of_the_scheduler_is_bounded() {
     }
     assert!(stream.mappings.len() > MAX_EPISODES);
     assert!(peekaboo.episodes.len() <= MAX_EPISODES);
-    // Refused: asked again about the same segment.
+    // If the decision is refused, the scheduler is asked again about this segment.
     let mut refused = Peekaboo::default();
     let stream = Stream::new(5_000);
     for _ in 0..5 {

@@ -2,7 +2,7 @@ use marline_testkit::views::{Stream, backup, drain, full, ms, unreachable, view}
 
 use super::*;
 
-/// A path whose last answer is as old as the clock of the context says (1 s) less `heard_ms`.
+/// Builds a path that last received an answer at `heard_ms`; the clock of the context is at 1 s.
 fn path(id: u8, srtt_ms: u64, rttvar_ms: u64, heard_ms: u64) -> SubflowView {
     let last_heard_at = Instant::from_millis(heard_ms);
     SubflowView { rttvar: ms(rttvar_ms), last_heard_at, ..view(id, srtt_ms) }
@@ -14,13 +14,13 @@ fn sent(subflows: &[SubflowView], bytes: u64) -> Vec<(u8, u64, u64)> {
 
 #[test]
 fn a_path_that_is_clearly_slower_carries_nothing() {
-    // 20 ± 5 and 40 ± 10.
+    // The intervals are 20 ± 5 and 40 ± 10.
     assert_eq!(sent(&[path(0, 20, 2, 1_000), path(1, 40, 4, 1_000)], 1_000), [(0, 0, 1_000)]);
 }
 
 #[test]
 fn while_intervals_overlap_each_segment_goes_on_both_at_once() {
-    // 20 ± 5 and 40 ± 15: either may be at 25.
+    // The intervals are 20 ± 5 and 40 ± 15: both RTTs may be 25.
     let both = [(0, 0, 1_000), (1, 0, 1_000), (0, 1_000, 1_500), (1, 1_000, 1_500)];
     assert_eq!(sent(&[path(0, 20, 2, 1_000), path(1, 40, 6, 1_000)], 1_500), both);
 }
@@ -39,9 +39,10 @@ fn intervals_grow_with_their_age_until_nothing_is_known() {
         let sent = drain(&mut Raven::new(config), &mut Stream::new(1_000), &paths);
         sent.len() == 2
     };
-    // 60 - 10 * sqrt(1 + age / 100 ms) reaches 25 at an age of 1,125 ms: too late, it is stale before.
+    // 60 - 10 * sqrt(1 + age / 100 ms) reaches 25 at an age of 1,125 ms, but the interval is stale earlier.
     assert_eq!([1_000, 300, 150, 149].map(copied), [false, false, false, true]);
-    // With the chosen one as old, both have grown: 20 + 5 * 2.92 and 60 - 10 * 2.92 have met at 750 ms.
+    // If the chosen path's answer is equally old, both intervals have grown: 20 + 5 * 2.92 and 60 - 10 * 2.92 meet at
+    // 750 ms.
     let both = |heard_ms: u64| {
         let paths = [path(0, 20, 2, heard_ms), path(1, 60, 4, heard_ms)];
         drain(&mut Raven::new(config), &mut Stream::new(1_000), &paths).len()

@@ -9,7 +9,7 @@ use super::*;
 
 const NOW: Instant = Instant::from_secs(1);
 
-/// TLP-MP around min-rtt, with `count` segments sent on subflow 0.
+/// Creates TLP-MP around min-rtt, with `count` segments sent on subflow 0.
 fn sent(after: SilentOriginalAction, count: u64) -> (TailProbes, Stream) {
     let mut scheduler = TailProbes::across_paths(Box::<MinRtt>::default(), after);
     let mut stream = Stream::new(count * 1_000);
@@ -42,7 +42,7 @@ fn acked(
     out
 }
 
-/// Everything it sends now.
+/// Returns everything that the scheduler sends now.
 fn drain(scheduler: &mut TailProbes, stream: &mut Stream, views: &[SubflowView]) -> Vec<Decision> {
     let mut all = Vec::new();
     while let decision @ Decision::Send { subflow, range } =
@@ -71,10 +71,10 @@ fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
     let copies = drain(&mut scheduler, &mut stream, &views);
     assert_eq!(copies, [send(1, 2_000, 3_000), send(6, 2_000, 3_000)]);
     assert!(scheduler.watches_acks());
-    // The same silence, another probe: nothing is repeated twice.
+    // Another probe during this silence: nothing is repeated twice.
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
-    // Room later on is too late.
+    // Room that becomes available later is too late.
     let views = [view(0, 13), view(1, 85), view(2, 40)];
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
 }
@@ -88,7 +88,7 @@ fn a_backup_gets_the_copy_only_if_no_regular_subflow_is_there() {
     let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
     let views = [view(0, 13), backup(view(1, 85)), full(view(2, 50))];
     probe(&mut scheduler, &stream, &views, range(0, 1_000));
-    assert_eq!(drain(&mut scheduler, &mut stream, &views), [], "a regular one is only full");
+    assert_eq!(drain(&mut scheduler, &mut stream, &views), [], "a regular subflow is only full");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn an_original_path_that_was_heard_is_not_suspected() {
     views[0].last_heard_at = NOW + ms(1);
     assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(2_000, 3_000)), []);
     assert!(!scheduler.watches_acks());
-    // A later silence is a new episode. The segment was carried there, so it is not copied.
+    // A later silence is a new episode. The segment was already carried on the other subflow, so it is not copied.
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
     assert!(!scheduler.watches_acks());
@@ -176,7 +176,7 @@ fn the_standard_only_leaves_everything_to_the_timer() {
     assert_eq!((scheduler.probe_patience(), scheduler.watches_acks()), (None, false));
 }
 
-/// What may happen to a connection of three subflows.
+/// Event of a connection with three subflows.
 #[derive(Clone, Debug)]
 enum Step {
     Write(u64),
@@ -202,15 +202,15 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The newest data that a subflow carries, at most a segment.
+/// Returns the newest data that a subflow carries, at most a segment.
 fn newest_on(stream: &Stream, id: u8) -> Option<DataRange> {
     let mine = stream.mappings.iter().rfind(|m| m.carried_by.contains(SubflowId(id)))?;
     Some(mine.range)
 }
 
 proptest! {
-    /// Nothing goes twice on one subflow (the stream would panic), nothing on one without room or in
-    /// suspicion, and only silent subflows that were probed are suspected.
+    /// No data is sent twice on one subflow (the stream would panic), or on one that is full or suspected, and only
+    /// silent subflows that were probed are suspected.
     #[test]
     fn tail_probes_stay_valid_in_any_sequence_of_events(steps in proptest::collection::vec(any_step(), 1..120)) {
         let mut scheduler = TailProbes::across_paths(Box::<MinRtt>::default(), SilentOriginalAction::Reinject);
@@ -253,7 +253,7 @@ proptest! {
             }
             for action in out {
                 let SchedulerAction::Suspect(id) = action else { continue };
-                prop_assert!(probed[usize::from(id.0)], "{id} was heard, or never probed");
+                prop_assert!(probed[usize::from(id.0)], "{id} received something, or was never probed");
                 views[usize::from(id.0)].health = UNREACHABLE;
             }
             let any_healthy = views.iter().any(|view| view.health.is_usable());

@@ -3,7 +3,7 @@ use marline_testkit::views::{MSS, Stream, backup, drain, full, gone, ms, send, u
 
 use super::*;
 
-/// Two subflows of 8 Mbit/s each (2,000 bytes a millisecond together), with data in flight.
+/// Builds two subflows of 8 Mbit/s each (together 2,000 bytes per millisecond), with data in flight.
 fn pair(fast_ms: u64, slow_ms: u64) -> [SubflowView; 2] {
     let of = |view: SubflowView| SubflowView {
         delivery_rate: Some(Rate::from_mbit(8)),
@@ -14,7 +14,7 @@ fn pair(fast_ms: u64, slow_ms: u64) -> [SubflowView; 2] {
     [of(view(0, fast_ms)), of(view(1, slow_ms))]
 }
 
-/// A stream with this many segments sent on the slow subflow, none acknowledged.
+/// Builds a stream with this many segments sent on the slow subflow, none of them acknowledged.
 fn outstanding(segments: u64) -> Stream {
     let mut stream = Stream::new(segments * u64::from(MSS));
     while !stream.unsent().is_empty() {
@@ -30,19 +30,19 @@ fn asked(pair: &[SubflowView], segments: u64) -> Decision {
 
 #[test]
 fn with_little_time_left_the_oldest_data_goes_on_the_other_path() {
-    // 39 segments are 19.5 ms.
+    // 39 segments take 19.5 ms.
     assert_eq!(asked(&pair(10, 10), 39), send(0, 0, 1_000));
     let mut stream = outstanding(3);
     stream.ack(1_000);
     let all = drain(&mut Xlink::default(), &mut stream, &pair(10, 10));
-    assert_eq!(all, [(0, 1_000, 2_000), (0, 2_000, 3_000)], "in order, and not twice");
+    assert_eq!(all, [(0, 1_000, 2_000), (0, 2_000, 3_000)], "in order, and only once");
 }
 
 #[test]
 fn between_the_thresholds_a_path_that_takes_longer_is_the_reason() {
-    // 30 ms are left; nothing takes longer than 25.
+    // 30 ms are left; no subflow takes longer than 25 ms.
     assert_eq!(asked(&pair(10, 20), 60), Decision::Wait);
-    // The slow one may take 35 + 5.
+    // The slow subflow may take 35 + 5 ms.
     assert_eq!(asked(&pair(10, 35), 60), send(0, 0, 1_000));
     // A subflow with nothing in flight does not delay anything.
     let mut idle = pair(10, 35);

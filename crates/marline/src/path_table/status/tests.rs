@@ -50,7 +50,7 @@ fn heard(at_ms: u64) -> Contact {
     Contact { heard_at: Some(at(at_ms)), ..contact(LOCAL[0], V4) }
 }
 
-/// Evidence a minute after the start.
+/// Evidence one minute after the start.
 struct World<'a> {
     contacts: &'a [Contact],
     servers: &'a [&'a str],
@@ -63,7 +63,7 @@ const QUIET: World<'_> =
     World { contacts: &[], servers: &[], rejection: None, impaired: false, tcp: (false, None) };
 
 /// Health of the only path, in words.
-fn judged(table: &PathTable, world: &World<'_>) -> String {
+fn health_text(table: &PathTable, world: &World<'_>) -> String {
     let servers: Vec<SocketAddr> = world.servers.iter().map(|s| s.parse().unwrap()).collect();
     let impaired = [FlowEnds { local: LOCAL[0].parse().unwrap(), remote: V4.parse().unwrap() }];
     let tcp = |_, _| (world.tcp.0, world.tcp.1.map(str::to_owned));
@@ -84,8 +84,8 @@ fn judged(table: &PathTable, world: &World<'_>) -> String {
 #[test]
 fn a_path_is_usable_on_evidence_only() {
     let both = table(&LOCAL);
-    let by = |contacts: &[Contact]| judged(&both, &World { contacts, servers: &[V4], ..QUIET });
-    assert_eq!(judged(&both, &QUIET), "untried: not tried yet");
+    let by = |contacts: &[Contact]| health_text(&both, &World { contacts, servers: &[V4], ..QUIET });
+    assert_eq!(health_text(&both, &QUIET), "untried: not tried yet");
     assert_eq!(by(&[]), "untried: not tried yet");
     assert_eq!(by(&[asked(59_000, 1)]), "untried: first tried 1 s ago, no answer yet");
     assert_eq!(by(&[heard(59_000)]), "usable");
@@ -96,21 +96,21 @@ fn a_path_is_usable_on_evidence_only() {
     // An idle server is not a failed one.
     let hours = [Contact { heard_at: Some(Instant::ZERO), ..contact(LOCAL[0], V4) }];
     assert_eq!(by(&hours), "usable");
-    // It was killed after a good start.
+    // The server was killed after it had answered.
     let killed = [Contact { heard_at: Some(at(10_000)), ..refused(59_000) }];
     assert_eq!(by(&killed), closed);
     let with_tcp = World {
         contacts: &[asked(50_000, 3)],
-        tcp: (false, Some("no answer by TCP, either")),
+        tcp: (false, Some("no answer over TCP, either")),
         ..QUIET
     };
-    assert_eq!(judged(&both, &with_tcp), format!("{silent}; no answer by TCP, either"));
+    assert_eq!(health_text(&both, &with_tcp), format!("{silent}; no answer over TCP, either"));
 }
 
 #[test]
-fn a_path_without_an_address_of_the_servers_family_says_so() {
+fn a_family_mismatch_is_reported() {
     let (v4, v6, both) = (table(&LOCAL[..1]), table(&LOCAL[1..]), table(&LOCAL));
-    let of = |table: &PathTable, servers: &[&str]| judged(table, &World { servers, ..QUIET });
+    let of = |table: &PathTable, servers: &[&str]| health_text(table, &World { servers, ..QUIET });
     assert_eq!(
         of(&v6, &[V4]),
         "unreachable: no IPv6 address of the server (9.9.9.1:7777), and this path has no IPv4 address and no NAT64 \
@@ -126,7 +126,7 @@ fn a_path_without_an_address_of_the_servers_family_says_so() {
     // An address that the server has announced still answers.
     let announced = [Contact { heard_at: Some(at(59_000)), ..contact(LOCAL[1], V6) }];
     let world = World { contacts: &announced, servers: &[V4], ..QUIET };
-    assert_eq!(judged(&v6, &world), "usable");
+    assert_eq!(health_text(&v6, &world), "usable");
     let mut translated = v6;
     translated.entries[0].spec.nat64 = Some("64:ff9b::/96".parse().unwrap());
     assert_eq!(of(&translated, &[V4]), "untried: not tried yet");
@@ -138,7 +138,7 @@ fn a_server_that_rejects_the_client_leaves_no_path_usable() {
     let reason = "refused by the server: unknown credential";
     let by = |contacts: &[Contact]| {
         let world = World { contacts, servers: &[V4], rejection: Some(reason), ..QUIET };
-        judged(&both, &world)
+        health_text(&both, &world)
     };
     assert_eq!(by(&[heard(59_000)]), format!("unreachable: {reason}"));
     assert_eq!(by(&[]), format!("unreachable: {reason}"));
@@ -147,19 +147,19 @@ fn a_server_that_rejects_the_client_leaves_no_path_usable() {
 }
 
 #[test]
-fn a_path_that_is_doubted_or_fades_or_is_gone_says_so() {
+fn degraded_fading_and_missing_paths_report_their_cause() {
     let mut both = table(&LOCAL);
     let heard = [heard(59_000)];
     let world = World { contacts: &heard, impaired: true, ..QUIET };
-    assert_eq!(judged(&both, &world), "degraded: answers are overdue");
+    assert_eq!(health_text(&both, &world), "degraded: answers are overdue");
     both.entries[0].fading = true;
-    assert_eq!(judged(&both, &world), "degraded: its signal is fading");
+    assert_eq!(health_text(&both, &world), "degraded: its signal is fading");
     both.entries[0].restriction = PathRestriction::Unusable("its quota is used up".to_owned());
-    assert_eq!(judged(&both, &world), "unreachable: its quota is used up");
+    assert_eq!(health_text(&both, &world), "unreachable: its quota is used up");
     both.entries[0].restriction = PathRestriction::None;
     both.entries[0].is_disabled = true;
-    assert_eq!(judged(&both, &world), "unreachable: disabled by hand");
+    assert_eq!(health_text(&both, &world), "unreachable: disabled by hand");
     both.entries[0].ends.clear();
     both.entries[0].error = Some("the interface is down".to_owned());
-    assert_eq!(judged(&both, &world), "unreachable: the interface is down");
+    assert_eq!(health_text(&both, &world), "unreachable: the interface is down");
 }

@@ -40,7 +40,7 @@ pub fn can_make_machines() -> bool {
     may
 }
 
-/// Exit status of a successful restarted test: a harness that finds no test of the name also exits successfully.
+/// Exit status of a successful restarted test: a harness that finds no test of this name also exits successfully.
 const DONE: i32 = 42;
 
 /// Name of this test, or of the test that contains this closure, for the harness.
@@ -210,7 +210,7 @@ impl Far {
         self.hear("asked")
     }
 
-    /// Counter of the kernel there, with its name in `nstat`.
+    /// Counter of the far kernel, by its name in `nstat`.
     pub fn counter(&self, name: &str) -> u64 {
         let output = self
             .inside("cat")
@@ -221,7 +221,7 @@ impl Far {
     }
 }
 
-/// Bytes sent on an interface here.
+/// Number of bytes sent on an interface of the near machine.
 pub fn bytes_sent(interface: &str) -> u64 {
     const TRANSMITTED_BYTES: usize = 8;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
@@ -230,7 +230,7 @@ pub fn bytes_sent(interface: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).expect("the interface is in the table")
 }
 
-/// Counter of the kernel here, with its name in `nstat`.
+/// Counter of the near kernel, by its name in `nstat`.
 pub fn near_counter(name: &str) -> u64 {
     let mut text = std::fs::read_to_string("/proc/self/net/netstat").unwrap();
     text.push_str(&std::fs::read_to_string("/proc/self/net/snmp").unwrap());
@@ -251,7 +251,7 @@ fn find_counter(text: &str, name: &str) -> u64 {
     panic!("the kernel has no counter {name}")
 }
 
-/// No other host is on the cable: IPv6 addresses may be used at once.
+/// No other host is on the cable: IPv6 addresses may be used immediately.
 fn trust_addresses() {
     for which in ["all", "default"] {
         let setting = format!("/proc/sys/net/ipv6/conf/{which}/accept_dad");
@@ -328,7 +328,7 @@ fn far_ask(server: SocketAddr, bytes: usize, mptcp: bool) -> std::io::Result<()>
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     let sent = super::bytes(bytes, 9);
-    // First a byte in each direction: the kernel joins after it has received data from the server.
+    // First exchange a byte in each direction: the kernel joins only after it has received data from the server.
     stream.write_all(&sent[..1])?;
     let mut first = [0; 1];
     stream.read_exact(&mut first)?;
@@ -342,5 +342,5 @@ fn far_ask(server: SocketAddr, bytes: usize, mptcp: bool) -> std::io::Result<()>
     let mut got = first.to_vec();
     stream.read_to_end(&mut got)?;
     writing.join().map_err(|_| std::io::Error::other("the writer panicked"))??;
-    if got == sent { Ok(()) } else { Err(std::io::Error::other("other bytes came back")) }
+    if got == sent { Ok(()) } else { Err(std::io::Error::other("the echo differs")) }
 }

@@ -54,7 +54,7 @@ pub async fn pair_at(client: &Client, listener: &Server, at: SocketAddr) -> (Str
 
 /// Fails a test instead of letting it hang.
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("this should not take so long")
+    tokio::time::timeout(PATIENCE, future).await.expect("timed out")
 }
 
 /// Random bytes.

@@ -1,7 +1,7 @@
 use super::*;
 
 fn sender(segments: u64) -> Sender {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.sack = false;
     s.send(segments);
     s.wait(100);
@@ -13,7 +13,10 @@ fn the_third_duplicate_marks_the_first_segment() {
     let mut s = sender(6);
     assert!(s.ack(1, &[]).0.is_empty());
     assert!(s.ack(1, &[]).0.is_empty());
-    assert!(s.ack_with(1, &[], |ack| ack.duplicate = false).0.is_empty(), "carried data");
+    assert!(
+        s.ack_with(1, &[], |ack| ack.duplicate = false).0.is_empty(),
+        "a duplicate that carried data"
+    );
     assert_eq!(s.ack(1, &[]).0, vec![1]);
     assert_eq!(s.recovery.next_timeout(), None, "no probes without SACK");
 }
@@ -31,5 +34,5 @@ fn a_partial_ack_uncovers_the_next_hole_once() {
     s.resend(4, SentKind::Retransmission);
     assert!(s.ack(4, &[]).0.is_empty());
     assert!(s.ack(4, &[]).0.is_empty());
-    assert!(s.ack(4, &[]).0.is_empty(), "repaired already");
+    assert!(s.ack(4, &[]).0.is_empty(), "already repaired");
 }

@@ -11,7 +11,7 @@ fn spaced(sender: &mut Sender, segments: u64) {
 
 #[test]
 fn a_hole_is_lost_a_quarter_rtt_after_a_later_segment_arrived() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 3);
     let (lost, _) = s.ack(1, &[2]);
     assert!(lost.is_empty(), "reordering may still explain it");
@@ -23,7 +23,7 @@ fn a_hole_is_lost_a_quarter_rtt_after_a_later_segment_arrived() {
 
 #[test]
 fn reordering_within_the_window_marks_nothing() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 3);
     assert!(s.ack(1, &[2]).0.is_empty());
     s.wait(5);
@@ -35,23 +35,23 @@ fn reordering_within_the_window_marks_nothing() {
 
 #[test]
 fn the_third_sack_ends_patience_unless_reordering_was_seen() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 5);
     assert!(s.ack(1, &[2]).0.is_empty());
     assert!(s.ack(1, &[3]).0.is_empty());
     assert_eq!(s.ack(1, &[4]).0, vec![1]);
 
-    let mut reordering = by_rfc(100);
+    let mut reordering = rfc_sender(100);
     spaced(&mut reordering, 8);
     reordering.ack(1, &[3]);
     reordering.ack(1, &[2]);
-    assert!(reordering.ack(1, &[4, 5]).0.is_empty(), "2 came after 3: give 1 its time");
+    assert!(reordering.ack(1, &[4, 5]).0.is_empty(), "2 arrived after 3, so 1 may also be late");
     assert!(reordering.timeout_in().is_some());
 }
 
 #[test]
 fn small_segments_count_as_segments() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 5);
     s.ack(1, &[2, 3, 4]);
     assert_eq!(s.board.segments_sacked(), 3);
@@ -60,7 +60,7 @@ fn small_segments_count_as_segments() {
 
 #[test]
 fn a_lost_retransmission_is_found_by_time() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 5);
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     s.enter(Phase::Recovery);
@@ -68,12 +68,12 @@ fn a_lost_retransmission_is_found_by_time() {
     s.wait(1);
     s.send(1); // segment 6, sent after the retransmission
     s.wait(100);
-    assert_eq!(s.ack(1, &[5, 6]).0, vec![1], "6 arrived, the retransmission before it did not");
+    assert_eq!(s.ack(1, &[5, 6]).0, vec![1], "6 arrived, but the earlier retransmission did not");
 }
 
 #[test]
 fn an_ack_of_the_original_does_not_update_rack() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 4);
     s.ack(1, &[2, 3, 4]);
     s.enter(Phase::Recovery);
@@ -85,8 +85,8 @@ fn an_ack_of_the_original_does_not_update_rack() {
     let (lost, _) = s.ack(5, &[]);
     assert!(lost.is_empty());
     assert_eq!(s.recovery.rack.newest_delivered.map(|n| n.0 < resent_at), Some(true));
-    // The same with timestamps, where time alone would not be sufficient.
-    let mut t = by_rfc(100);
+    // With timestamps, time alone would not be sufficient.
+    let mut t = rfc_sender(100);
     spaced(&mut t, 4);
     t.ack(1, &[2, 3, 4]);
     t.enter(Phase::Recovery);
@@ -99,7 +99,7 @@ fn an_ack_of_the_original_does_not_update_rack() {
 
 #[test]
 fn dsack_widens_the_window_once_per_round_and_sixteen_clean_recoveries_narrow_it() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.recovery.rack.reordering_seen = true;
     let window = |s: &mut Sender| s.with(|r, cx| r.rack.reordering_window(cx));
     assert_eq!(window(&mut s), ms(25));
@@ -129,7 +129,7 @@ fn dsack_widens_the_window_once_per_round_and_sixteen_clean_recoveries_narrow_it
 
 #[test]
 fn a_timeout_marks_the_first_and_the_overdue_only() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 1);
     s.ack(2, &[]);
     s.send(2);
@@ -142,7 +142,7 @@ fn a_timeout_marks_the_first_and_the_overdue_only() {
 
 #[test]
 fn without_loss_the_order_of_transmission_stays_as_short_as_the_board() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(100);
     for una in 2..2_000 {
         s.wait(1);
@@ -154,7 +154,7 @@ fn without_loss_the_order_of_transmission_stays_as_short_as_the_board() {
 
 #[test]
 fn marks_taken_back_are_judged_again() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 5);
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     s.enter(Phase::Recovery);
@@ -165,7 +165,7 @@ fn marks_taken_back_are_judged_again() {
 
 #[test]
 fn a_segment_split_since_is_judged_in_both_parts() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     spaced(&mut s, 5);
     s.board.split(0, Ssn(400));
     let mut lost = Vec::new();

@@ -2,28 +2,28 @@ use super::*;
 
 #[test]
 fn probe_timeouts() {
-    let mut lone = by_rfc(100);
+    let mut lone = rfc_sender(100);
     lone.send(1);
     assert_eq!(lone.timeout_in(), Some(ms(240)), "two RTTs and the peer's ACK delay");
-    let mut several = by_rfc(100);
+    let mut several = rfc_sender(100);
     several.send(2);
     assert_eq!(several.timeout_in(), Some(ms(200)));
-    let mut rfc = by_rfc(100);
+    let mut rfc = rfc_sender(100);
     *rfc.recovery = RackTlp::rfc8985();
     rfc.send(1);
     assert_eq!(rfc.timeout_in(), Some(ms(400)));
-    let mut known = by_rfc(100);
+    let mut known = rfc_sender(100);
     known.recovery.set_peer_ack_delay(ms(5));
     known.send(1);
     assert_eq!(known.timeout_in(), Some(ms(205)));
-    let mut short = by_rfc(1);
+    let mut short = rfc_sender(1);
     short.send(2);
     assert_eq!(short.timeout_in(), Some(MIN_PTO));
-    let mut unknown = by_rfc(100);
+    let mut unknown = rfc_sender(100);
     unknown.rtt = RttEstimator::new(RttConfig::default());
     unknown.send(1);
     assert_eq!(unknown.timeout_in(), Some(ms(1_000)));
-    let mut clamped = by_rfc(100);
+    let mut clamped = rfc_sender(100);
     clamped.rto_at = Some(clamped.now + ms(150));
     clamped.send(1);
     assert_eq!(clamped.timeout_in(), Some(ms(150)), "never after the retransmission timer");
@@ -31,11 +31,11 @@ fn probe_timeouts() {
 
 #[test]
 fn every_ack_restarts_the_probe_timer() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(3);
     s.wait(100);
     s.ack(3, &[]);
-    assert_eq!(s.timeout_in(), Some(ms(240)), "one left: it counts from now");
+    assert_eq!(s.timeout_in(), Some(ms(240)), "one is left, so the timer restarts now");
     s.wait(50);
     s.ack(4, &[]);
     assert_eq!(s.timeout_in(), None, "nothing is outstanding");
@@ -43,13 +43,13 @@ fn every_ack_restarts_the_probe_timer() {
 
 #[test]
 fn at_most_one_probe_per_episode_outside_recovery_and_without_sacks() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(3);
     assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
     s.send_one(SentKind::ProbeNew);
     assert_eq!(s.recovery.next_timeout(), None);
     s.send(1);
-    assert_eq!(s.recovery.next_timeout(), None, "the verdict is open");
+    assert_eq!(s.recovery.next_timeout(), None, "the outcome is open");
     s.wait(100);
     let (_, outcome) = s.ack(3, &[]);
     assert_eq!(outcome, AckOutcome { probe_answered: true, probe_repaired_loss: false });
@@ -57,19 +57,19 @@ fn at_most_one_probe_per_episode_outside_recovery_and_without_sacks() {
     s.ack(5, &[]);
     assert!(s.recovery.next_timeout().is_some(), "the next episode may begin");
 
-    let mut sacked = by_rfc(100);
+    let mut sacked = rfc_sender(100);
     sacked.send(3);
     sacked.ack(1, &[2]);
     assert!(sacked.timeout_in().is_some_and(|t| t < ms(100)), "only the reordering timer runs");
     assert!(!matches!(sacked.fire().1, TimeoutAction::SendProbe));
-    let mut recovering = by_rfc(100);
+    let mut recovering = rfc_sender(100);
     recovering.phase = Phase::Recovery;
     recovering.send(3);
     assert_eq!(recovering.recovery.next_timeout(), None);
 }
 
 fn probed_by_repetition() -> Sender {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(2);
     assert_eq!(s.fire().1, TimeoutAction::SendProbe);
     s.resend(2, SentKind::ProbeRepeat);
@@ -81,7 +81,10 @@ fn probed_by_repetition() -> Sender {
 fn the_next_ack_shows_that_a_probe_repaired_the_tail() {
     let mut s = probed_by_repetition();
     let (_, outcome) = s.ack(3, &[]);
-    assert!(outcome.probe_answered && !outcome.probe_repaired_loss, "original or probe: unknown");
+    assert!(
+        outcome.probe_answered && !outcome.probe_repaired_loss,
+        "original or probe may have arrived"
+    );
     s.send(1);
     s.wait(100);
     let (_, outcome) = s.ack(4, &[]);
@@ -111,7 +114,7 @@ fn a_dsack_or_a_plain_duplicate_says_that_both_arrived() {
 
 #[test]
 fn a_sacked_probe_reveals_the_loss_of_earlier_segments() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(3);
     s.fire();
     s.resend(3, SentKind::ProbeRepeat);
@@ -126,7 +129,7 @@ fn a_sacked_probe_reveals_the_loss_of_earlier_segments() {
 
 #[test]
 fn leaving_recovery_starts_the_probe_timer() {
-    let mut s = by_rfc(100);
+    let mut s = rfc_sender(100);
     s.send(2);
     s.enter(Phase::Recovery);
     assert_eq!(s.recovery.next_timeout(), None);
@@ -156,7 +159,7 @@ fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
             s.recovery.next_timeout().expect("a probe").since(s.now)
         })
     };
-    // A constant RTT of 100 ms: a quarter of a round trip more, and half a round trip for a lone segment.
+    // With a constant RTT of 100 ms: a quarter of a round trip more, and half a round trip for a lone segment.
     assert_eq!(timeouts(PtoFormula::Variation, &[100]), [ms(165), ms(125)]);
     // With large jitter: the RFC's two round trips.
     let wild = [20, 180, 20, 180, 20, 180, 20, 180];
@@ -190,16 +193,16 @@ fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
         }
         left
     };
-    // The lone ACKs are believed after four of them; before that, 40 ms are allowed.
+    // The ACK delay of lone segments is used after four samples; before that, 40 ms are allowed.
     assert_eq!(probe_after(0, 1), ms(165));
     assert_eq!(probe_after(0, 4), ms(125));
-    // One is late: its delay is allowed at once, and decays over time.
+    // One ACK is late: its delay is allowed immediately, and decays over time.
     assert_eq!(probe_after(10, 2), ms(135));
     assert_eq!(probe_after(0, 400), ms(125));
 }
 
 #[test]
-fn writing_on_does_not_put_off_an_eager_prober() {
+fn further_writes_do_not_delay_an_eager_prober() {
     for (rule, due) in [(PtoFormula::Variation, ms(85)), (PtoFormula::Rfc8985, ms(200))] {
         let mut s = by_rule(rule, 100);
         s.send(2);

@@ -11,7 +11,7 @@ use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 const WIFI: SubflowId = SubflowId(0);
 const LTE: SubflowId = SubflowId(1);
 
-/// A path with this answer time and 8 Mbit/s that was used a moment ago.
+/// Builds a path with this answer time and 8 Mbit/s that was just used.
 fn path(id: SubflowId, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
     let forecast =
@@ -28,7 +28,7 @@ fn asleep(view: SubflowView) -> SubflowView {
     SubflowView { wake_share: 1.0, last_sent_at: Instant::ZERO, ..view }
 }
 
-/// Overdue by `since_ms` beyond the p99, with data in flight.
+/// Makes the answer of a path with data in flight overdue by `since_ms` beyond the p99.
 fn overdue(view: SubflowView, since_ms: u64) -> SubflowView {
     let overdue_at = Some(Instant::from_millis(1_000 - since_ms));
     SubflowView { overdue_at, bytes_in_flight: 1_000, ..view }
@@ -42,7 +42,7 @@ fn decide(spending: &BudgetState, stream: &Stream, paths: &[SubflowView]) -> Ver
     Decider(spending).decide(&stream.context(paths))
 }
 
-/// The path chosen for new data, and the rule.
+/// Returns the path chosen for new data, and the rule.
 fn placed(bytes: u64, paths: &[SubflowView]) -> (Option<SubflowId>, Rule) {
     let verdict = decide(&spending(), &Stream::new(bytes), paths);
     (verdict.decision.data().map(|(id, _)| id), verdict.rule)
@@ -51,10 +51,10 @@ fn placed(bytes: u64, paths: &[SubflowView]) -> (Option<SubflowId>, Rule) {
 #[test]
 fn a_metered_path_gets_new_data_only_if_the_others_are_too_slow() {
     let lte = metered(path(LTE, 20));
-    // It would arrive 40 ms earlier.
+    // Data would arrive 40 ms earlier.
     assert_eq!(placed(300, &[path(WIFI, 100), lte]), (Some(WIFI), Rule::Spared));
     assert_eq!(placed(300, &[path(WIFI, 15), lte]), (Some(WIFI), Rule::First));
-    // Half of 300 ms minus half of 20 ms exceeds the patience.
+    // Half of 300 ms minus half of 20 ms exceeds `patience`.
     assert_eq!(placed(300, &[path(WIFI, 300), lte]), (Some(LTE), Rule::First));
     // Data waits for a full path while it answers.
     let busy = SubflowView { bytes_in_flight: 50_000, ..full(path(WIFI, 40)) };
@@ -87,18 +87,18 @@ fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
 fn a_radio_sleeps_unless_much_is_to_be_saved() {
     let lte = asleep(path(LTE, 20));
     assert_eq!(placed(300, &[path(WIFI, 300), lte]), (Some(WIFI), Rule::Spared));
-    // While it is awake, a packet costs almost nothing.
+    // While the radio is awake, a packet costs almost nothing.
     let awake = SubflowView { wake_share: 0.01, ..lte };
     assert_eq!(placed(300, &[path(WIFI, 300), awake]), (Some(LTE), Rule::First));
     // 200 kB take 200 ms, 4 MB take four seconds.
     let busy = SubflowView { bytes_in_flight: 50_000, ..full(path(WIFI, 40)) };
     assert_eq!(placed(200_000, &[busy, lte]), (None, Rule::Spared));
     assert_eq!(placed(4_000_000, &[busy, lte]).0, Some(LTE));
-    // Of two paths that cost something, the cheaper one is used.
+    // Of two costly paths, the cheaper one is used.
     assert_eq!(placed(300, &[asleep(path(WIFI, 90)), metered(lte)]).0, Some(WIFI));
 }
 
-/// The copy made of a segment that `WIFI` carries.
+/// Returns the copy made of a segment that `WIFI` carries.
 fn copied(spending: &BudgetState, paths: &[SubflowView]) -> Option<(SubflowId, Rule)> {
     let mut stream = Stream::new(1_000);
     stream.apply(WIFI, range(0, 1_000));
@@ -112,7 +112,7 @@ fn copies_on_a_metered_path_use_its_own_budget_too() {
     let with = |spent| BudgetState { path_budgets: vec![(LTE, spent)], ..spending() };
     assert_eq!(copied(&with(0.0), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
-    // Late data may overdraw the budget up to twice, also if the common budget is unlimited.
+    // Late data may spend up to twice the budget, even if the common budget is unlimited.
     let late = [overdue(path(WIFI, 100), 300), paths[1]];
     assert_eq!(copied(&with(1.1), &late), Some((LTE, Rule::Late)));
     assert_eq!(copied(&with(2.0), &late), None);
@@ -140,7 +140,7 @@ fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
     // With an unlimited budget, sleeping radios do not matter.
     let unlimited = BudgetState { unlimited: true, ..spending() };
     assert_eq!(copied(&unlimited, &[path(WIFI, 100), lte]), Some((LTE, Rule::Late)));
-    // A path that costs nothing is explored by a copy that saves no time. A dozing radio is not.
+    // A free path is explored with a copy that saves no time. A path whose radio dozes is not.
     let unused = SubflowView { last_sent_at: Instant::ZERO, ..path(LTE, 400) };
     let spent = BudgetState { spent: 0.9, ..spending() };
     let explored = |view| copied(&spent, &[path(WIFI, 20), view]);
@@ -169,7 +169,7 @@ fn backups_have_budgets_if_there_is_no_regular_path() {
     let with = |spent| BudgetState { path_budgets: vec![(LTE, spent)], ..spending() };
     assert_eq!(copied(&with(0.2), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
-    // Beside a regular path, backups carry nothing.
+    // While there is a regular path, backups carry nothing.
     assert_eq!(copied(&with(0.0), &[path(WIFI, 100), paths[1]]), None);
 }
 

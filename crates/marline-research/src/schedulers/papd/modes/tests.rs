@@ -6,13 +6,13 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Runs the machine on a world in which each mode delivers at its rate.
+/// Runs the state machine with modes that deliver at given rates.
 struct Harness {
     modes: Modes,
     reading: ModeInput,
     /// Bytes per millisecond: redundant, multipath.
     rates: [u64; 2],
-    /// Bytes that arrive extra in the first 50 ms of each multipath phase.
+    /// Additional bytes that arrive in the first 50 ms of each multipath phase.
     left_over: u64,
     in_mode_since: Instant,
     /// Milliseconds spent in each mode.
@@ -30,7 +30,7 @@ impl Harness {
                 spread_limit: f64::INFINITY,
                 single_path_rate: 0.0,
                 rates_are_known: false,
-                void: false,
+                is_void: false,
             },
             rates,
             left_over: 0,
@@ -53,7 +53,7 @@ impl Harness {
         }
     }
 
-    /// Past the start and the first comparison.
+    /// Creates a state machine that has completed the start and the first comparison.
     fn compared(config: PapdConfig, rates: [u64; 2]) -> Self {
         let mut harness = Harness::new(config, rates);
         harness.reading.rates_are_known = true;
@@ -69,17 +69,17 @@ fn papd_is_redundant_until_every_rate_is_known() {
     assert!(!harness.modes.has_started() && harness.modes.mode() == Mode::Redundant);
     harness.reading.rates_are_known = true;
     harness.run(399);
-    assert_eq!(harness.modes.mode(), Mode::Redundant, "a window for comparison");
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "one window for comparison");
     harness.run(3);
-    assert_eq!(harness.modes.mode(), Mode::Multipath, "then the other is tried");
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "then the other mode is tried");
     harness.run(750);
-    assert_eq!(harness.modes.mode(), Mode::Multipath, "and stays, as it is better");
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "it stays, because it is better");
     assert_eq!(harness.spent[0], 1_901);
     harness.run(200);
-    assert_eq!(harness.modes.mode(), Mode::Redundant, "but a new winner is soon doubted");
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "but a new winner is soon tested again");
 }
 
-/// Windows for which the multipath mode ran, one time after the other.
+/// Returns the numbers of windows for which the multipath mode ran each time.
 #[test]
 fn a_new_winner_is_on_probation() {
     let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
@@ -95,7 +95,7 @@ fn a_new_winner_is_on_probation() {
             _ => {}
         }
     }
-    // The first trial and the window of probation are in one.
+    // The first trial and the probation window count together.
     assert_eq!(held[..3], [2, 9, 9]);
 }
 
@@ -107,9 +107,9 @@ fn a_start_without_end_ends_after_twenty_round_trips() {
     harness.run(20);
     assert!(harness.modes.has_started());
     let mut idle = Harness::new(PapdConfig::default(), [10_000, 18_000]);
-    idle.reading.void = true;
+    idle.reading.is_void = true;
     idle.run(20_000);
-    assert!(!idle.modes.has_started(), "with too little to send there is nothing to compare");
+    assert!(!idle.modes.has_started(), "with too little to send, there is nothing to compare");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_little_better_is_not_enough() {
 
 #[test]
 fn arrivals_of_the_previous_mode_do_not_count() {
-    // A megabyte that the redundant mode left under way would make up for the whole window.
+    // A megabyte that the redundant mode left in flight would equal a whole window.
     let run = |discard_rtts| {
         let config = PapdConfig { discard_rtts, ..PapdConfig::default() };
         let mut harness = Harness::new(config, [10_000, 8_000]);
@@ -152,7 +152,7 @@ fn arrivals_of_the_previous_mode_do_not_count() {
     let [redundant, multipath] = run(1.0);
     assert!(multipath * 5 < redundant, "{redundant} {multipath}");
     let [redundant, multipath] = run(0.0);
-    assert!(multipath > redundant, "the test tests nothing: {redundant} {multipath}");
+    assert!(multipath > redundant, "the test is ineffective: {redundant} {multipath}");
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn a_void_window_changes_nothing() {
     harness.run(500);
     assert_eq!(harness.modes.mode(), Mode::Multipath);
     harness.run(200);
-    harness.reading.void = true;
+    harness.reading.is_void = true;
     harness.run(1);
-    harness.reading.void = false;
+    harness.reading.is_void = false;
     harness.run(300);
-    assert_eq!(harness.modes.mode(), Mode::Redundant, "one void moment, and nobody knows");
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "one invalid moment invalidates the window");
     harness.run(3_800);
     assert_eq!(harness.modes.mode(), Mode::Multipath, "the next comparison decides");
 }
@@ -208,11 +208,11 @@ fn a_mode_that_cannot_win_is_not_tried() {
 
 #[test]
 fn a_mode_slower_than_one_path_is_left_after_a_window() {
-    /// Milliseconds until the multipath mode, which has won and then became bad, is left.
+    /// Returns the milliseconds until the multipath mode, which won but then became bad, is left.
     fn left_after(alone: f64) -> u64 {
         let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);
         harness.run(2_000);
-        assert_eq!(harness.modes.mode(), Mode::Multipath, "it won, and once again");
+        assert_eq!(harness.modes.mode(), Mode::Multipath, "it won, then won again");
         harness.rates[1] = 7_000;
         harness.reading.single_path_rate = alone;
         let mut passed = 0;
@@ -222,8 +222,8 @@ fn a_mode_slower_than_one_path_is_left_after_a_window() {
         }
         passed
     }
-    // A window of 400 ms, beside the one in which it happened.
+    // A window of 400 ms, in addition to the one in which the change happened.
     assert!(left_after(10e6) <= 800);
-    assert!(left_after(0.0) > 2_000, "else only when its time is over");
-    assert!(left_after(7e6) > 2_000, "nobody else would do better");
+    assert!(left_after(0.0) > 2_000, "otherwise only when its time has expired");
+    assert!(left_after(7e6) > 2_000, "no other mode would be better");
 }

@@ -127,7 +127,8 @@ use crate::tables::silent_paths::Prober;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
     FourTuple, MemoryAccount, MemoryKind, MonitorKind, NetworkError, ReadError, SocketOption,
-    StreamDirection, SubflowLocation, SubflowState, Timer, Traffic, Transmit, TransmitBuf, WriteError,
+    StreamDirection, SubflowLocation, SubflowState, Timer, Traffic, Transmit, TransmitBuf,
+    WriteError,
 };
 
 pub(crate) use self::fast_open::FastOpenVerdict;
@@ -2464,9 +2465,7 @@ impl Connection {
             return None;
         }
         let usable = self.paths.active_set();
-        if self.closing.is_fin_futile()
-            && usable.iter().all(|id| self.sender.lacks_data_ack(id))
-        {
+        if self.closing.is_fin_futile() && usable.iter().all(|id| self.sender.lacks_data_ack(id)) {
             // The peer's segments arrive, but options do not pass.
             for id in usable.iter() {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
@@ -2814,7 +2813,9 @@ impl Connection {
             return;
         }
         let pending = self.paths.retry_path_members(cx.now, path);
-        if let Some(local) = self.path_probing().unopened_address_at(path.local).filter(|_| !pending) {
+        if let Some(local) =
+            self.path_probing().unopened_address_at(path.local).filter(|_| !pending)
+        {
             self.path_event(cx, PathEvent::LocalUp(local));
         }
     }

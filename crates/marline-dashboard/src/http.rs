@@ -19,7 +19,7 @@ use hyper::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marline_io::{PendingLimits, PendingEntry, PendingTable};
+use marline_io::{PendingEntry, PendingLimits, PendingTable};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;

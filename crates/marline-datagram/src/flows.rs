@@ -102,7 +102,9 @@ impl Flow {
         let rate = self.rate();
         let fills = match self.class {
             FlowClass::Bulk => self.wait_share > BULK_END_WAIT_SHARE,
-            FlowClass::Sparse | FlowClass::Steady => rate > BULK && self.wait_share > BULK_WAIT_SHARE,
+            FlowClass::Sparse | FlowClass::Steady => {
+                rate > BULK && self.wait_share > BULK_WAIT_SHARE
+            }
         };
         match rate {
             _ if rate <= MAX_SPARSE_RATE => FlowClass::Sparse,

@@ -16,8 +16,11 @@ const GRAIN_NANOS: u64 = 1_000_000;
 static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
 /// Alarms of the drivers, and the excluded time. Locked only when the clock has not been read for [`PAUSE`], and
 /// when a timer is set.
-static PAUSE_DETECTOR: Mutex<PauseDetector> =
-    Mutex::new(PauseDetector { clock: ProcessClock::new(), alarms: BTreeMap::new(), next_alarm: 0 });
+static PAUSE_DETECTOR: Mutex<PauseDetector> = Mutex::new(PauseDetector {
+    clock: ProcessClock::new(),
+    alarms: BTreeMap::new(),
+    next_alarm: 0,
+});
 /// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
 static LAST_READING: AtomicU64 = AtomicU64::new(0);
 /// Excluded time so far.

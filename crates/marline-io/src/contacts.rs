@@ -391,7 +391,11 @@ mod tests {
             (true, 1, 0, DeliveryErrorKind::NetUnreachable),
             (false, 3, 2, DeliveryErrorKind::Other(3, 2)),
         ] {
-            assert_eq!(DeliveryErrorKind::from_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
+            assert_eq!(
+                DeliveryErrorKind::from_icmp(v6, kind, code),
+                expected,
+                "{v6} {kind} {code}"
+            );
         }
     }
 }

@@ -53,8 +53,8 @@ pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
-    GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query, lookup_over,
-    interface_resolvers,
+    GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query,
+    interface_resolvers, lookup_over,
 };
 pub use path_radio::{RadioKind, is_mobile_interface};
 pub use path_resolve::{LocalEnd, ResolveError};

@@ -312,7 +312,11 @@ impl Forecaster {
             if index == 1 {
                 p90_us = forecast_us;
             }
-            let late = if answer_us > forecast_us { QUANTILE_SHARES[index] } else { QUANTILE_SHARES[index] - 1.0 };
+            let late = if answer_us > forecast_us {
+                QUANTILE_SHARES[index]
+            } else {
+                QUANTILE_SHARES[index] - 1.0
+            };
             let multiple = self.multiples[index] + late * LEARNING_STEPS[index];
             self.multiples[index] = multiple.clamp(-2.0, MAX_MULTIPLE);
         }
@@ -480,7 +484,11 @@ impl Forecast {
     /// Time until the answer to a segment sent behind `own_delay` of the sender's own bytes. The uncertainty grows
     /// with that delay.
     #[must_use]
-    pub fn time_to_answer_after(&self, own_delay: Duration, quantile: Quantile) -> Option<Duration> {
+    pub fn time_to_answer_after(
+        &self,
+        own_delay: Duration,
+        quantile: Quantile,
+    ) -> Option<Duration> {
         let unsure = own_delay.mul_f32(own_delay_uncertainty(self.multiples[quantile as usize]));
         Some(self.answer(quantile)? + own_delay + unsure)
     }

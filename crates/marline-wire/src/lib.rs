@@ -32,7 +32,7 @@ pub use checksum::{
     verify_tcp_checksum,
 };
 pub use dns::{
-    DNS_A, DNS_AAAA, DNS_HEADER_LEN, DnsRecord, skip_dns_name, skip_dns_questions, dns_answers,
+    DNS_A, DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_answers, skip_dns_name, skip_dns_questions,
 };
 pub use error::{EmitError, ErrorKind, Layer, ParseError};
 pub use fast_open::FastOpenOption;

@@ -258,7 +258,8 @@ pub(crate) struct AttemptSchedule {
 impl AttemptSchedule {
     /// Starts all attempts in this order, one stagger apart.
     pub(crate) fn new_staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
-        let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, starts_on_time: false };
+        let entrant =
+            |candidate| ScheduledAttempt { candidate, wait: stagger, starts_on_time: false };
         AttemptSchedule {
             waiting: candidates.into_iter().map(entrant).collect(),
             due: Duration::ZERO,

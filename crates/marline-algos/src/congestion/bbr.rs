@@ -41,7 +41,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant, Rate};
 
 use self::states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
-use super::filter::{MinRttFilter, MaxRateFilter, Rounds};
+use super::filter::{MaxRateFilter, MinRttFilter, Rounds};
 
 /// Minimum number of segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
 const MIN_SEGMENTS: u64 = 4;

@@ -297,7 +297,10 @@ impl CongestionController for CubicWestwood {
     /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round
     /// trip, so that a burst is sent in half a round trip.
     fn pacing_rate(&self) -> Option<Rate> {
-        if self.srtt.is_zero() || self.cubic.window() < self.cubic.ssthresh() / 2 || self.has_queue() {
+        if self.srtt.is_zero()
+            || self.cubic.window() < self.cubic.ssthresh() / 2
+            || self.has_queue()
+        {
             return None;
         }
         Some(Rate::over(2 * self.cubic.window(), self.srtt))

@@ -235,7 +235,8 @@ impl Closing {
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.pending_probes.last_sent_at().filter(|_| self.fin_outstanding())?;
+        let sent_at =
+            self.leaving.fin.pending_probes.last_sent_at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.sent_on))
     }
 

@@ -145,7 +145,8 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::BareAck if at.proven => Verdict::Unchanged,
         // Joins that neither side has established carry no data, and options certainly do not pass here.
         Trigger::BareAck
-            if at.is_whole() && matches!(at.others, OtherSubflows::None | OtherSubflows::Opening) =>
+            if at.is_whole()
+                && matches!(at.others, OtherSubflows::None | OtherSubflows::Opening) =>
         {
             from_first_byte(true)
         }
@@ -225,7 +226,8 @@ pub(super) struct Fallback {
 impl Fallback {
     /// Announces the fallback to a peer that may have understood mappings.
     pub(super) fn announce(&mut self, InfiniteMapping { first, point }: InfiniteMapping) {
-        self.infinite = Some(Box::new(PendingInfiniteMapping { first, point, repeated_at: None, answers: 0 }));
+        self.infinite =
+            Some(Box::new(PendingInfiniteMapping { first, point, repeated_at: None, answers: 0 }));
     }
 
     /// Handles a timeout of data from `una` on in plain TCP. The peer's last segment arrived at `heard_at`. Data up

@@ -15,7 +15,8 @@ use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
 use crate::traffic::LostSegments;
 use crate::{
-    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowLocation, SubflowState,
+    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowLocation,
+    SubflowState,
 };
 
 /// Round trip assumed if none was measured.

@@ -180,7 +180,13 @@ impl ReceiveTimerState {
     }
 
     /// Handles data behind a hole, or a repeated mark.
-    pub(super) fn on_out_of_order(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
+    pub(super) fn on_out_of_order(
+        &mut self,
+        now: Instant,
+        next: Dsn,
+        highest: Dsn,
+        cond: &Conditions,
+    ) {
         if self.is_idle(next, highest) {
             self.stop();
         } else if self.running.is_none() && highest > next {

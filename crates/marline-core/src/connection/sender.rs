@@ -95,7 +95,8 @@ struct Persist {
 }
 
 impl UnusedState for Persist {
-    const UNUSED: &'static Self = &Persist { at: None, count: 0, pending_probes: PendingProbes::NONE_SENT };
+    const UNUSED: &'static Self =
+        &Persist { at: None, count: 0, pending_probes: PendingProbes::NONE_SENT };
 }
 
 /// Constraints of the connection during a scheduling decision.
@@ -157,7 +158,8 @@ impl Sender {
             self.subflows = there.chain([const { None }]).collect();
         }
         let (keyed, run, repairs) = (Ssn(1), Point::FIRST, OnDemand::new());
-        self.subflows[slot] = Some(OutgoingState { keyed, proven: false, bare: false, run, repairs });
+        self.subflows[slot] =
+            Some(OutgoingState { keyed, proven: false, bare: false, run, repairs });
     }
 
     /// Stops data on this subflow, which no longer counts as a carrier.

@@ -70,7 +70,13 @@ impl TrafficTrace<'_> {
     /// Traces the stream positions of in-order bytes on a subflow before they are delivered.
     #[cold]
     #[inline(never)]
-    pub(super) fn trace_positions(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
+    pub(super) fn trace_positions(
+        &self,
+        cx: &mut Context<'_>,
+        on: SubflowId,
+        ssn: Ssn,
+        bytes: &[u8],
+    ) {
         for data in self.receiver.stream_ranges(on, ssn, bytes.len() as u64) {
             let duplicate_bytes = self.receiver.received_bytes_in(data);
             let what = Traffic::DataReceived { on, data, duplicate_bytes };

@@ -105,7 +105,8 @@ impl Wait {
     /// Starts probes. Returns true if the first is due now, and false if probes were already running.
     pub(super) fn start_probes(&mut self, now: Instant) -> bool {
         let begin = self.probe_schedule.is_none();
-        self.probe_schedule.get_or_insert(ProbeSchedule { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
+        self.probe_schedule
+            .get_or_insert(ProbeSchedule { next_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
         begin
     }
 
@@ -121,7 +122,9 @@ impl Wait {
 
     /// Returns true if a probe is due, and then schedules the next one.
     pub(super) fn is_probe_due(&mut self, now: Instant) -> bool {
-        let Some(due) = self.probe_schedule.as_mut().filter(|probe_schedule| probe_schedule.next_at <= now) else {
+        let Some(due) =
+            self.probe_schedule.as_mut().filter(|probe_schedule| probe_schedule.next_at <= now)
+        else {
             return false;
         };
         due.pause = (due.pause * 2).min(MAX_PROBE_PAUSE);
@@ -214,7 +217,11 @@ mod tests {
         let asked: Vec<u64> = (10..80).filter(|second| wait.is_probe_due(S(*second))).collect();
         assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
         wait.start_wait_without_subflows(S(80), CloseReason::TimedOut);
-        assert_eq!(wait.answer_deadline(), Some(S(110)), "the end of all subflows is not an answer");
+        assert_eq!(
+            wait.answer_deadline(),
+            Some(S(110)),
+            "the end of all subflows is not an answer"
+        );
         wait.on_heard(S(90));
         assert_eq!((wait.answer_deadline(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline.

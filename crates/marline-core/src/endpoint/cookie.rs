@@ -266,7 +266,8 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
     ) -> bool {
         self.awaits_cookie(now, meta, segment)
-            || self.may_contain_cookie(now, segment) && self.read_cookie(now, meta, segment).is_some()
+            || self.may_contain_cookie(now, segment)
+                && self.read_cookie(now, meta, segment).is_some()
     }
 
     fn may_contain_cookie(&self, now: Instant, segment: &TcpSegment<'_>) -> bool {

@@ -400,7 +400,8 @@ impl Subflow {
     /// timeout. Their own ACKs were lost, as after an outage. On a path that only became slow, the ACKs arrive one by
     /// one.
     fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before =
+            |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -410,7 +411,8 @@ impl Subflow {
     /// peer's process did not run, and everything waited until that ended. If the next answer takes as long, the path
     /// is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before =
+            |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.is_doubtful
             && self.tx.undo.as_deref().is_some_and(before)
@@ -516,7 +518,8 @@ impl Subflow {
         if moved {
             let unidentified_bytes = core::mem::take(&mut self.tx.unidentified_bytes);
             if self.tx.phase == Phase::Recovery {
-                self.tx.unidentified_bytes = unidentified_bytes.saturating_sub(delivered.saturating_sub(mss));
+                self.tx.unidentified_bytes =
+                    unidentified_bytes.saturating_sub(delivered.saturating_sub(mss));
             }
             return delivered.saturating_sub(unidentified_bytes).max(delivered.min(mss));
         }
@@ -525,7 +528,8 @@ impl Subflow {
             Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
         };
         let counts = duplicate && !self.tx.board.is_empty();
-        let counted = if counts { mss.min(most.saturating_sub(self.tx.unidentified_bytes)) } else { 0 };
+        let counted =
+            if counts { mss.min(most.saturating_sub(self.tx.unidentified_bytes)) } else { 0 };
         self.tx.unidentified_bytes += counted;
         counted
     }

@@ -146,7 +146,11 @@ impl FastOpenMemory {
         if entry.lost >= MIN_CONSECUTIVE_LOSSES {
             (entry.lost, entry.avoided_until) = (0, now + AVOID_TIME);
         }
-        if answer.asked.is_some() && !answer.repeated && answer.syn_data_acked.is_none() && cookie.is_none() {
+        if answer.asked.is_some()
+            && !answer.repeated
+            && answer.syn_data_acked.is_none()
+            && cookie.is_none()
+        {
             entry.form = if entry.form == RequestForm::First {
                 RequestForm::Experimental
             } else {
@@ -193,7 +197,14 @@ mod tests {
 
     fn asked() -> Answer {
         let asked = Some(FastOpenOption::REQUEST);
-        Answer { mss: 1_000, cookie: None, asked, repeated: false, multipath: None, syn_data_acked: None }
+        Answer {
+            mss: 1_000,
+            cookie: None,
+            asked,
+            repeated: false,
+            multipath: None,
+            syn_data_acked: None,
+        }
     }
 
     #[test]
@@ -204,7 +215,8 @@ mod tests {
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 1_000));
         assert_eq!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         // Accepted data without a new cookie keeps the old one.
-        let syn_data_acked = Answer { asked: Some(cookie(7)), syn_data_acked: Some(true), mss: 900, ..asked() };
+        let syn_data_acked =
+            Answer { asked: Some(cookie(7)), syn_data_acked: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &syn_data_acked);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
         memory.forget_address(pair(1).local);
@@ -214,7 +226,8 @@ mod tests {
     #[test]
     fn an_unrequested_cookie_is_ignored() {
         let mut memory = FastOpenMemory::default();
-        let answer = Answer { cookie: Some(cookie(7)), asked: None, syn_data_acked: Some(true), ..asked() };
+        let answer =
+            Answer { cookie: Some(cookie(7)), asked: None, syn_data_acked: Some(true), ..asked() };
         memory.on_answer(NOW, pair(1), &answer);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
         assert_eq!(
@@ -228,7 +241,12 @@ mod tests {
     fn two_dropped_syns_in_a_row_disable_fast_open_for_an_hour() {
         let mut memory = FastOpenMemory::default();
         let known = Answer { cookie: Some(cookie(7)), ..asked() };
-        let lost = Answer { asked: Some(cookie(7)), repeated: true, syn_data_acked: Some(false), ..asked() };
+        let lost = Answer {
+            asked: Some(cookie(7)),
+            repeated: true,
+            syn_data_acked: Some(false),
+            ..asked()
+        };
         memory.on_answer(NOW, pair(1), &known);
         memory.on_answer(NOW, pair(1), &lost);
         memory.on_answer(NOW, pair(1), &known);

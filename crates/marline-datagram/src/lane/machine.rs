@@ -97,7 +97,8 @@ impl Lane {
         }
         // This includes timers that apply only while datagrams are being sent.
         let times = self.paths.iter().flat_map(|path| {
-            let explores = self.policy.exploration_interval().and_then(|every| path.explore_at(every));
+            let explores =
+                self.policy.exploration_interval().and_then(|every| path.explore_at(every));
             let asks = path.next_timeout(true).filter(|at| *at < self.active_until);
             let explores = explores.filter(|at| *at < self.active_until);
             [asks, path.next_timeout(false), path.next_send_at(), explores]

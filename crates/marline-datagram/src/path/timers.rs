@@ -41,7 +41,10 @@ impl Path {
             // Answers to the other probes are reported to this path.
             return Some(last + SHARED_PROBE_INTERVAL);
         }
-        Some(last + (self.patience() * (1 << self.unanswered_timeouts.min(6))).min(MAX_PROBE_INTERVAL))
+        Some(
+            last + (self.patience() * (1 << self.unanswered_timeouts.min(6)))
+                .min(MAX_PROBE_INTERVAL),
+        )
     }
 
     /// Returns the time at which [`on_timeout`](Self::on_timeout) must be called. `active` means that datagrams are
@@ -108,7 +111,10 @@ impl Path {
         self.on_lost(&lost, in_flight, now, outcome);
         self.loss_at = None;
         self.signal(
-            CongestionSignal::Rto { bytes_in_flight: in_flight, first: self.unanswered_timeouts == 2 },
+            CongestionSignal::Rto {
+                bytes_in_flight: in_flight,
+                first: self.unanswered_timeouts == 2,
+            },
             now,
         );
         // If other components probe the path, the lane probes it at the interval of `next_request_at`.

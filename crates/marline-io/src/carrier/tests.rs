@@ -49,7 +49,14 @@ fn segment(flags: u8, len: usize) -> Vec<u8> {
 }
 
 fn datagram(outer: Outer, bytes: &[u8]) -> Datagram<'_> {
-    Datagram { outer, local_port: 443, ecn: Ecn::NotEct, handed_over: false, requires_cookie: false, bytes }
+    Datagram {
+        outer,
+        local_port: 443,
+        ecn: Ecn::NotEct,
+        handed_over: false,
+        requires_cookie: false,
+        bytes,
+    }
 }
 
 fn batch(
@@ -82,7 +89,8 @@ fn client_handshake_body() -> HandshakeBody {
 }
 
 fn syn(sender: u64, len: usize) -> Vec<u8> {
-    [HandshakeHeader::new(0, sender, &client_handshake_body()).as_bytes(), &segment(0x02, len)].concat()
+    [HandshakeHeader::new(0, sender, &client_handshake_body()).as_bytes(), &segment(0x02, len)]
+        .concat()
 }
 
 fn data(flow: u64, len: usize) -> Vec<u8> {

@@ -295,7 +295,8 @@ impl Lanes {
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
         }
-        let pause = if entry.awaited_paths.is_empty() { CHECK_INTERVAL } else { MISSING_PATH_INTERVAL };
+        let pause =
+            if entry.awaited_paths.is_empty() { CHECK_INTERVAL } else { MISSING_PATH_INTERVAL };
         entry.check_at = now + pause;
     }
 

@@ -333,7 +333,10 @@ mod tests {
         let mut reset = frame(1, 0);
         reset[0] = 0x25;
         assert_eq!(older.keep_own_datagrams(&passed(), &reset), Some(reset.clone()));
-        assert_eq!((received_frames(&one), received_frames(&two)), (vec![reset.clone()], vec![reset]));
+        assert_eq!(
+            (received_frames(&one), received_frames(&two)),
+            (vec![reset.clone()], vec![reset])
+        );
         // A process that has ended no longer receives anything.
         drop(one);
         while older.all().len() > 1 {

@@ -122,7 +122,8 @@ mod tests {
             assert_eq!((error.errno, error.mtu), (libc::EMSGSIZE, Some(1_300)));
             assert_eq!((error.local, error.remote.ip()), (Some(ip(us)), ip(them)));
             assert_eq!(error.quoted[..8], [0x12, 0x34, 0, 80, 1, 2, 3, 4]);
-            let error = parse_icmp_error(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
+            let error =
+                parse_icmp_error(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EHOSTUNREACH, None));
             assert!(parse_icmp_error(&message(us, them, 128, 0, 0)).is_none(), "not an ICMP error");
         }

@@ -8,11 +8,11 @@ use marline_time::Rng as _;
 use marline_wire::{DNS_AAAA, DnsRecord, Prefix64, dns_answers};
 use tokio::time::Instant;
 
+use super::interface_resolvers;
 use super::lookup::{
     ANSWER_TIMEOUT, ATTEMPTS, MAX_ANSWER_BYTES, NXDOMAIN, dns_query, open_socket, receive_from,
     response_code,
 };
-use super::interface_resolvers;
 use crate::LocalEnd;
 use crate::random::SecretRng;
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::memory::MemoryKind;
-use marline_io::{PendingId, PendingLimits, PendingPeers, PendingEntry, PendingTable, Source};
+use marline_io::{PendingEntry, PendingId, PendingLimits, PendingPeers, PendingTable, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout};

@@ -49,7 +49,12 @@ impl Losses {
                 continue;
             }
             let (of, bytes_since_loss) = (view.id, view.bytes_since_loss);
-            self.0.push(PathLosses { of, bytes_since_loss, segments_since_loss: 0.0, mean_interval: None });
+            self.0.push(PathLosses {
+                of,
+                bytes_since_loss,
+                segments_since_loss: 0.0,
+                mean_interval: None,
+            });
         }
     }
 
@@ -70,7 +75,9 @@ impl Losses {
     /// recovery; 0 before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
-        let of = |known: &PathLosses| Some(1.0 / known.mean_interval?.max(known.segments_since_loss).max(1.0));
+        let of = |known: &PathLosses| {
+            Some(1.0 / known.mean_interval?.max(known.segments_since_loss).max(1.0))
+        };
         let usual = known.and_then(of).unwrap_or_default();
         let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
         now.min(MAX_LOSS)

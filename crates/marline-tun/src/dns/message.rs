@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use marline_wire::{
-    DNS_HEADER_LEN as HEADER_LEN, DnsRecord, skip_dns_name as after_name,
-    skip_dns_questions as after_questions, dns_answers,
+    DNS_HEADER_LEN as HEADER_LEN, DnsRecord, dns_answers, skip_dns_name as after_name,
+    skip_dns_questions as after_questions,
 };
 
 use crate::exceptions::{Exceptions, Treatment};

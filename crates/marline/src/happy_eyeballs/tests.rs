@@ -63,7 +63,10 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 #[test]
 fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
     let all = || {
-        AttemptSchedule::new_staggered(vec![candidate_on(1, false), candidate_on(2, true), candidate_on(3, false)], STAGGER)
+        AttemptSchedule::new_staggered(
+            vec![candidate_on(1, false), candidate_on(2, true), candidate_on(3, false)],
+            STAGGER,
+        )
     };
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
     let refused = run(all(), |path| (path == 1).then_some(20));
@@ -90,8 +93,11 @@ fn a_degraded_address_pair_comes_last_and_late() {
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
     // It does not start earlier while another attempt may still be answered,
-    let schedule =
-        AttemptSchedule::order_by_health(vec![wifi(), lte(), candidate_on(3, true)], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::order_by_health(
+        vec![wifi(), lte(), candidate_on(3, true)],
+        STAGGER,
+        on_wifi,
+    );
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
     // but starts immediately if none can.

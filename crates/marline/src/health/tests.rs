@@ -47,11 +47,18 @@ fn contact_states_have_texts() {
     let open = asked(new.clone(), 0, 1_000, 2);
     assert_eq!(contact_text(&open, 2_900), "not yet known");
     assert_eq!(contact_text(&open, 3_000), "no answer for 3 s (tried 2 times)");
-    assert_eq!(contact_text(&asked(new.clone(), 0, 0, 1), 9_000), "not yet known", "one may get lost");
+    assert_eq!(
+        contact_text(&asked(new.clone(), 0, 0, 1), 9_000),
+        "not yet known",
+        "one may get lost"
+    );
     assert_eq!(contact_text(&heard(open.clone(), 500), 800), "answers (last received 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
     let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
-    assert_eq!(contact_text(&refused, 1_400), "refused by the server: nothing listens on this port");
+    assert_eq!(
+        contact_text(&refused, 1_400),
+        "refused by the server: nothing listens on this port"
+    );
     let portal = record_delivery_error(open.clone(), 1_000, Some("192.168.1.1"), closed);
     assert_eq!(contact_text(&portal, 1_400), "192.168.1.1 reports: port unreachable (ICMP)");
     let portal = record_delivery_error(
@@ -60,14 +67,19 @@ fn contact_states_have_texts() {
         Some("192.168.1.1"),
         DeliveryErrorKind::Prohibited,
     );
-    assert_eq!(contact_text(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
+    assert_eq!(
+        contact_text(&portal, 1_400),
+        "192.168.1.1 reports: administratively prohibited (ICMP)"
+    );
     assert_eq!(Reach::evaluate(&portal, at(1_400)).name(), "prohibited");
     // The kernel's own error for a neighbor that does not answer.
     let alone =
         record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
     assert_eq!(contact_text(&alone, 1_400), "this machine reports: host unreachable (ICMP)");
     let kept = record_delivery_error(open, 1_000, None, DeliveryErrorKind::NotSent(1));
-    assert!(contact_text(&kept, 1_400).starts_with("this machine reports: Operation not permitted"));
+    assert!(
+        contact_text(&kept, 1_400).starts_with("this machine reports: Operation not permitted")
+    );
 }
 
 #[test]
@@ -157,7 +169,10 @@ fn an_unused_path_is_not_reported_as_failing() {
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); no requests were sent \
         over wwan0 since";
     let idle = heard(contact(WWAN, SERVER), 900);
-    assert_eq!(check_texts(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
+    assert_eq!(
+        check_texts(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]),
+        [expected]
+    );
     assert_eq!(check_texts(&mut HealthWatcher::new("UDP"), 5_100, &[wlan]), [expected]);
 }
 
@@ -252,7 +267,10 @@ fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant(
     let (_, found) = fault(&[&wlan], at(4_000)).expect("it is silent for three seconds");
     assert_eq!(found.reach.name(), "no-answer");
     let check_texts = check_texts(&mut watcher, 4_000, &[wlan, wwan]);
-    assert!(check_texts.len() == 1 && check_texts[0].contains("while it answers over"), "{check_texts:?}");
+    assert!(
+        check_texts.len() == 1 && check_texts[0].contains("while it answers over"),
+        "{check_texts:?}"
+    );
 }
 
 #[test]
@@ -266,7 +284,11 @@ fn a_forgotten_contact_is_not_reported_as_working() {
         NOTHING,
         "another network, still unknown"
     );
-    assert_eq!(check_texts(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "this network is also blocked");
+    assert_eq!(
+        check_texts(&mut watcher, 9_000, &[wlan, wwan]).len(),
+        1,
+        "this network is also blocked"
+    );
 }
 
 #[test]

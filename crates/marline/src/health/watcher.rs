@@ -9,7 +9,8 @@ use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
 use super::{
-    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, other_working_paths, span, likely_cause,
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, likely_cause, other_working_paths,
+    span,
 };
 
 /// Maximum delay of the report about a failed path while another one is also about to fail, so that both are reported

@@ -263,7 +263,9 @@ impl ServerBuilder {
 
 /// Creates a carrier from a predecessor's native parts: raw sockets with their guards. Other parts remain in the
 /// state.
-fn inherited_raw_sockets(handover: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
+fn inherited_raw_sockets(
+    handover: &mut HandoverState,
+) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
     let raw: Vec<_> = handover.native.extract_if(.., |part| is_raw(part)).collect();
     let opened = RawSockets::inherit(raw, std::mem::take(&mut handover.further));

@@ -199,7 +199,11 @@ fn paths_without_a_forecast_are_still_used() {
 }
 
 /// Returns the next decision and its reason, checked against the logged line.
-fn decide_with_reason(auto: &mut Auto, stream: &Stream, paths: &[SubflowView]) -> (Decision, Reason) {
+fn decide_with_reason(
+    auto: &mut Auto,
+    stream: &Stream,
+    paths: &[SubflowView],
+) -> (Decision, Reason) {
     let mut reasons = Vec::new();
     let decision = auto.explain_send(&stream.context(paths), &mut reasons);
     let [reason] = &reasons[..] else { panic!("one decision, {} reasons", reasons.len()) };

@@ -3,7 +3,7 @@ use super::Trigger::{
     OptionsUnanswered, UnmappedData,
 };
 use super::Verdict::{
-    Abort, SendMpFail, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Unchanged,
+    Abort, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, SendMpFail, Unchanged,
 };
 use super::*;
 

@@ -316,7 +316,10 @@ fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let again = client.receive(now, &datagram(at_client(), retry.as_bytes()));
     assert!(matches!(again, ReceivedDatagram::Nothing), "once");
     let second = first_syn(&mut client, now);
-    assert!(matches!(server.receive(now, &requires_cookie(&second)), ReceivedDatagram::Segment(..)));
+    assert!(matches!(
+        server.receive(now, &requires_cookie(&second)),
+        ReceivedDatagram::Segment(..)
+    ));
     // The next flow from there has the cookie at once.
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
     assert!(matches!(server.receive(now, &requires_cookie(&next)), ReceivedDatagram::Segment(..)));

@@ -73,7 +73,10 @@ async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
         assert_eq!(state.sockets().next_timeout(), None);
     }
     let run: Vec<u8> = (1..=40).flat_map(|mark| [mark; 100]).collect();
-    assert!(receive_messages(&target, 2).await == [(100, vec![0; 100]), (100, run)], "all 40 senders");
+    assert!(
+        receive_messages(&target, 2).await == [(100, vec![0; 100]), (100, run)],
+        "all 40 senders"
+    );
 }
 
 #[tokio::test]

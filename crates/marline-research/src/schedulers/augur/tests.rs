@@ -73,7 +73,8 @@ fn a_degrading_path_gets_help_for_messages() {
         SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) },
         SubflowView { phase: Phase::Recovery, ..view(0, 20) },
     ] {
-        let mut play = TestConnection::new(AugurConfig { reserve: 100_000, ..AugurConfig::default() });
+        let mut play =
+            TestConnection::new(AugurConfig { reserve: 100_000, ..AugurConfig::default() });
         play.primary = primary;
         assert_eq!(play.message(20), 2_000, "{primary:?}");
     }
@@ -122,7 +123,8 @@ fn an_overdue_answer_is_a_reason_by_itself() {
     assert_eq!(play.ask(), Decision::WaitUntil(Instant::from_millis(1_025)));
     play.now_ms = 1_025;
     assert_eq!(play.ask(), send(1, 0, 1_000));
-    let mut rich = TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
+    let mut rich =
+        TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     rich.second = unreachable(rich.second, 3);
     rich.stream.written = 1_000;
     rich.send();
@@ -194,7 +196,8 @@ fn backups_and_odd_paths() {
 
 #[test]
 fn the_memory_of_the_scheduler_is_bounded() {
-    let mut play = TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
+    let mut play =
+        TestConnection::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     for _ in 0..200 {
         play.stream.written += 100;
         play.send();

@@ -84,7 +84,8 @@ fn health_text(table: &PathTable, world: &World<'_>) -> String {
 #[test]
 fn a_path_is_usable_on_evidence_only() {
     let both = table(&LOCAL);
-    let by = |contacts: &[Contact]| health_text(&both, &World { contacts, servers: &[V4], ..QUIET });
+    let by =
+        |contacts: &[Contact]| health_text(&both, &World { contacts, servers: &[V4], ..QUIET });
     assert_eq!(health_text(&both, &QUIET), "untried: not tried yet");
     assert_eq!(by(&[]), "untried: not tried yet");
     assert_eq!(by(&[asked(59_000, 1)]), "untried: first tried 1 s ago, no answer yet");

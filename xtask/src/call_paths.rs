@@ -58,7 +58,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
             "marline-datagram/src/lane/copies.rs:transmit_copy",
             "marline-datagram/src/lane/machine.rs:poll_timeout",
             "marline-datagram/src/lane/pieces.rs:cut_datagram",
-            "marline-datagram/src/lane/pieces.rs:take_piece",
+            "marline-datagram/src/lane/pieces.rs:process_piece",
             "marline-datagram/src/lane/pieces.rs:transmit_piece",
             "marline-datagram/src/lane/repairing.rs:on_frame",
             "marline-datagram/src/lane/repairing.rs:on_repair",

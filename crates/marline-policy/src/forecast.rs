@@ -33,7 +33,8 @@
 //! (Keshav's packet pairs, SIGCOMM 1991).
 //!
 //! *Limits.* Queues of other senders count as part of the path. Paths with few samples use the initial
-//! quantiles ([`INITIAL_MULTIPLES`]). The quantiles describe only answers that arrive; the risk covers those that do not.
+//! quantiles ([`INITIAL_MULTIPLES`]). The quantiles describe only answers that arrive; the risk covers those that do
+//! not.
 
 use marline_time::{Duration, Instant, Rate};
 

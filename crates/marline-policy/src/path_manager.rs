@@ -73,7 +73,8 @@ impl LocalAddress {
         (translated.is_ipv4() == self.address.is_ipv4()).then_some(translated)
     }
 
-    /// The remote address that packets sent from here to `to` reach: the inverse of [`destination_for`](Self::destination_for).
+    /// The remote address that packets sent from here to `to` reach: the inverse of
+    /// [`destination_for`](Self::destination_for).
     #[must_use]
     pub fn remote_for(&self, to: SocketAddr) -> SocketAddr {
         self.nat64.map_or(to, |prefix| prefix.translate_back(to))

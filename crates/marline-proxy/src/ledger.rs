@@ -34,7 +34,8 @@ pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const VERSION: u32 = 1;
-const FILE_HEADER: &str = "# Data usage so far, maintained by Marline. If this file is deleted, counting restarts from zero.\n\n";
+const FILE_HEADER: &str = "# Data usage so far, maintained by Marline. If this file is deleted, counting restarts \
+                           from zero.\n\n";
 
 /// Usage of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

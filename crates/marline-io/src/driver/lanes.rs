@@ -1,8 +1,7 @@
 //! Lanes of a shard: the datagram channels of sessions, each of which uses the subflows of one connection.
 //!
-//! The paths of a lane are the subflows of one connection. The address of each path is always looked up in the carrier,
-//! so that a path moves with its subflow. A lane causes work only when the application sends, a frame arrives or a
-//! timer fires. Lanes with pending work are in a queue.
+//! The paths of a lane are the subflows of one connection. The carrier is always asked for a path's address, so that it
+//! moves with its subflow. A lane causes work only when the application sends, a frame arrives or a timer fires.
 
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};

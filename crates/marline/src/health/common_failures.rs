@@ -36,8 +36,8 @@ impl CommonFailures {
                     continue;
                 }
                 let text = format!(
-                    "paths {} and {} have failed together {MIN_COMMON_FAILURES} times; they probably share a line, so neither is a \
-                     backup for the other",
+                    "paths {} and {} have failed together {MIN_COMMON_FAILURES} times; they probably share a line, \
+                     so neither is a backup for the other",
                     pair.0, pair.1
                 );
                 let times = self.times.entry(pair).or_default();

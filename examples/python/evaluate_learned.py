@@ -168,7 +168,7 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
         f"{len(judged.cases) * (load.count - load.left_out):,} messages",
         "",
         "| | p50 (ms) | p95 (ms) | p99 (ms) | p50 over `auto`'s | p95 over `auto`'s | p99 over `auto`'s "
-        "| p99 over `auto`'s, median case | p99 over the bound's, median case | extra bytes (%) | missing |",
+        "| p99 over `auto`'s, median case | p99, ratio to bound, median case | extra bytes (%) | missing |",
         "|---" * 11 + "|",
     ]
     auto = judged.quantiles("auto")

@@ -117,7 +117,7 @@ impl Budget {
     }
 }
 
-/// Limits on the distance of a figure from the ideal. Shares are fractions of one.
+/// Limits on the distance of a figure from the ideal. Shares are from 0 to 1.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
     pub(super) margins: Margins,

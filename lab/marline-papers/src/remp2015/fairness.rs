@@ -225,8 +225,8 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("sent", "Mbit/s"),
         ("TCP's goodput", "Mbit/s"),
         ("TCP's goodput, ratio to that against a TCP", ""),
-        ("share of what is sent", "%"),
-        ("Jain's index of what is sent", ""),
+        ("share of sent bytes", "%"),
+        ("Jain's index of sent bytes", ""),
     ];
     let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths \
         through \

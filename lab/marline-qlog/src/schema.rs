@@ -138,8 +138,8 @@ pub const SCHEMA: &[EventKind] = &[
                 "word",
                 "`new`: data for the first time; `copy`: data that another subflow carries, by the \
                  scheduler's decision; `reinjection`: data of a failing subflow; \
-                 `retransmission`: data that this \
-                 subflow lost; `probe`: a repetition of its last data (tail loss probe); `repair`: a combination of data; `handshake`, \
+                 `retransmission`: data that this subflow lost; `probe`: a repetition of its last \
+                 data (tail loss probe); `repair`: a combination of data; `handshake`, \
                  `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
             optional_field(
@@ -230,7 +230,7 @@ pub const SCHEMA: &[EventKind] = &[
             optional_field("phase", "word", "`open`, `recovery`, `loss`"),
             optional_field("cwnd_bytes", "bytes", "congestion window"),
             optional_field("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
-            optional_field("in_flight_bytes", "bytes", "in flight"),
+            optional_field("in_flight_bytes", "bytes", "bytes in flight"),
             optional_field("srtt_us", "µs", "smoothed RTT"),
             optional_field("rttvar_us", "µs", "RTT variation"),
             optional_field("min_rtt_us", "µs", "smallest RTT"),
@@ -289,6 +289,6 @@ pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "trace_cut",
         about: "The last event of a file that reached its size limit.",
-        fields: &[field("limit_bytes", "bytes", "the size")],
+        fields: &[field("limit_bytes", "bytes", "the size limit")],
     },
 ];

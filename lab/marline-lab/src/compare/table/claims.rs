@@ -136,7 +136,7 @@ impl Side<'_> {
             Claim {
                 alone: (wifi, "WiFi"),
                 bound: 1.05 * wifi,
-                must: "1.05 x WiFi's".to_owned(),
+                must: "1.05 times WiFi's".to_owned(),
                 ..self.claim("p50 ms", p50)
             },
             Claim {

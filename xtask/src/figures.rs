@@ -32,7 +32,7 @@ const ROWS: &[(&str, &str)] = &[
     ("captures", "test --release -q -p marline-testkit --test it tshark:: -- --nocapture"),
 ];
 
-/// Rows about Marline on a real system, compared with similar software: one name for all of them.
+/// Name for all rows that compare Marline with similar software on a real system.
 const SYSTEM: (&str, &[&str]) =
     ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 

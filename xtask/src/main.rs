@@ -53,7 +53,7 @@ usage: cargo xtask <task>
   readme          compares the README's figures with their sources; checks files and functions in ARCHITECTURE.md
   reference       writes docs/reference, the parameters of policies and the events of traces
   spec [--write | --kernel DIR]  checks the tables of requirements (docs/spec/*.toml); --write updates their
-                  totals, --kernel looks up the cited places in Linux's source in DIR
+                  totals, --kernel looks up the cited locations in Linux's source in DIR
   test [ARGS]     runs every test of the repository; ARGS are passed to `cargo test --workspace`
   fuzz [SECONDS]  runs every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     runs the steps of .ci/run, or some of them, and shows the time of each

@@ -269,7 +269,7 @@ fn public_fields(fields: &Fields) -> Vec<String> {
     public.map(|f| f.ident.as_ref().map_or("0".to_owned(), ToString::to_string)).collect()
 }
 
-/// Modules in files of their own below this one, without tests.
+/// Modules in separate files below this one, without tests.
 fn child_modules(file: &syn::File) -> Vec<String> {
     let modules = file.items.iter().filter_map(|item| match item {
         Item::Mod(ItemMod { ident, content: None, .. }) if ident != "tests" => Some(ident),

@@ -1,4 +1,4 @@
-//! Compilation of each published crate by itself.
+//! Separate compilation of each published crate.
 //!
 //! A build of the whole workspace gives every dependency the union of the features that any crate requests, including
 //! dev-dependencies. A crate that uses a feature without requesting it builds only in the workspace, so each crate is

@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// The side that goes first: aborts, finishes its half, or does not read.
+    /// The side that acts first: aborts, finishes its half, or does not read.
     const fn first(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }

@@ -39,7 +39,7 @@ const WIFI: &str = "wifi";
 const LTE: &str = "lte";
 /// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
-/// Enough bytes for every path to be used.
+/// Enough bytes to use every path.
 const SHORT: u64 = 4 << 20;
 /// Seven seconds on one path, so that events occur meanwhile.
 const LONG: u64 = 16 << 20;

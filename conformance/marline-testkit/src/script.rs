@@ -35,8 +35,8 @@ pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::reference_policies())
 }
 
-/// The same endpoint with maximum-size segments from the start and no path MTU probes, for scripts that list every
-/// segment.
+/// As [`endpoint_config`], with maximum-size segments from the start and no path MTU probes, for scripts that list
+/// every segment.
 #[must_use]
 pub const fn with_known_mtu(mut config: EndpointConfig) -> EndpointConfig {
     config.capabilities.base_segment = config.capabilities.max_segment;

@@ -35,7 +35,7 @@ pub struct Args {
     /// Milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
-    /// Print CSV instead of a table: way, measure, value, low, high.
+    /// Print CSV instead of a table, with the columns way, measure, value, low, high.
     #[arg(long)]
     pub csv: bool,
 }

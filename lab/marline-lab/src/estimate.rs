@@ -279,7 +279,7 @@ pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -
         return f64::NAN;
     }
     let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
-    // The same order of bits as `total_cmp`, so that the bisection ends at one value.
+    // Bit order as in `total_cmp`, so that the bisection ends at one value.
     let key = |value: f64| {
         let bits = value.to_bits() as i64;
         bits ^ (((bits >> 63) as u64) >> 1) as i64

@@ -241,8 +241,8 @@ mod tests {
         assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
         assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
         assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
-        // Answers with a delay of 100 ms come after 200 ms, ten packets later, and four of them raise the average
-        // above that of the other path: about 13 packets.
+        // Answers with a delay of 100 ms arrive after 200 ms, ten packets later, and four of them raise the average
+        // above the other path's: about 13 packets.
         assert_eq!(values(&result, 0.99), [100.0, 40.0, 100.0, 40.0]);
         let slow = result.blocks.all().iter().flatten().filter(|pair| pair[2] == 100.0).count();
         assert!((11..=14).contains(&slow), "{slow}");

@@ -86,7 +86,7 @@ pub enum Workload {
     },
     /// The client plays a film, with a bit rate of its choice.
     Film(Film),
-    /// The client loads pages, each over connections of its own.
+    /// The client loads pages, each over its own connections.
     Web {
         /// Interval of the pages' start times.
         gap: Gap,

@@ -36,7 +36,7 @@ pub struct LinkConfig {
 /// `Link::share_radio`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioConfig {
-    /// Its parameters.
+    /// Parameters of the radio.
     pub parameters: RadioParameters,
     /// Direction: bytes to and from the phone cost different energy.
     pub direction: Direction,

@@ -24,7 +24,7 @@ impl<T: Copy> Steps<T> {
         Ok(Steps { points, period })
     }
 
-    /// The same steps, starting at `start`. Only for steps that repeat.
+    /// Returns the same steps, starting at `start`. Only for steps that repeat.
     ///
     /// # Errors
     /// If the steps do not repeat.

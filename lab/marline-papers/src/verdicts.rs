@@ -148,7 +148,7 @@ impl StoredVerdicts {
     }
 
     /// Differences of a result from the stored verdicts, one line each. Verdicts are compared only where the
-    /// result has them. A quick look still checks that the rows and their requirements are unchanged.
+    /// result has them. A quick run still checks that the rows and their requirements are unchanged.
     #[must_use]
     pub fn changes(&self, result: &Reproduction) -> Vec<String> {
         let mut kept = BTreeMap::new();

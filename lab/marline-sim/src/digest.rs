@@ -165,7 +165,7 @@ mod tests {
                 };
                 for place in 0..words {
                     let digests: BTreeSet<u64> = (0..50).map(|word| beside(place, word)).collect();
-                    assert_eq!(digests.len(), 50, "word {place} is not seen beside {word:#x}");
+                    assert_eq!(digests.len(), 50, "word {place} has no effect next to {word:#x}");
                 }
             }
         }

@@ -40,7 +40,7 @@ pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
-    /// Whether observers see the packets.
+    /// True if observers see the packets.
     pub(crate) watched: bool,
 }
 

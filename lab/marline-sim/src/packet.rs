@@ -70,7 +70,7 @@ impl Packet {
         core::mem::take(&mut self.elided).append_to(&mut self.segment);
     }
 
-    /// The same packet with another segment.
+    /// Returns the same packet with another segment.
     fn with_segment(&self, segment: &[u8]) -> Self {
         let segment = segment.to_vec();
         Packet { is_unmodified: false, segment, elided: ElidedPayload::default(), ..self.clone() }
@@ -210,7 +210,7 @@ pub enum ObservationPoint {
     Sent {
         /// The host.
         node: NodeId,
-        /// The link to which it is offered; `None` if there is no route or the interface is gone.
+        /// The link to which it is offered; `None` if there is no route or the interface was removed.
         link: Option<LinkId>,
     },
     /// Arriving at a host.

@@ -352,7 +352,7 @@ impl Paths {
         self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
-    /// Gives the client another address on this path at `when`. The old one must be gone by then.
+    /// Gives the client another address on this path at `when`. The old address must have been removed by then.
     pub fn renumber_at(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));

@@ -162,7 +162,7 @@ impl World {
     /// Takes WiFi's interface down, or brings it up with its routes, as a network manager does.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface does not exist.
     pub fn wifi_signaled(&self, dead: bool) -> anyhow::Result<()> {
         let (client, (interface, _)) = (self.namespace(Side::Client), WIFI);
         if dead {

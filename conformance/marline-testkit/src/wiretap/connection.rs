@@ -134,7 +134,7 @@ impl<'a> Flow<'a> {
     }
 
     fn remember(&mut self, side: usize, mapping: Mapping) {
-        // The same mapping again, on its next segment or in a retransmission.
+        // A repeated mapping, on its next segment or in a retransmission.
         let mappings = &mut self.mappings[side];
         if mappings.last().is_none_or(|last| !last.is_same(&mapping)) {
             mappings.push(mapping);

@@ -170,7 +170,7 @@ pub(super) unsafe extern "C" fn recv(
     }
     let nobody: *mut sockaddr = std::ptr::null_mut();
     let no_len: *mut socklen_t = std::ptr::null_mut();
-    // SAFETY: the arguments are the caller's own, and no place for an address.
+    // SAFETY: the arguments are the caller's own, without a buffer for an address.
     unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, len, flags, nobody, no_len) as ssize_t }
 }
 

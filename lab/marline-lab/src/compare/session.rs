@@ -21,7 +21,7 @@ const ATTEMPTS: u32 = 3;
 pub struct Sample {
     /// Values.
     pub values: BTreeMap<String, Vec<f64>>,
-    /// Bytes offered to the links, both ways, IP headers included.
+    /// Bytes offered to the links in both directions, including IP headers.
     pub wire_bytes: u64,
     /// Reasons to doubt the run, even after repetition.
     pub doubts: Vec<String>,

@@ -5,7 +5,7 @@ use crate::estimate::{Estimate, Samples};
 
 /// Minimum number of runs for an interval: a bootstrap of fewer is not reliable.
 pub const MIN_RUNS: usize = 10;
-/// Largest number of messages for an interval: each resample processes all of them.
+/// Maximum number of messages for an interval, because each resample processes all messages.
 const MAX_INTERVAL_VALUES: usize = 2_000_000;
 /// Seed of the resamples: it is fixed, so that a table is reproducible.
 const MASTER: u64 = 1;

@@ -343,7 +343,7 @@ impl<'a> Summary<'a> {
         results::runs(&RunColumns::for_jobs(self.jobs), &self.runs())
     }
 
-    /// Writes the tables `messages` and `runs` into a directory, and for a sweep `sweep`, too.
+    /// Writes the tables `messages` and `runs` into a directory, and for a sweep also `sweep`.
     ///
     /// # Errors
     /// A file cannot be written.

@@ -176,8 +176,8 @@ impl Sweep {
         self.run_selected(shard, |jobs| series.run(jobs, progress).map(drop))
     }
 
-    /// Writes the tables `messages` and `runs`, for a sweep `sweep`, too, and the list of the runs, from the
-    /// store. The files do not depend on which process made the runs, or when. On an error, earlier files remain.
+    /// Writes the tables `messages` and `runs`, for a sweep also `sweep`, and the list of the runs, from the store.
+    /// The files do not depend on which process made the runs, or when. On an error, earlier files remain.
     ///
     /// # Errors
     /// A run is missing, or a file cannot be written.

@@ -152,7 +152,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     assert_eq!(std::fs::read(&earlier).expect("file"), b"earlier");
     made("2/3".parse().ok(), &place);
     let swept = sweep.collect(&store(&place), &place, &both).expect("files");
-    // The same runs, all held at once.
+    // The same runs, all held in memory.
     let whole_store = store(&whole);
     let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("runs");

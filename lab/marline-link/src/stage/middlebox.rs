@@ -176,8 +176,8 @@ impl<P: Packet> Middleboxes<P> {
         self.out.push_back(packet);
     }
 
-    /// Of consecutive acknowledgments, only the latest continues, after `every` of them or when the first has waited
-    /// long enough.
+    /// Passes only the latest of consecutive acknowledgments, after `every` of them or when the first has waited long
+    /// enough.
     fn thin_acks(
         &mut self,
         now: Instant,

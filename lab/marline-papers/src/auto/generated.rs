@@ -20,7 +20,7 @@ use crate::table::Grid;
 pub(super) struct GeneratedPairResult {
     /// Indexes of both paths' kinds in [`Kind::ALL`].
     kinds: [usize; 2],
-    /// Link descriptions. With the events and the seed, a case can be run by itself.
+    /// Link descriptions. With the events and the seed, a case can be run separately.
     links: [String; 2],
     events: Vec<String>,
     seed: u64,

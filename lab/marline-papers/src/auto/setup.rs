@@ -64,7 +64,7 @@ pub(super) struct Budget {
 }
 
 impl Setup {
-    /// Setup of the file, with shorter runs for a quick look.
+    /// Setup of the file, with shorter runs in a quick run.
     pub(super) fn from_file(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {

@@ -130,9 +130,8 @@ fn figure(moved: &Samples<MovesBySystem>) -> Figure {
         let all: Vec<f64> = roots.flat_map(|root| root[place].others_ms.iter().copied()).collect();
         plot = plot.steps(system.name, &cdf(&all));
     }
-    let caption = "Each of them sends a request every 9 s; without a path health monitor, each \
-        detects the failure \
-                   by itself.";
+    let caption = "Each of the nine sends a request every 9 s; without a path health monitor, \
+        each detects the failure separately.";
     plot.figure("neighbours", caption)
 }
 

@@ -1,4 +1,4 @@
-//! Download whose WiFi goes silent. The client detects it by itself and fetches the rest over LTE.
+//! Download whose WiFi goes silent. The client detects it on its own and fetches the rest over LTE.
 
 use marline::monitor::MonitorKind;
 use marline_lab::figure::{Delivery, Figure, Plot, Point, Segment};
@@ -63,7 +63,7 @@ struct Hole {
     syn: Option<f64>,
     /// From there to the arrival of the first data over LTE.
     data: Option<f64>,
-    /// True if the client found WiFi silent by itself.
+    /// True if the client detected WiFi's silence on its own.
     by_client: bool,
 }
 

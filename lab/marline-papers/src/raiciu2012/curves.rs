@@ -198,7 +198,7 @@ pub(super) struct RunResult {
 /// Settings and curves that are run on each root.
 pub(super) type Jobs = Vec<(Setting, Curve)>;
 
-/// Length of a run: `full`, or three times the warm-up for a quick look.
+/// Length of a run: `full`, or three times the warm-up in a quick run.
 pub(super) fn scaled_duration(context: &Context<'_>, full: Duration) -> Duration {
     if context.effort == Effort::Quick { WARM_UP * 3 } else { full }
 }

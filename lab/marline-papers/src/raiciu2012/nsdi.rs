@@ -37,7 +37,7 @@ const RULES: std::ops::Range<usize> = 3..8;
 /// Rates of the links, Mbit/s.
 const RATES: [f64; 2] = [8.0, 2.0];
 
-/// The kernel's rules, each by itself.
+/// The kernel's rules, each separately.
 const SINGLE_RULES: [Curve; 4] = [
     Curve::with("M1, kernel", "lowest-rtt+orp,penalize=off"),
     Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),

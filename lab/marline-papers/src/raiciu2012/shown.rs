@@ -1,4 +1,4 @@
-//! Supplementary results: a comparison with the published plots, each mechanism by itself, other buffers.
+//! Supplementary results: a comparison with the published plots, each mechanism separately, other buffers.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
     grid
 }
 
-/// Each mechanism by itself, and other schedulers.
+/// Each mechanism separately, and other schedulers.
 pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
     let counted = |name, curve| Curve { name, recovery: Some("rfc6675"), ..curve };
     let curves = [

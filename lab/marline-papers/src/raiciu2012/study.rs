@@ -20,7 +20,7 @@ use crate::roots::Part;
 pub(super) const PLOT_ENDS_MS: f64 = 3_000.0;
 pub(super) const RUN_DURATION: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
-/// Curves of each jitter. TCP over WiFi comes once before them, because it does not use 3G.
+/// Curves of each jitter. TCP over WiFi is run only once, before them, because it does not use 3G.
 pub(super) const STUDY_CURVES: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
 /// Indexes into [`STUDY_CURVES`].
 pub(super) const AT_CELLULAR: usize = 0;

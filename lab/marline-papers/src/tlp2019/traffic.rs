@@ -150,7 +150,7 @@ impl Trace {
         );
         let lte =
             format!("rate={LTE_MBIT}M,delay={:.2}ms,jitter=uniform:2ms,queue=150ms", lte / 2.0);
-        // The bursts come from the trace. The workload only tells the bound what kind they are.
+        // The bursts come from the trace. The workload only gives the bound their kind.
         let gap = Gap { least_ms: 1.0, most_ms: 1.0 };
         let workload = Workload::Bursts { bytes: 1, gap, count: 1 };
         let mut experiment =

@@ -123,7 +123,7 @@ fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Dela
     (delays, bytes as f64 / (from.sent.len() * BYTES) as f64, gaps.fold(0.0, f64::max))
 }
 
-/// The same datagrams without a lane.
+/// Delays of the same datagrams without a lane.
 fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
     let seeds = SeedTree::new(seed).branch("links").branch(&format!("link {number}"));
     let mut link = Link::new(link(scene, number).down, &seeds.branch("down"), Instant::ZERO);

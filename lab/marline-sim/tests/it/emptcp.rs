@@ -130,11 +130,11 @@ fn cellular_is_opened_while_wifi_is_slow_and_suspended_by_a_priority_afterwards(
     let (sent, backup) = over_lte(&paths).expect("opened");
     assert!(!backup && sent > 5 * MB, "{sent} bytes");
     paths.world.run_until(Instant::from_secs(60));
-    let (before, backup) = over_lte(&paths).expect("it stands");
+    let (before, backup) = over_lte(&paths).expect("the connection exists");
     let read_before = read(&paths);
     assert!(backup, "the client set the backup flag");
     paths.world.run_until(Instant::from_secs(65));
-    let (after, _) = over_lte(&paths).expect("it stands");
+    let (after, _) = over_lte(&paths).expect("the connection exists");
     let read = read(&paths) - read_before;
     println!("{sent} bytes by 25 s, {} while suspended, {read} over WiFi", after - before);
     assert_eq!(after, before);

@@ -70,7 +70,7 @@ fn a_path_of_1280_bytes_gets_fitting_segments_with_or_without_icmp() {
     let wide = download(&[FAST], None);
     let told = download(&[&format!("{FAST},mtu=1280B")], None);
     let hole = download(&[&format!("{FAST},mtu=1280B:silent")], None);
-    println!("wide {wide:?}\ntold {told:?}\nhole {hole:?}");
+    println!("wide {wide:?}\nnotified {told:?}\nblack hole {hole:?}");
     assert!(wide.mss[0] > FITS && wide.refused == (0, 0), "{wide:?}");
     for narrow in [&told, &hole] {
         assert!(narrow.done.is_some() && narrow.mss[0] <= FITS, "{narrow:?}");
@@ -95,7 +95,7 @@ fn a_hole_that_opens_under_full_segments_is_survived_and_a_message_makes_it_shor
     let at = Instant::from_millis(300);
     let [told, hole] = ["", ":silent"]
         .map(|silent| download(&[FAST], Some((at, &format!("{FAST},mtu=1280B{silent}")))));
-    println!("told {told:?}\nhole {hole:?}");
+    println!("notified {told:?}\nblack hole {hole:?}");
     for narrow in [&told, &hole] {
         assert!(narrow.refused.0 > 1 && narrow.mss[0] <= FITS, "{narrow:?}");
     }

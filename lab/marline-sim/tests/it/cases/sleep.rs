@@ -46,7 +46,7 @@ pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     });
     let resumed_at = paths.world.now();
     let status = paths.client_report(0).map(|report| report.closed);
-    assert!(resumed, "seed {seed}: nothing came within a minute after {back}: {status:?}");
+    assert!(resumed, "seed {seed}: no byte within a minute after {back}: {status:?}");
     paths.world.run_until(back + Duration::from_secs(120));
     let (client, server) = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (client.expect("connected"), server.expect("accepted"));

@@ -30,9 +30,9 @@ const SAMPLING: Duration = Duration::from_millis(10);
 /// Description and outcome of a world.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// Its description, for a failure message.
+    /// Description of the world, for a failure message.
     pub plan: String,
     /// Longest stall of any direction.
     pub stall: Duration,

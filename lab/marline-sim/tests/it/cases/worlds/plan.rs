@@ -96,9 +96,9 @@ pub(super) struct Outage {
 pub(super) enum OutageKind {
     /// Nothing.
     Silent,
-    /// Its address goes and comes back.
+    /// Its address disappears and returns.
     Told,
-    /// Its address goes, and another one comes.
+    /// Its address disappears, and another one is added.
     Renumbered,
 }
 

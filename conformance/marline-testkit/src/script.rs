@@ -35,7 +35,7 @@ pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::reference_policies())
 }
 
-/// As [`endpoint_config`], with maximum-size segments from the start and no path MTU probes, for scripts that list
+/// Returns the configuration with maximum-size segments from the start and no path MTU probes, for scripts that list
 /// every segment.
 #[must_use]
 pub const fn with_known_mtu(mut config: EndpointConfig) -> EndpointConfig {

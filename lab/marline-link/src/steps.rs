@@ -27,7 +27,7 @@ impl<T: Copy> Steps<T> {
     /// Returns the same steps, starting at `start`. Only for steps that repeat.
     ///
     /// # Errors
-    /// If the steps do not repeat.
+    /// The steps do not repeat.
     pub fn with_start(&self, start: Duration) -> Result<Self, &'static str> {
         let Some(period) = self.period else { return Err("steps without a period") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));

@@ -105,7 +105,7 @@ class Schedulers(unittest.TestCase):
 
             with self.assertRaisesRegex((TypeError, ValueError, OverflowError), wrong):
                 experiment(Odd).run(seeds=1)
-        with self.assertRaisesRegex(TypeError, "derived from none of"):
+        with self.assertRaisesRegex(TypeError, "is not derived from"):
             experiment(dict)
 
     def test_a_full_or_unknown_subflow_does_no_harm(self) -> None:

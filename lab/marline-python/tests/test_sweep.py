@@ -171,7 +171,7 @@ class Sweeps(unittest.TestCase):
         place = self.place / "none"
         for wanted, arguments in [
             ("expected 'local' or 'ray'", {"engine": "slurm"}),
-            ("address is of engine='ray'", {"address": "auto"}),
+            ("address needs engine='ray'", {"address": "auto"}),
             ("expected 'raise' or 'keep'", {"on_error": "ignore"}),
         ]:
             with self.assertRaisesRegex(ValueError, wanted):

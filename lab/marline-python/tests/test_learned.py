@@ -128,7 +128,7 @@ class Scripts(unittest.TestCase):
         self.assertTrue(halves["tuned"] and halves["judged"])
         load = recorded.loads()["10kB"]
         training = learned.Training("dqn-copies", load, 3)
-        with self.assertRaisesRegex(ValueError, "the tuned half alone"):
+        with self.assertRaisesRegex(ValueError, "only pairs of the tuned half"):
             learned.train(training, found, self.traces, self.place, lambda said: None)
         kept = []
         for folder, number in (("once", 1), ("twice", 1), ("twice", 2)):

@@ -1,14 +1,14 @@
-"""A deep Q-network in NumPy, which shares data between paths and may copy it.
+"""A deep Q-network in NumPy that divides data between paths and may copy it.
 
 *Source.* Zhang, Li, Gao, Wang, Ye: ReLeS, a neural adaptive multipath scheduler based on deep reinforcement learning
-(INFOCOM 2019), from its description: at each scheduling interval a network sees what the subflows looked like in the
-last intervals and answers with the shares of the data that each is to carry; experience is replayed. Its network is
-recurrent and its action continuous. Here the last intervals stand side by side at the input of a plain network, and the
-shares are a few: what a DQN (Mnih et al., Nature 2015) can choose from. Targets are van Hasselt's (double Q-learning,
-AAAI 2016), the optimizer is Adam.
+(INFOCOM 2019), from its description: in each scheduling interval, a network reads the state of the subflows in the
+last intervals and outputs each subflow's share of the data; experience is replayed. Its network is recurrent and its
+action continuous. Here a feed-forward network gets the last intervals side by side and chooses from a few shares, as
+a DQN must (Mnih et al., Nature 2015). Targets are van Hasselt's (double Q-learning, AAAI 2016), the optimizer is
+Adam.
 
-*Reward.* ReLeS rewards goodput less delay and loss. Messages are what is judged here, so minus the time that they
-waited in the interval, and, where copies are among the choices, minus a price for each byte that was sent again.
+*Reward.* ReLeS rewards goodput minus delay and loss. This evaluation is about messages, so the reward is minus their
+waiting time in the interval and, with copies, minus a price for each byte sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import marline.gym
 import numpy as np
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the first path of two."""
+"""Choices for the share of the first of two paths."""
 COPIES = (
     (0.5, 0.5, 1.0, 1.0),
     (1.0, 0.0, 0.0, 1.0),
@@ -27,9 +27,9 @@ COPIES = (
     (0.5, 0.5, 0.0, 1.0),
     (0.5, 0.5, 1.0, 0.0),
 )
-"""Shares of both paths, and whether copies of what went elsewhere go on each."""
+"""Shares of both paths, then for each path: above 0.5 if it also carries copies of the other's data."""
 LOOKS = 3
-"""Intervals that the network sees."""
+"""Number of intervals at the network's input."""
 
 _SCALES = {
     "room_64kib": 1.0,
@@ -50,7 +50,7 @@ _SCALES = {
 
 
 def scales(paths: int) -> np.ndarray:
-    """What each number of an observation is multiplied by, so that most are between 0 and 2."""
+    """Factors for an observation's numbers that bring most of them between 0 and 2."""
     names = list(marline.gym.FEATURES_OF_PATH) * paths + list(marline.gym.FEATURES_OF_ALL)
     return np.array([_SCALES.get(name, 1.0) for name in names])
 
@@ -63,17 +63,17 @@ class Network:
         self.weights = [
             rng.normal(0.0, np.sqrt(2.0 / before), (before, after)) for before, after in zip(sizes, sizes[1:])
         ]
-        # It knows nothing at first, and says so: all choices are worth the same.
+        # Before training, all choices have equal values.
         self.weights[-1][:] = 0.0
         self.biases = [np.zeros(after) for after in sizes[1:]]
 
     @property
     def parameters(self) -> list[np.ndarray]:
-        """All that is learned."""
+        """All learned parameters."""
         return [*self.weights, *self.biases]
 
     def layers(self, inputs: np.ndarray) -> list[np.ndarray]:
-        """What each layer gives, the inputs first."""
+        """The inputs, then the output of each layer."""
         given = [inputs]
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases)):
             sums = given[-1] @ weights + biases
@@ -81,11 +81,12 @@ class Network:
         return given
 
     def values(self, inputs: np.ndarray) -> np.ndarray:
-        """What each choice is worth."""
+        """The estimated value of each choice."""
         return self.layers(inputs)[-1]
 
     def gradients(self, given: list[np.ndarray], wrong: np.ndarray) -> list[np.ndarray]:
-        """Of half the squared error, in the order of the parameters, given its derivative by the outputs."""
+        """Gradients of half the squared error in the order of the parameters; ``wrong`` is its derivative by the
+        outputs."""
         weights, biases = [], []
         for number in range(len(self.weights) - 1, -1, -1):
             weights.append(given[number].T @ wrong)
@@ -95,7 +96,7 @@ class Network:
 
 
 class Adam:
-    """Kingma and Ba, 2015."""
+    """The optimizer of Kingma and Ba, 2015."""
 
     def __init__(self, parameters: list[np.ndarray], rate: float) -> None:
         self.rate, self.steps = rate, 0
@@ -103,7 +104,7 @@ class Adam:
         self.squares = [np.zeros_like(parameter) for parameter in parameters]
 
     def step(self, parameters: list[np.ndarray], gradients: list[np.ndarray]) -> None:
-        """Moves the parameters, in place."""
+        """Updates the parameters in place."""
         self.steps += 1
         size = self.rate * np.sqrt(1.0 - 0.999**self.steps) / (1.0 - 0.9**self.steps)
         for parameter, gradient, mean, square in zip(parameters, gradients, self.means, self.squares):
@@ -113,7 +114,7 @@ class Adam:
 
 
 class Replay:
-    """The latest experience."""
+    """A ring buffer of the latest steps."""
 
     def __init__(self, size: int, inputs: int) -> None:
         self.before = np.zeros((size, inputs), np.float32)
@@ -124,19 +125,19 @@ class Replay:
         self.count = 0
 
     def add(self, before: np.ndarray, choice: int, reward: float, after: np.ndarray, goes_on: bool) -> None:
-        """Keeps a step; the oldest goes."""
+        """Adds a step and overwrites the oldest if full."""
         at = self.count % len(self.rewards)
         self.before[at], self.after[at] = before, after
         self.choices[at], self.rewards[at], self.goes_on[at] = choice, reward, goes_on
         self.count += 1
 
     def some(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Places of steps, drawn evenly."""
+        """Indices of steps, drawn uniformly."""
         return rng.integers(min(self.count, len(self.rewards)), size=count)
 
 
 class Dqn:
-    """Learns what shares (and copies) are worth, with ``actions="weights"`` or ``"copies"`` over two paths."""
+    """Learns the values of shares (and copies), with ``actions="weights"`` or ``"copies"`` over two paths."""
 
     BATCH, EVERY, TARGET_EVERY, WARM_UP = 64, 2, 500, 500
     LEARNING_RATE, FUTURE, HIDDEN, KEPT = 5e-4, 0.95, 48, 50_000
@@ -157,27 +158,27 @@ class Dqn:
         self.begin()
 
     def begin(self) -> None:
-        """An episode begins."""
+        """Starts an episode."""
         self.looks = np.zeros((LOOKS, len(self.scales)))
 
     def look(self, observation: np.ndarray) -> np.ndarray:
-        """What the network sees now."""
+        """Adds an observation and returns the network's input."""
         self.looks[:-1] = self.looks[1:]
         self.looks[-1] = np.log1p(self.scales * observation)
         return self.looks.ravel().copy()
 
     def choose(self, seen: np.ndarray) -> int:
-        """The number of a choice: mostly the best, with the chance ``explore`` any."""
+        """The index of the best choice, or with probability ``explore`` of a random one."""
         if self.explore and self.rng.random() < self.explore:
             return int(self.rng.integers(len(self.choices)))
         return int(np.argmax(self.network.values(seen[None])[0]))
 
     def action(self, choice: int) -> np.ndarray:
-        """The environment's action."""
+        """The environment's action for a choice."""
         return np.array(self.choices[choice], np.float32)
 
     def learn(self, before: np.ndarray, choice: int, reward: float, after: np.ndarray, goes_on: bool) -> None:
-        """A step was made."""
+        """Records a step and trains regularly."""
         self.replay.add(before, choice, reward, after, goes_on)
         count = self.replay.count
         if count >= self.WARM_UP and count % self.EVERY == 0:
@@ -194,7 +195,7 @@ class Dqn:
         given = self.network.layers(self.replay.before[at].astype(float))
         wrong = np.zeros_like(given[-1])
         chosen = self.replay.choices[at]
-        # Huber's loss: one message that waited for seconds is not worth a thousand others.
+        # Huber's loss, so that one message that waited for seconds does not outweigh a thousand others.
         wrong[rows, chosen] = np.clip(given[-1][rows, chosen] - wanted, -1.0, 1.0) / self.BATCH
         self.adam.step(self.network.parameters, self.network.gradients(given, wrong))
 
@@ -203,11 +204,11 @@ class Dqn:
             to[:] = of
 
     def save(self, path: Path) -> None:
-        """Keeps what was learned."""
+        """Writes the parameters to a file."""
         np.savez(path, *self.network.parameters)
 
     def load(self, path: Path) -> None:
-        """Takes what was learned before."""
+        """Reads the parameters from a file."""
         with np.load(path) as kept:
             for number, parameter in enumerate(self.network.parameters):
                 parameter[:] = kept[f"arr_{number}"]

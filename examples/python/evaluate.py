@@ -1,5 +1,5 @@
-"""Holds what LinUCB learned against built-in schedulers, on seeds that it never saw:
-``python evaluate.py [--model FILE] [--seeds N]``. The same links, losses and outages for all."""
+"""Compares a trained LinUCB with built-in schedulers, on seeds not used in training:
+``python evaluate.py [--model FILE] [--seeds N]``. Links, losses and outages are equal for all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> None:
     for variant in dict.fromkeys(messages["variant"]):
         print(row(variant, latencies[variants == variant]))
     share = sum(copies for _, copies in played) / sum(len(latencies) for latencies, _ in played)
-    print(f"linucb asked for copies of {100 * share:.0f} % of the messages")
+    print(f"linucb requested copies of {100 * share:.0f} % of the messages")
 
 
 if __name__ == "__main__":

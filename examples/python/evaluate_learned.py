@@ -1,8 +1,8 @@
-"""Holds learned schedulers against built-in ones on the judged half of the recorded pairs, and trains first what is not
-trained: ``python evaluate_learned.py [--trace-dir DIR] [--trainings N] [--places N] [--models DIR] [--docs FILE]``.
+"""Compares learned schedulers with built-in ones on the judged half of the recorded pairs, after training missing
+models: ``python evaluate_learned.py [--trace-dir DIR] [--trainings N] [--places N] [--models DIR] [--docs FILE]``.
 
-Every contestant plays the same places of the same pairs with the same seeds. Intervals are 95 % bootstraps over the
-places, with all pairs and contestants of a place kept together. What another training changes is a table of its own.
+Every contestant runs at the same places of the same pairs with the same seeds. Intervals are 95 % bootstraps over the
+places, with all pairs and contestants of a place kept together. A separate table compares the trainings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learned import EPISODES, METHODS, Training, built_in, kept, learned, train
 from recorded import Load, Pair, halves, loads, trace_directory
 
 TRAININGS = 3
-"""Of each method for each size of messages."""
+"""Trainings of each method for each message size."""
 BUILT_IN = ("auto", "min-rtt", "redundant", "peekaboo")
 QUANTILES = (0.5, 0.95, 0.99)
 RESAMPLES = 1_000
@@ -33,7 +33,7 @@ END = "<!-- end of results -->"
 
 @dataclasses.dataclass
 class Case:
-    """A pair at a place: latencies of each contestant and of the bound, s, and bytes that were sent again."""
+    """Results of a pair at a place: latencies of each contestant and of the bound, s, and bytes sent again."""
 
     pair: str
     place: int
@@ -42,13 +42,13 @@ class Case:
 
 
 def contestant(method: str, number: int) -> str:
-    """The name of what came of a training."""
+    """The name of a training's result."""
     return method if number == 1 else f"{method}, training {number}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """A pair at a place, and who plays there: built-in schedulers, and what was learned in these trainings."""
+    """A pair at a place, with its contestants: the built-in schedulers, and the models of these trainings."""
 
     load: Load
     pair: Pair
@@ -59,7 +59,7 @@ class Match:
     before: Case | None = None
 
     def play(self) -> Case:
-        """With those that have played there before."""
+        """Makes the missing runs and returns them with the earlier ones."""
         links, seed = self.pair.links("judge", self.place), self.place + 1
         case = self.before
         if case is None:
@@ -90,8 +90,8 @@ class Judged:
         self._quantiles: dict[str, np.ndarray] = {}
 
     def quantiles(self, name: str) -> np.ndarray:
-        """:data:`QUANTILES` of all messages together, s: of each as it is, then of each resample. By the nearest rank,
-        for a message that did not come has an infinite latency."""
+        """:data:`QUANTILES` of all messages together, s: each of the original sample, then of each resample. By the
+        nearest rank, because a missing message has an infinite latency."""
         if name not in self._quantiles:
             self._quantiles[name] = self._found(name)
         return self._quantiles[name]
@@ -101,14 +101,14 @@ class Judged:
         places = np.repeat([case.place for case in self.cases], [len(case.latencies_s[name]) for case in self.cases])
         order = np.argsort(pooled, kind="stable")
         pooled, places = pooled[order], places[order]
-        # How many of each place there are up to each message, and how often each resample has each place.
+        # The number of messages of each place up to each message, and how often each resample contains each place.
         counts = np.cumsum(places == np.array(self.places)[:, None], axis=1, dtype=np.int32)
         weights = np.array([[np.count_nonzero(drawn == place) for place in self.places] for drawn in self.drawn])
         total, found = weights @ counts[:, -1], []
         for share in QUANTILES:
             wanted = np.ceil(share * total)
             low, high = np.zeros(len(weights), int), np.full(len(weights), len(pooled) - 1)
-            # The first message with so many up to it, for all resamples at once.
+            # Binary search for the message of this rank, for all resamples at once.
             while (low < high).any():
                 middle = (low + high) // 2
                 enough = (weights * counts[:, middle].T).sum(axis=1) >= wanted
@@ -117,7 +117,7 @@ class Judged:
         return np.array(found)
 
     def within_cases(self, of: str, over: str, share: float) -> np.ndarray:
-        """The median over the cases of the ratio of two contestants' quantiles: as it is, then of each resample."""
+        """The median over the cases of the ratio of two contestants' quantiles: original, then each resample."""
         ratios = {}
         for place, cases in self.by_place.items():
             ratios[place] = [
@@ -127,48 +127,48 @@ class Judged:
         return np.array([np.median(np.concatenate([ratios[place] for place in drawn])) for drawn in self.drawn])
 
     def extra_percent(self, name: str) -> float:
-        """Bytes that were sent again, of the payload."""
+        """Bytes sent again, in percent of the payload."""
         payload = self.load.bytes * self.load.count * len(self.cases)
         return 100.0 * sum(case.repeated_bytes[name] for case in self.cases) / payload
 
     def missing(self, name: str) -> int:
-        """Messages that did not come."""
+        """Number of missing messages."""
         return sum(int(np.isinf(case.latencies_s[name]).sum()) for case in self.cases)
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """A quantile."""
+    """A quantile by the nearest rank."""
     return float(np.quantile(values, share, method="inverted_cdf"))
 
 
 def bounds(values: np.ndarray) -> tuple[float, float]:
-    """Between these 95 % of the resamples lie; one of them may be infinite."""
+    """Bounds of the middle 95 % of the resamples; one may be infinite."""
     low, high = np.quantile(values[1:], [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)
 
 
 def interval(values: np.ndarray, scale: float = 1.0) -> str:
-    """A value and its interval."""
+    """A value and its interval, as text."""
     low, high = bounds(values)
     return f"{scale * values[0]:.3g} [{scale * low:.3g}, {scale * high:.3g}]"
 
 
 def beside(ratios: np.ndarray) -> str:
-    """A ratio to ``auto``'s: bold where it is better, and a word where it is worse."""
+    """A ratio to ``auto`` as text: bold if better, marked with a word if worse."""
     low, high = bounds(ratios)
     text = interval(ratios)
     return f"**{text}**" if high < 1.0 else f"{text}, worse" if low > 1.0 else text
 
 
 def table(judged: Judged, names: Sequence[str]) -> list[str]:
-    """Markdown."""
+    """All quantiles of a load, in Markdown."""
     load = judged.load
     lines = [
         f"**{load.bytes:,} bytes every {load.every_ms} ms**: {len(judged.cases)} cases, "
         f"{len(judged.cases) * (load.count - load.left_out):,} messages",
         "",
-        "| | p50 (ms) | p95 (ms) | p99 (ms) | times `auto`'s p50 | times `auto`'s p95 | times `auto`'s p99 "
-        "| times `auto`'s p99, median case | times the bound's p99, median case | extra bytes (%) | missing |",
+        "| | p50 (ms) | p95 (ms) | p99 (ms) | p50, ratio to `auto` | p95, ratio to `auto` | p99, ratio to `auto` "
+        "| p99, ratio to `auto`, median case | p99, ratio to bound, median case | extra bytes (%) | missing |",
         "|---" * 11 + "|",
     ]
     auto = judged.quantiles("auto")
@@ -190,7 +190,7 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
 
 
 def trainings_of(judged: Judged, method: str) -> list[str]:
-    """The names of all that came of a method, in order."""
+    """The names of all results of a method, in order."""
     number = 1
     while all(contestant(method, number) in case.latencies_s for case in judged.cases):
         number += 1
@@ -198,12 +198,12 @@ def trainings_of(judged: Judged, method: str) -> list[str]:
 
 
 def by_training(judged: Judged, methods: Sequence[str]) -> list[str]:
-    """Ratios to ``auto``'s of every training, Markdown."""
-    columns = [f"times `auto`'s p{100 * share:.0f}" for share in QUANTILES]
-    columns += ["times `auto`'s p99, median case", "extra bytes (%)", "missing"]
+    """Ratios to ``auto`` of every training, in Markdown."""
+    columns = [f"p{100 * share:.0f}, ratio to `auto`" for share in QUANTILES]
+    columns += ["p99, ratio to `auto`, median case", "extra bytes (%)", "missing"]
     lines = [
-        f"**{judged.load.bytes:,} bytes, training by training**: median (least to most) of the trainings, and how many "
-        "of them are *better* or *worse* than `auto`",
+        f"**{judged.load.bytes:,} bytes, training by training**: median (minimum to maximum) of the trainings, and "
+        "how many of them are *better* or *worse* than `auto`",
         "",
         "| | trainings | " + " | ".join(columns) + " |",
         "|---" * (2 + len(columns)) + "|",
@@ -221,7 +221,7 @@ def by_training(judged: Judged, methods: Sequence[str]) -> list[str]:
 
 
 def spread(ratios: np.ndarray) -> str:
-    """Of a row of ratios for each training: the ratio as it is, then of each resample."""
+    """Summary of one row of ratios per training: the original ratio, then that of each resample."""
     plain = ratios[:, 0]
     better = sum(bounds(row)[1] < 1.0 for row in ratios)
     worse = sum(bounds(row)[0] > 1.0 for row in ratios)
@@ -232,7 +232,7 @@ def spread(ratios: np.ndarray) -> str:
 
 
 def by_pair(judged: Judged, methods: Sequence[str]) -> list[str]:
-    """On which pairs a training has the better quantile, of all places together."""
+    """The pairs with a quantile better than ``auto``'s over all places, for each method."""
     better: dict[str, list[str]] = {method: [] for method in methods}
     for pair in sorted({case.pair for case in judged.cases}):
         alone = Judged(judged.load, [case for case in judged.cases if case.pair == pair])
@@ -246,23 +246,23 @@ def by_pair(judged: Judged, methods: Sequence[str]) -> list[str]:
                 words += [f"p{100 * share:.0f} {' and '.join(below)} in {len(below)} of {len(names)}"] if below else []
             better[method] += [f"{pair} ({'; '.join(words)})"] if words else []
     lines = [f"- `{method}`: {', '.join(where) or 'on no pair'}" for method, where in better.items()]
-    head = "Better than `auto` pair by pair, in how many of the trainings, ratios (95 %, not corrected for their number):"
+    head = "Pairs with ratios to `auto` below 1, and in how many trainings (95 %, not corrected for their number):"
     return [head, "", *lines, ""]
 
 
 def trained(task: tuple[Any, ...]) -> None:
-    """A training."""
+    """Runs a training in a worker process."""
     train(*task)
 
 
 def played(match: Match) -> Case:
-    """A match."""
+    """Plays a match in a worker process."""
     return match.play()
 
 
 @contextlib.contextmanager
 def workers(jobs: int) -> Iterator[Callable[..., list[Any]]]:
-    """What does something with each of a list, in so many processes."""
+    """A parallel ``map`` with this number of processes."""
     if jobs == 1:
         yield lambda work, tasks: [work(task) for task in tasks]
         return
@@ -272,17 +272,17 @@ def workers(jobs: int) -> Iterator[Callable[..., list[Any]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what was learned")
-    parser.add_argument("--places", type=int, default=20, help="of each pair")
-    parser.add_argument("--trainings", type=int, default=TRAININGS, help="of each method")
-    parser.add_argument("--method", choices=METHODS, action="append", help="who is trained and plays; all without")
-    parser.add_argument("--episodes", type=int, help="of training, where it is needed")
-    parser.add_argument("--pairs", type=int, help="only so many of each half, for a look")
-    parser.add_argument("--load", choices=list(loads()), action="append", help="messages; all kinds without")
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
-    parser.add_argument("--docs", type=Path, help="a page whose results are replaced")
-    parser.add_argument("--raw", type=Path, help="a file of all latencies: who is in it does not play again")
+    parser.add_argument("--trace-dir", type=Path, help="directory of traces; default: MARLINE_TRACE_DIR")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of models")
+    parser.add_argument("--places", type=int, default=20, help="number of places of each pair")
+    parser.add_argument("--trainings", type=int, default=TRAININGS, help="number of trainings of each method")
+    parser.add_argument("--method", choices=METHODS, action="append", help="learned method; default: all")
+    parser.add_argument("--episodes", type=int, help="number of episodes of a training")
+    parser.add_argument("--pairs", type=int, help="maximum number of pairs of each half, for a quick look")
+    parser.add_argument("--load", choices=list(loads()), action="append", help="kind of messages; default: all")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="number of processes")
+    parser.add_argument("--docs", type=Path, help="page for the results, which replace the old ones")
+    parser.add_argument("--raw", type=Path, help="file of all latencies; runs in it are not repeated")
     options = parser.parse_args()
     traces = trace_directory(options.trace_dir)
     pairs = {half: found[: options.pairs] for half, found in halves(traces).items()}
@@ -317,11 +317,11 @@ def main() -> None:
 
 
 def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
-    """A line for each contestant, Markdown: what a page has of a load."""
+    """A row per contestant in Markdown, for the page."""
     lines = [
         f"**{judged.load.bytes:,} bytes every {judged.load.every_ms} ms**, {len(judged.cases)} cases",
         "",
-        "| | p99 (ms) | times `auto`'s p99 | extra bytes (%) |",
+        "| | p99 (ms) | p99, ratio to `auto` | extra bytes (%) |",
         "|---" * 4 + "|",
     ]
     auto = judged.quantiles("auto")[-1]
@@ -333,13 +333,13 @@ def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
 
 
 def tables(judged: Judged) -> list[str]:
-    """Everything of a load."""
+    """All tables of a load."""
     methods = [method for method in METHODS if trainings_of(judged, method)]
     return table(judged, [*BUILT_IN, *methods]) + by_training(judged, methods) + by_pair(judged, methods)
 
 
 class Raw:
-    """All that was played, in a file if there is one. Runs of another build of the package are other runs."""
+    """All results, stored in a file if given. Results of another build of the package are rejected."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -349,15 +349,15 @@ class Raw:
         if path and path.is_file():
             content = json.loads(path.read_text())
             if content["module"] != self.module:
-                raise SystemExit(f"{path} has runs of another build of the package: give another file")
+                raise SystemExit(f"{path} has runs of another build of the package: choose another file")
             self.kept = content["cases"]
 
     def cases(self, load: Load) -> dict[tuple[str, int], Case]:
-        """By pair and place."""
+        """The cases of a load by pair and place."""
         return {(case["pair"], case["place"]): Case(**case) for case in self.kept.get(load.name, [])}
 
     def keep(self, load: Load, cases: Sequence[Case]) -> None:
-        """Keeps cases of a load, beside others of it."""
+        """Adds cases of a load."""
         all_of_it = self.cases(load) | {(case.pair, case.place): case for case in cases}
         self.kept[load.name] = [dataclasses.asdict(case) for case in all_of_it.values()]
         if self.path:
@@ -365,7 +365,7 @@ class Raw:
 
 
 def write_between_marks(docs: Path, lines: Sequence[str]) -> None:
-    """Replaces the results of a page."""
+    """Replaces the results in a page."""
     page = docs.read_text()
     before, _, rest = page.partition(MARK)
     after = rest.partition(END)[2]
@@ -373,7 +373,7 @@ def write_between_marks(docs: Path, lines: Sequence[str]) -> None:
 
 
 def say(line: str) -> None:
-    """Of a training."""
+    """Prints the progress of a training."""
     print(line, flush=True)
 
 

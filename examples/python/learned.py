@@ -1,8 +1,8 @@
-"""Learned schedulers on recorded links: how each is trained, and how it plays a run.
+"""Learned schedulers on recorded links: training, and runs with the trained models.
 
-``train_learned.py`` trains one, on pairs of the tuned half; ``evaluate_learned.py`` holds all of them against built-in
-schedulers on the judged half. What is trained is a file of some kilobytes, which its recipe makes again: method, load,
-episodes, and the number of the training, which is the seed of all that is drawn in it.
+``train_learned.py`` trains one, on pairs of the tuned half; ``evaluate_learned.py`` compares all with built-in
+schedulers on the judged half. A model is a file of some kilobytes that can be reproduced from the method, the load,
+the number of episodes, and the number of the training, which is the seed of its random numbers.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from recorded import Load, Pair
 
 METHODS = ("olaps", "dqn", "dqn-copies", "linucb")
 STEP_S = 0.05
-"""Between two decisions of those that learn by steps; messages begin with a step."""
+"""Time between two decisions of step-wise learners; messages start with a step."""
 COPY_PRICE_S = 0.01
-"""What repeating a whole message must save, on average, s: bytes cost something."""
+"""Minimum average saving that justifies the bytes of a copy of a whole message, s."""
 EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
 GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
-"""Tried parameters of OLAPS, which learns again in each connection."""
+"""Candidate parameters of OLAPS, which learns anew in each connection."""
 
 
 @dataclasses.dataclass
 class Played:
-    """A run: latencies of the messages after the warm-up, s, infinite where one did not come; and what it cost."""
+    """Results of a run: latencies of the messages after the warm-up, s, infinite for missing ones, and bytes sent
+    again."""
 
     latencies_s: list[float]
     repeated_bytes: int
 
 
 def finished(load: Load, latencies_s: Sequence[float], repeated_bytes: int) -> Played:
-    """With the messages that did not come, without those of the warm-up."""
+    """Adds the missing messages and removes those of the warm-up."""
     missing = [math.inf] * (load.count - len(latencies_s))
     return Played([*latencies_s, *missing][load.left_out :], repeated_bytes)
 
 
 class Steps:
-    """What learns by the environment's steps: a network, or LinUCB."""
+    """A step-wise learner: a network, or LinUCB."""
 
     def __init__(self, method: str, seed: int = 1) -> None:
         self.method = method
@@ -57,15 +58,15 @@ class Steps:
 
     @property
     def actions(self) -> str:
-        """Of the environment."""
+        """The environment's kind of actions."""
         return self.network.actions if self.network else "path"
 
     def play(self, env: marline.gym.MarlineEnv, load: Load, seed: int, explore: float | None = None) -> Played:
-        """A run; with ``explore`` it learns from it."""
+        """Makes a run; with ``explore``, learns from it."""
         observation, _ = env.reset(seed=seed)
         latencies: list[float] = []
         repeated, over = 0, False
-        # Many messages a step are worth no more than one.
+        # Normalizes the reward if a step has several messages.
         scale = max(1.0, 1e3 * STEP_S / load.every_ms)
         price = COPY_PRICE_S / load.bytes
         if self.network:
@@ -80,7 +81,7 @@ class Steps:
             after = self._see(observation)
             if explore is not None:
                 before, repeated = repeated, env.repeated_bytes
-                # Nobody waited: what was chosen for this step decided nothing.
+                # Without waiting messages, the choice had no effect.
                 if reward < 0.0:
                     waits = observation[-2] > 0.0 and not over
                     self._learn(seen, choice, (reward - price * (repeated - before)) / scale, after, waits)
@@ -104,11 +105,11 @@ class Steps:
             self.bandit.learn(choice, seen, reward)
 
     def save(self, path: Path) -> None:
-        """Keeps what was learned."""
+        """Writes the model to a file."""
         self.network.save(path) if self.network else self.bandit.save(path)
 
     def load(self, path: Path) -> None:
-        """Takes what was learned before."""
+        """Reads a model from a file."""
         if self.network:
             self.network.load(path)
         else:
@@ -116,20 +117,20 @@ class Steps:
 
 
 def environment(load: Load, links: dict[str, str], traces: Path, actions: str) -> marline.gym.MarlineEnv:
-    """On these links, seen from the server, which sends."""
+    """The environment on these links, from the point of view of the sending server."""
     return marline.gym.MarlineEnv(load.experiment(links, traces), step=STEP_S, actions=actions, reward="waiting")
 
 
 def kept(models: Path, method: str, load: Load, training: int = 1) -> Path:
-    """The file of what was learned."""
+    """The file of a model."""
     which = "" if training == 1 else f"-{training}"
     return models / f"{method}-{load.name}{which}.{'json' if method == 'olaps' else 'npz'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is learned, on which messages, in how many runs, and which of several trainings it is: each draws pairs,
-    places, the chances of links and what is explored for itself."""
+    """A training: method, messages, number of runs, and its own number, which seeds its pairs, places, links and
+    exploration."""
 
     method: str
     load: Load
@@ -137,16 +138,16 @@ class Training:
     number: int = 1
 
     def drawn(self) -> random.Random:
-        """Draws pairs."""
+        """The random numbers that choose pairs."""
         name = f"train/{self.method}/{self.load.name}"
         return random.Random(name if self.number == 1 else f"{name}/{self.number}")
 
     def links(self, pair: Pair, episode: int) -> dict[str, str]:
-        """A place of a pair."""
+        """The links of a pair in an episode."""
         return pair.links("train" if self.number == 1 else f"train/{self.number}", episode)
 
     def seed(self, episode: int) -> int:
-        """Of a run."""
+        """The seed of an episode."""
         return 1_000 * self.number + episode
 
 
@@ -156,7 +157,7 @@ def train(
     """Trains a method on places of pairs of the tuned half."""
     wrong = [pair.name for pair in tuned if pair.half != "tuned"]
     if wrong or not tuned:
-        raise ValueError(f"training looks at the tuned half alone, which has at least a pair; not at {wrong}")
+        raise ValueError(f"training needs at least one pair, and only pairs of the tuned half, not {wrong}")
     models.mkdir(parents=True, exist_ok=True)
     method, load, episodes = training.method, training.load, training.episodes
     file = kept(models, method, load, training.number)
@@ -175,12 +176,12 @@ def train(
         if (episode + 1) % max(1, episodes // 10) == 0:
             last = means[-max(1, episodes // 10) :]
             mean = np.nanmean(last)
-            say(f"{file.stem}: {episode + 1} episodes, of the last {len(last)} the mean {mean:.1f} ms")
+            say(f"{file.stem}: {episode + 1} episodes, mean of the last {len(last)}: {mean:.1f} ms")
     learner.save(file)
 
 
 def _explored(done: float) -> float:
-    """All at first, a twentieth from the half on."""
+    """The probability of exploring: 1 at first, 0.05 in the second half."""
     return max(0.05, 1.0 - 1.9 * done)
 
 
@@ -207,7 +208,7 @@ def olaps(values: dict[str, float], load: Load, links: dict[str, str], traces: P
 def built_in(
     schedulers: Sequence[str], load: Load, links: dict[str, str], traces: Path, seed: int
 ) -> tuple[list[Played], list[float]]:
-    """A run of each of these schedulers, by name; and what the clairvoyant bound allows, s."""
+    """A run of each of these schedulers, and the clairvoyant bounds of the latencies, s."""
     experiment = load.experiment(links, traces, schedulers, {"olaps": Olaps})
     results = experiment.run(seeds=[seed], jobs=1)
     messages, runs = results.messages.to_dict(), results.runs.to_dict()
@@ -227,7 +228,7 @@ def built_in(
 
 
 def learned(file: Path, method: str, load: Load, links: dict[str, str], traces: Path, seed: int) -> Played:
-    """A run of what was trained, from the file where it is kept."""
+    """A run of a trained model from its file."""
     if method == "olaps":
         return olaps(json.loads(file.read_text()), load, links, traces, seed)
     learner = Steps(method)

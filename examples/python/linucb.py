@@ -1,9 +1,9 @@
-"""LinUCB: a contextual bandit that chooses, for each message, its path and whether a copy goes on the other one.
+"""LinUCB: a contextual bandit that chooses, for each message, its path and whether the other path carries a copy.
 
-*Source.* The choice by an upper confidence bound on a linear model per arm is Li, Chu, Langford and Schapire's
-(WWW 2010); to schedule Multipath TCP by it is Peekaboo's idea (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020),
-written here from the papers' descriptions. Peekaboo decides again with each segment and adds a stochastic stage;
-this decides with each step of the environment, which is one message long.
+*Source.* Li, Chu, Langford and Schapire (WWW 2010) choose by the upper confidence bound of one linear model per arm;
+Peekaboo (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020) schedules Multipath TCP that way. Written from the papers'
+descriptions. Peekaboo decides for each segment and adds a stochastic stage; this code decides for each step of the
+environment, which is one message long.
 
 *Reward.* Minus the time, in seconds, that messages waited in the step, and minus a price for a copy.
 """
@@ -18,11 +18,11 @@ import numpy as np
 
 GAP_S = 0.1
 COPY_PRICE_S = 0.002
-"""What a copy must gain at least, on average, s: bytes cost something."""
+"""Minimum average gain that justifies the bytes of a copy, s."""
 
 
 def experiment(messages: int) -> marline.Experiment:
-    """Bursts of 30 kB over WiFi that loses packets and falls silent now and then, and a slower, steady LTE."""
+    """Bursts of 30 kB over WiFi with losses and short outages, and a slower, steady LTE."""
     return marline.Experiment(
         paths={
             "wifi": "rate=40M,delay=8ms,jitter=4ms,queue=80ms,loss=1%,flap=3s:400ms",
@@ -35,12 +35,12 @@ def experiment(messages: int) -> marline.Experiment:
             {"name": "redundant", "scheduler": "redundant"},
         ],
         patience="10s",
-        title="bursts of 30 kB over WiFi that flaps, and LTE",
+        title="bursts of 30 kB over flapping WiFi and LTE",
     )
 
 
 class LinUcb:
-    """A linear model of the reward for each arm, and the arm whose upper confidence bound is highest."""
+    """One linear model of the reward per arm; chooses the arm with the highest upper confidence bound."""
 
     def __init__(self, arms: int, features: int, alpha: float = 0.3, ridge: float = 1.0) -> None:
         self.alpha = alpha
@@ -48,7 +48,7 @@ class LinUcb:
         self.sums = np.zeros((arms, features))
 
     def choose(self, seen: np.ndarray, explore: bool = True) -> int:
-        """The arm for what is seen."""
+        """The arm for these features."""
         theta = np.einsum("aij,aj->ai", self.inverse, self.sums)
         bound = theta @ seen
         if explore:
@@ -56,19 +56,19 @@ class LinUcb:
         return int(np.argmax(bound))
 
     def learn(self, arm: int, seen: np.ndarray, reward: float) -> None:
-        """What came of it (the inverse is renewed by Sherman and Morrison's formula)."""
+        """Learns a reward (updates the inverse by Sherman and Morrison's formula)."""
         inverse = self.inverse[arm]
         step = inverse @ seen
         self.inverse[arm] = inverse - np.outer(step, step) / (1.0 + seen @ step)
         self.sums[arm] += reward * seen
 
     def save(self, path: Path) -> None:
-        """Keeps what was learned."""
+        """Writes the model to a file."""
         np.savez(path, inverse=self.inverse, sums=self.sums)
 
     @classmethod
     def load(cls, path: Path) -> LinUcb:
-        """What was learned before."""
+        """Reads a model from a file."""
         kept = np.load(path)
         arms, features = kept["sums"].shape
         model = cls(arms, features)
@@ -86,11 +86,11 @@ class Agent:
 
     @property
     def features(self) -> int:
-        """Numbers that the model sees."""
+        """Number of the model's inputs."""
         return 1 + 6 * self.paths
 
     def see(self, observation: np.ndarray) -> np.ndarray:
-        """Of each path what tells how soon it would answer, within 0 to 1 or so; and a one."""
+        """A one, then features of each path that predict its latency, scaled to about 0 to 1."""
         width = len(marline.gym.FEATURES_OF_PATH)
         rows = observation[: width * self.paths].reshape(self.paths, width)
         at = marline.gym.FEATURES_OF_PATH.index
@@ -107,7 +107,7 @@ class Agent:
     def play(
         self, env: marline.gym.MarlineEnv, model: LinUcb, seed: int, learn: bool
     ) -> tuple[list[float], int]:
-        """An episode: the latencies in seconds, and how many copies were asked for."""
+        """Runs an episode. Returns the latencies in seconds, and the number of requested copies."""
         observation, _ = env.reset(seed=seed)
         latencies: list[float] = []
         copies = 0
@@ -125,5 +125,5 @@ class Agent:
 
 
 def environment(messages: int) -> marline.gym.MarlineEnv:
-    """One step is one message."""
+    """The environment, with one message per step."""
     return marline.gym.MarlineEnv(experiment(messages), step=GAP_S, actions="path", reward="waiting")

@@ -1,15 +1,16 @@
-"""An online learner of how much to send twice, as a scheduler class.
+"""A scheduler class that learns online how much data to send twice.
 
 *Source.* Xing, Xue, Zhang, Han, Li, Wei: An Online Learning Assisted Packet Scheduler for MPTCP in Mobile Networks
 (IEEE/ACM ToN 2023), from its description: the choice of a policy is a bandit problem without assumptions on the
-network, played in intervals; the reward of an interval is its throughput; a monitor of the reward notices that what was
-learned no longer fits, and then learning begins again. The arms are shares of each subflow's window that repeat what
-others carry: all, two thirds, a third, none, as the authors' module for Linux has them. The bandit is EXP3 (Auer,
+network, played in intervals; the reward of an interval is its throughput; a monitor of the reward detects that the
+network has changed, and then learning restarts. The arms are the shares of each subflow's window for copies of other
+subflows' data: all, two thirds, a third, none, as in the authors' Linux module. The bandit is EXP3 (Auer,
 Cesa-Bianchi, Freund, Schapire, SIAM J. Comput. 2002). Written from that alone.
 
-*Ours.* Messages leave the connection idle most of the time, and an interval's throughput would be that of the
-application. So an interval is 100 ms or more in which data was owed an answer, and its throughput is over that time.
-New data goes on the path of the lowest smoothed round trip that takes it, as the description does not say otherwise.
+*Ours.* With messages, the connection is idle most of the time, and the application would determine an interval's
+throughput. So an interval is at least 100 ms with unacknowledged or unsent data, and its throughput refers to that
+time. The description does not specify the path of new data; here it is the one with the lowest smoothed round trip
+that accepts it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import random
 import marline
 
 SHARES = (1.0, 2.0 / 3.0, 1.0 / 3.0, 0.0)
-"""Of a window, the arms."""
+"""The arms: shares of a window for copies."""
 INTERVAL_US = 100e3
 
 
 class Exp3:
-    """A bandit whose rewards, from 0 to 1, may be anything."""
+    """A bandit without assumptions on its rewards, which are from 0 to 1."""
 
     def __init__(self, arms: int, gamma: float, rng: random.Random) -> None:
         self.gamma, self.rng = gamma, rng
@@ -33,7 +34,7 @@ class Exp3:
         self.arm = 0
 
     def chances(self) -> list[float]:
-        """Of each arm, to be pulled."""
+        """The probability of each arm."""
         total, arms = sum(self.weights), len(self.weights)
         return [(1.0 - self.gamma) * weight / total + self.gamma / arms for weight in self.weights]
 
@@ -43,19 +44,19 @@ class Exp3:
         return self.arm
 
     def learn(self, reward: float) -> None:
-        """What came of the arm that was pulled last."""
+        """Learns the reward of the last arm pulled."""
         estimate = reward / self.chances()[self.arm]
         self.weights[self.arm] *= math.exp(self.gamma * estimate / len(self.weights))
         largest = max(self.weights)
         self.weights = [weight / largest for weight in self.weights]
 
     def forget(self) -> None:
-        """Begins again."""
+        """Discards everything learned."""
         self.weights = [1.0] * len(self.weights)
 
 
 class Monitor:
-    """Notices that rewards have left the level that they had."""
+    """Detects a lasting drop of the rewards below their usual level."""
 
     def __init__(self, drop: float, patience: int) -> None:
         self.drop, self.patience = drop, patience
@@ -63,7 +64,7 @@ class Monitor:
         self.low = 0
 
     def fits(self, reward: float) -> bool:
-        """Whether this reward is no sign of another network."""
+        """Returns false once the network seems to have changed."""
         if self.usual is None:
             self.usual = reward
             return True
@@ -76,8 +77,8 @@ class Monitor:
 
 
 class Olaps(marline.Scheduler):
-    """``gamma``: how much it explores; ``drop`` and ``patience``: so many intervals in a row with a reward lower by
-    such a share make it begin again; ``seed``: of its draws."""
+    """``gamma``: exploration; ``drop`` and ``patience``: learning restarts after ``patience`` intervals in a row with
+    a reward more than the share ``drop`` below the usual one; ``seed``: seed of its random numbers."""
 
     wants_outstanding = True
 
@@ -86,7 +87,7 @@ class Olaps(marline.Scheduler):
         self.monitor = Monitor(drop, patience)
         self.share = SHARES[self.bandit.pull()]
         self.most_bits_per_s = 1.0
-        # Segments that each subflow may still send of either kind before the next window's worth.
+        # Copies and new segments that each subflow may still send before its next window.
         self.quotas: dict[int, list[float]] = {}
         self.asked_us: float | None = None
         self.busy_us = 0.0
@@ -117,13 +118,13 @@ class Olaps(marline.Scheduler):
             self.quotas[view.id][0] -= 1.0
             return marline.Send(view.id, repeat.start, repeat.end)
         if cx.unsent_bytes:
-            # Where there is nothing to repeat, or too little for the quota, new data has the window.
+            # Without enough data to copy, new data uses the window.
             self.quotas[view.id][1] = max(0.0, fresh - 1.0)
             return marline.Send(view.id)
         return None
 
     def _look(self, cx: marline.SchedulerContext) -> None:
-        """Counts the time in which an answer is owed, and ends intervals."""
+        """Counts the time with unacknowledged or unsent data, and ends intervals."""
         if self.asked_us is not None and self.owed:
             self.busy_us += cx.now_us - self.asked_us
         self.asked_us, self.owed = cx.now_us, bool(cx.outstanding) or cx.unsent_bytes > 0
@@ -131,7 +132,7 @@ class Olaps(marline.Scheduler):
             return
         bits_per_s = 8e6 * (cx.data_una - self.acked) / self.busy_us
         self.acked, self.busy_us = cx.data_una, 0.0
-        # What is the most may become less again.
+        # The maximum decays.
         self.most_bits_per_s = max(bits_per_s, 0.99 * self.most_bits_per_s)
         reward = bits_per_s / self.most_bits_per_s
         self.bandit.learn(reward)

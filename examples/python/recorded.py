@@ -1,8 +1,8 @@
 """Recorded pairs of links and their halves, as ``marline-lab paper auto`` has them (docs/research/papers/auto.md).
 
 A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd: code that
-tunes or trains uses the tuned half alone. How links are made of recordings stands in papers/traces.toml, what runs
-on them in papers/auto.toml; both are read here.
+tunes or trains uses the tuned half alone. papers/traces.toml says how recordings become links, and papers/auto.toml
+what runs on them; this module reads both.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import marline
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_HEADERS = 72
-"""Of a packet on the train, bytes: IPv4 and TCP with timestamps and DSS."""
+"""Headers of a packet recorded on the train, bytes: IPv4 and TCP with timestamps and DSS."""
 TRAIN_WINDOW_MS = 500
-"""Windows in which the rate on the train is taken."""
+"""Windows for the rates recorded on the train."""
 PATIENCE = "15s"
 LEFT_OUT = "train"
-"""Pairs whose names begin so are not played: arrivals on the train are a lower bound of what its links could carry, and
-less than these messages, so that whatever sends them only queues."""
+"""Prefix of the names of omitted pairs: arrivals on the train are a lower bound of its links' capacity, and below the
+rate of these messages, so with any scheduler they would only queue."""
 
 
 def fnv1a(text: str) -> int:
-    """64 bits."""
+    """The FNV-1a hash with 64 bits."""
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 % (1 << 64)
@@ -41,13 +41,13 @@ def fnv1a(text: str) -> int:
 
 
 def published(paper: str) -> dict[str, Any]:
-    """What a paper's file says of links and runs."""
+    """The links and runs in a paper's file."""
     return tomllib.loads((ROOT / f"papers/{paper}.toml").read_text())["published"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A recording that is a link: its description around the place where it begins, or its rates."""
+    """A recording as a link: its description before and after the start time, or its rates."""
 
     before: str
     after: str = ""
@@ -55,7 +55,7 @@ class Recording:
     rates_bits_per_s: tuple[float, ...] = ()
 
     def begin(self, share: float) -> str:
-        """The link that begins after this share of the recording, which repeats when it ends."""
+        """The link that starts after this share of the recording, which is played in a loop."""
         if not self.rates_bits_per_s:
             return f"{self.before}@{int(share * self.period_ms)}ms{self.after}"
         count = len(self.rates_bits_per_s)
@@ -67,7 +67,8 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two recordings beside each other; ``together``: made at the same time, so that both begin at the same place."""
+    """Two recordings used together; ``together``: recorded at the same time, so that both start at the same
+    position."""
 
     name: str
     paths: tuple[str, str]
@@ -80,7 +81,7 @@ class Pair:
         return "judged" if fnv1a(self.name) % 2 else "tuned"
 
     def links(self, master: str, place: int) -> dict[str, str]:
-        """Both links from the place of the recordings that a master word and a number draw."""
+        """Both links, which start at random positions derived from a master word and a number."""
         drawn = random.Random(f"{master}/{self.name}/{place}")
         first, second = drawn.random(), drawn.random()
         shares = (first, first if self.together else second)
@@ -97,13 +98,13 @@ def pairs(traces: Path) -> list[Pair]:
 
 
 def halves(traces: Path) -> dict[str, list[Pair]]:
-    """The pairs of each half that are played."""
+    """The used pairs of each half."""
     played = [pair for pair in pairs(traces) if not pair.name.startswith(LEFT_OUT)]
     return {half: [pair for pair in played if pair.half == half] for half in ("tuned", "judged")}
 
 
 def _of_pings(file: Path, link: str) -> list[Pair]:
-    """The carriers of a session of pings, each with each other."""
+    """All pairs of carriers in a session of pings."""
     if file.suffix != ".csv":
         return []
     with file.open(newline="") as text:
@@ -126,7 +127,7 @@ def _of_pings(file: Path, link: str) -> list[Pair]:
 
 
 def _of_rates(files: Sequence[Path], known: Sequence[dict[str, str]]) -> list[Pair]:
-    """Mahimahi's recordings that have both directions, each with each other."""
+    """All pairs of Mahimahi's recordings that have both directions."""
     by_name = {file.name.removesuffix(".gz"): file for file in files}
     there = []
     for one in known:
@@ -144,7 +145,7 @@ def _of_rates(files: Sequence[Path], known: Sequence[dict[str, str]]) -> list[Pa
 
 
 def _of_train(files: Sequence[Path], link: str) -> list[Pair]:
-    """Arrivals that were captured at the same time."""
+    """All pairs of arrivals that were captured at the same time."""
     sets: dict[str, list[tuple[str, Path]]] = {}
     for file in files:
         words = file.name.removesuffix(".arrivals.csv.gz").split("_")
@@ -173,7 +174,7 @@ def _text(file: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Messages of one size at one pace, from the server."""
+    """Messages of one size at a fixed interval, from the server."""
 
     name: str
     bytes: int
@@ -183,12 +184,12 @@ class Load:
 
     @property
     def count(self) -> int:
-        """Messages of a run."""
+        """Number of messages of a run."""
         return 1_000 * self.seconds // self.every_ms
 
     @property
     def left_out(self) -> int:
-        """Messages that begin within the warm-up."""
+        """Number of messages that start within the warm-up."""
         return math.ceil(self.warm_up_ms / self.every_ms)
 
     def experiment(
@@ -198,7 +199,7 @@ class Load:
         schedulers: Sequence[str] = ("auto",),
         policies: dict[str, type] | None = None,
     ) -> marline.Experiment:
-        """On these links, a variant for each of these schedulers."""
+        """The experiment on these links, with a variant per scheduler."""
         return marline.Experiment(
             paths=links,
             workload={"kind": "bursts", "bytes": self.bytes, "gap": f"{self.every_ms}ms", "count": self.count},
@@ -211,7 +212,7 @@ class Load:
 
 
 def loads() -> dict[str, Load]:
-    """``small``, ``10kB`` and ``100kB``: those of ``marline-lab paper auto`` that are sent one way."""
+    """``small``, ``10kB`` and ``100kB``: the one-way messages of ``marline-lab paper auto``."""
     setup = published("auto")
     bursts = {burst["bytes"]: burst for burst in setup["bursts"]}
     chosen = {"small": setup["small"], "10kB": bursts[10_000], "100kB": bursts[100_000]}
@@ -220,9 +221,9 @@ def loads() -> dict[str, Load]:
 
 
 def trace_directory(given: Path | None) -> Path:
-    """The directory of traces: what was given, ``MARLINE_TRACE_DIR``, or one beside the repository."""
+    """The directory of traces: ``given``, ``MARLINE_TRACE_DIR``, or one next to the repository."""
     named = os.environ.get("MARLINE_TRACE_DIR")
     directory = given or (Path(named) if named else ROOT.parent / "shared/traces")
     if not directory.is_dir():
-        raise SystemExit(f"{directory} is no directory of traces: --trace-dir DIR or MARLINE_TRACE_DIR")
+        raise SystemExit(f"{directory} is not a directory: set --trace-dir or MARLINE_TRACE_DIR to the traces")
     return directory.resolve()

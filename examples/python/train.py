@@ -1,4 +1,4 @@
-"""Trains LinUCB on some seeds and keeps what it learned: ``python train.py [--episodes N] [--out FILE]``."""
+"""Trains LinUCB on some seeds and stores the model: ``python train.py [--episodes N] [--out FILE]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_SEED = 1_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=60, help="runs, of 100 messages each")
+    parser.add_argument("--episodes", type=int, default=60, help="number of runs of 100 messages each")
     parser.add_argument("--messages", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("linucb.npz"))
     options = parser.parse_args()

@@ -12,12 +12,12 @@ from recorded import halves, loads, trace_directory
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("method", choices=[*METHODS, "all"], help="all: one after the other")
-    parser.add_argument("--load", choices=list(loads()), action="append", help="messages; all kinds without")
-    parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what is learned")
-    parser.add_argument("--training", type=int, default=1, help="its number: the seed of all that is drawn")
-    parser.add_argument("--episodes", type=int, help="runs; OLAPS: for each set of parameters that is tried")
+    parser.add_argument("method", choices=[*METHODS, "all"], help="all: every method in turn")
+    parser.add_argument("--load", choices=list(loads()), action="append", help="kind of messages; default: all")
+    parser.add_argument("--trace-dir", type=Path, help="directory of traces; default: MARLINE_TRACE_DIR")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of models")
+    parser.add_argument("--training", type=int, default=1, help="number of the training: seed of its random numbers")
+    parser.add_argument("--episodes", type=int, help="number of runs; OLAPS: for each set of parameters")
     options = parser.parse_args()
     traces = trace_directory(options.trace_dir)
     tuned = halves(traces)["tuned"]

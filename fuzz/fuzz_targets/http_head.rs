@@ -1,4 +1,4 @@
-//! Fuzz target of the HTTP proxy: arbitrary bytes as a request with what follows it, and as a response.
+//! Fuzz target of the HTTP proxy: arbitrary bytes as a request with following data, and as a response.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
             check_request(&forward.head);
             let behind = &bytes[head_len..];
             if forward.take_content(behind).is_ok() {
-                // Content is forwarded unchanged; what follows it is kept.
+                // Content is forwarded unchanged; data after it is kept.
                 assert!(behind.starts_with(&forward.head[passed_on..]));
                 let rest = forward.head.len() - passed_on < behind.len();
                 assert!(!rest || forward.body.is_complete());
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The forwarded bytes are exactly one head, and the application is notified that the connection ends.
+/// The forwarded bytes are exactly one head, and its headers announce the end of the connection.
 fn check_answer(head: &[u8], is_interim: bool) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Response::new(&mut room);

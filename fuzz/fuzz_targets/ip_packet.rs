@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (src, dst, ecn) = (packet.src, packet.dst, packet.ecn);
     let mut header = [0; 40];
     let len = emit_ip(src, dst, packet.protocol, ecn, packet.payload.len(), &mut header);
-    let mut again = header[..len.expect("it fitted before")].to_vec();
+    let mut again = header[..len.expect("the packet fits again")].to_vec();
     again.extend_from_slice(packet.payload);
     if let Ok(again) = IpPacket::parse(&again) {
         assert_eq!((again.src, again.dst, again.ecn), (src, dst, ecn));
@@ -32,6 +32,9 @@ fuzz_target!(|bytes: &[u8]| {
         PacketInfo { interface: 0, time_ns: 1, direction: Direction::Inbound, comment: None };
     let checksum = SegmentChecksum::WithAddresses;
     let segment = CapturedSegment { src, dst, ecn, checksum, bytes: packet.payload };
-    capture.segment(&mut out, &info, &segment).expect("addresses of one family, and it fitted");
+    capture.segment(&mut out, &info, &segment).expect(
+        "the addresses have one family, and the \
+        packet fits",
+    );
     assert_eq!(out.len() % 4, 0);
 });

@@ -1,4 +1,4 @@
-//! Fuzz target of the TCP segment parser: never panics, and what was parsed can be emitted again.
+//! Fuzz target of the TCP segment parser: it never panics, and a parsed segment can be emitted again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,11 +15,11 @@ fuzz_target!(|bytes: &[u8]| {
     let mut out = [0; 60];
     match TcpHeader::emit(&header, &options, &mut out) {
         Ok(len) => {
-            let again = TcpSegment::parse(&out[..len]).expect("we wrote it");
+            let again = TcpSegment::parse(&out[..len]).expect("an emitted segment parses");
             assert_eq!(again.header, header);
             assert_eq!(again.options, options);
         }
-        // The peer may pack options closer than we lay them out.
+        // The peer may pack options more tightly than we do.
         Err(EmitError::OptionsTooLong { len }) => assert!(len > 40),
         Err(error) => panic!("{error}"),
     }

@@ -1,5 +1,4 @@
-//! Fuzz target of TCP options with arbitrary values: they fit and survive the round trip, or are
-//! refused.
+//! Fuzz target of TCP options with arbitrary values: they fit and survive the round trip, or are rejected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -68,7 +67,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         options.mptcp.push(option);
     }
-    // The nibble and bytes of one such option.
+    // The nibble and bytes of an option of the private subtype.
     let nibble = bytes.first().copied().unwrap_or(0);
     if let Some(option) = bytes.get(1..).and_then(|rest| MpExperimental::new(nibble, rest)) {
         message(&option);
@@ -77,7 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
     match TcpHeader::default().emit(&options, &mut out) {
         Ok(len) => {
             assert_eq!(len, 20 + options.encoded_len());
-            let again = TcpSegment::parse(&out[..len]).expect("we wrote it");
+            let again = TcpSegment::parse(&out[..len]).expect("an emitted segment parses");
             assert_eq!(again.options, options);
         }
         Err(_) => assert!(!options.fits_header()),

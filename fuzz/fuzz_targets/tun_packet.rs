@@ -39,8 +39,7 @@ impl Gateway {
     fn new() -> Gateway {
         let accept = ConnectionConfig { withhold_syn_ack: true, ..plain() };
         let limits = Limits { connections: 8, syn_queue: 4, ..Limits::default() };
-        let config =
-            EndpointConfig { limits, ..marline_testkit::endpoint_config(Some(accept)) };
+        let config = EndpointConfig { limits, ..marline_testkit::endpoint_config(Some(accept)) };
         Gateway {
             endpoint: Endpoint::new(config, Box::new(SeedTree::new(1).stream("fuzz"))),
             responder: Responder::new(Addresses::default(), GatewayQueries::All),
@@ -56,7 +55,9 @@ impl Gateway {
             self.endpoint.handle_timeout(self.now);
         }
         let ip = IpPacket::parse(packet).ok();
-        match ip.filter(|ip| ip.protocol == PROTOCOL_TCP && ip.fragment.is_none() && ip.payload.len() >= 4) {
+        match ip.filter(|ip| {
+            ip.protocol == PROTOCOL_TCP && ip.fragment.is_none() && ip.payload.len() >= 4
+        }) {
             Some(ip) => self.take_tcp(&ip),
             None => self.take_other(packet),
         }
@@ -88,7 +89,7 @@ impl Gateway {
             result = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
         }
         if result == PacketResult::Answered {
-            IpPacket::parse(&self.answer).expect("what we send is a packet");
+            IpPacket::parse(&self.answer).expect("every packet sent parses");
         }
     }
 

@@ -1,7 +1,7 @@
-"""Packs a wheel around a module that cargo has built already, for continuous integration.
+"""Packs a wheel around a module already built by cargo, for continuous integration.
 
-``maturin build`` makes the wheels that are given away (pyproject.toml); it would compile everything a second time.
-What is in both is the same: the package, the module, and what pyproject.toml says of it.
+``maturin build`` makes the distributed wheels (pyproject.toml), but it would compile everything a second time.
+Both have the same content: the package, the module, and the metadata of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def pack(module: Path, folder: Path) -> Path:
-    """The wheel, in a folder."""
+    """Writes the wheel into a directory."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     workspace = tomllib.loads((HERE / "../../Cargo.toml").read_text())["workspace"]
     version = workspace["package"]["version"]
@@ -54,7 +54,7 @@ def pack(module: Path, folder: Path) -> Path:
 
 
 def _sum(content: bytes) -> str:
-    """As records of wheels have it."""
+    """The hash in the format of a wheel's RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 

@@ -1,8 +1,8 @@
 //! Public interface of crate `marline`, compared with a snapshot in the tree and with the last release.
 //!
-//! The interface is read from rustdoc's JSON of the crate and of those that it re-exports from. The JSON is unstable,
-//! so rustdoc alone runs with `RUSTC_BOOTSTRAP=1`: as a variable of cargo it would build all crates again whose build
-//! scripts look at it. The metadata of dependencies is that of the step `doc`.
+//! The interface is read from rustdoc's JSON for the crate and the crates that it re-exports. The JSON is unstable, so
+//! rustdoc alone runs with `RUSTC_BOOTSTRAP=1`: if cargo had this variable, it would rebuild all crates whose build
+//! scripts read it. The metadata of dependencies comes from the step `doc`.
 
 mod render;
 mod surface;
@@ -47,8 +47,8 @@ pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
     }
 }
 
-/// Fails if the interface differs from the snapshot, has too many names at its root, or breaks the last release's
-/// without a higher version.
+/// Fails if the interface differs from the snapshot, has too many names at its root, or breaks the interface of the
+/// last release without a higher version.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let now = lines(root)?;
     let names = surface::root_names(&now, CRATE);
@@ -65,7 +65,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let changes = changes(&stored, &now);
     if !changes.is_empty() {
         return Err(format!(
-            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and commit the result\n{}",
+            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and \
+                commit the result\n{}",
             changes.join("\n")
         ));
     }
@@ -95,7 +96,7 @@ fn lines(root: &Path) -> Result<BTreeSet<String>, String> {
         crates.insert(name, DocumentedCrate::new(json));
     }
     match surface::lines(&crates, CRATE) {
-        none if none.is_empty() => Err("rustdoc's JSON has another format".to_owned()),
+        none if none.is_empty() => Err("unsupported format of rustdoc's JSON".to_owned()),
         lines => Ok(lines),
     }
 }
@@ -110,7 +111,7 @@ fn changes(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     removed.chain(after.difference(before).map(|line| format!("+ {line}"))).collect()
 }
 
-/// Changes that can break a program: removed lines, and new parts of items that other crates may list completely.
+/// Changes that can break a program: removed lines, and new parts of items that other crates may match exhaustively.
 fn breaking(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let closed = |line: &str| {
         let (kind, rest) = line.split_once(' ').unwrap_or_default();
@@ -151,7 +152,7 @@ fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
         (version(&released)?, version(&manifest::read_toml(&root.join("Cargo.toml"))?)?);
     if !broken.is_empty() && after <= before {
         return Err(format!(
-            "{} changes since {tag} break programs: raise the version in Cargo.toml\n{}",
+            "{} changes since {tag} can break programs: raise the version in Cargo.toml\n{}",
             broken.len(),
             broken.join("\n")
         ));
@@ -160,7 +161,7 @@ fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
     Ok(())
 }
 
-/// The part of the workspace's version that a breaking change raises: the first number above zero, and its place.
+/// The part of the workspace's version that a breaking change raises: the first number above zero, and its index.
 fn version(manifest: &toml::Table) -> Result<(u64, u64), String> {
     let version = manifest::version(manifest)?;
     let mut numbers = version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));

@@ -1,5 +1,5 @@
-//! Files and functions that ARCHITECTURE.md names: `CRATE/src/FILE.rs`, `CRATE/src/FILE.rs:FUNCTION`, or `:FUNCTION` in
-//! the file named before.
+//! Files and functions that ARCHITECTURE.md names: `CRATE/src/FILE.rs`, `CRATE/src/FILE.rs:FUNCTION`, or `:FUNCTION`
+//! in the previously named file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::manifest::TREES;
 
 pub(crate) const PAGE: &str = "ARCHITECTURE.md";
 
-/// A place in the code that the page names.
+/// A code location that the page names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place<'a> {
     pub(crate) line: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Place<'a> {
     pub(crate) function: Option<&'a str>,
 }
 
-/// Fails with every place that does not exist.
+/// Fails with every location that does not exist.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let text = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong: Vec<String> =
@@ -27,7 +27,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
-/// Places in backticks, outside of fenced blocks.
+/// Locations in backticks, outside of fenced blocks.
 pub(crate) fn places(text: &str) -> Vec<Place<'_>> {
     let mut found: Vec<Place<'_>> = Vec::new();
     let mut is_fenced = false;
@@ -58,7 +58,7 @@ fn parse_place(line: usize, code: &str) -> Option<Place<'_>> {
     Some(Place { line, krate, file: &path[krate.len() + 1..], function })
 }
 
-/// The error of a place, with the file where its function is now.
+/// The error of a location, with the file that has its function now.
 fn fault(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
     let Some(folder) = crate_folder(root, krate) else {
@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn places_are_read_between_backticks_and_not_in_blocks() {
-        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` `a/src/b.rs` `cargo x`\n";
+        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` \
+            `a/src/b.rs` `cargo x`\n";
         let write = Place { line: 1, krate: "a-b", file: "src/c/d.rs", function: Some("write") };
         let read = Place { line: 5, function: Some("read"), ..write };
         let file = Place { line: 5, krate: "a", file: "src/b.rs", function: None };
@@ -148,7 +149,7 @@ mod tests {
     fn the_architecture_page_names_existing_files() {
         let root = crate::workspace_root();
         let text = fs::read_to_string(root.join(PAGE)).expect(PAGE);
-        assert!(places(&text).len() > 50, "the call paths are not read");
+        assert!(places(&text).len() > 50, "call paths not read");
         assert_eq!(check(&root), Ok(()));
     }
 }

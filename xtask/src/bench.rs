@@ -22,11 +22,12 @@ const PROFILES: &str = "target/gungraun";
 const BENCHES: &str = "bench -q -p marline-core -p marline-proxy --bench counted --";
 
 const USAGE: &str = "\
-usage: cargo xtask bench [NAME..]                counts, beside the baseline (docs/research/bench.toml)
+usage: cargo xtask bench [NAME..]                counts, compared with the baseline \
+(docs/research/bench.toml)
        cargo xtask bench --check                 fails where a count is more than 3 % above it
-       cargo xtask bench --bless --why 'TEXT'    writes the baseline again; TEXT is kept with each change
+       cargo xtask bench --bless --why 'TEXT'    rewrites the baseline; TEXT is stored with each change
        cargo xtask bench --flame NAME..          draws flame graphs and names the largest costs
-NAME is a path as the table has it, or how it begins: segment_out, segment_out.one";
+NAME is a path from the table, or its beginning: segment_out, segment_out.one";
 
 /// Count of a path.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +63,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> TaskResult {
     print!("{}", table(&counts, &known));
     if !known.paths.is_empty() {
         for difference in known.machine.differences(&machine) {
-            println!("not as in the baseline: {difference}");
+            println!("differs from the baseline: {difference}");
         }
     }
     match task {
@@ -117,13 +118,13 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     let words: Vec<&str> = BENCHES.split(' ').collect();
     let mut cargo = command(root, "cargo", &words);
     cargo.args(["--output-format=json", &home]).env("PATH", path);
-    // An incremental build has other codegen units, so that other functions are inlined: counts of the same source
-    // would differ by up to 14 % from those of the profile's own setting.
+    // An incremental build has other codegen units and therefore inlines other functions: counts of the same source
+    // would differ by up to 14 % from the profile's setting.
     cargo.env("CARGO_INCREMENTAL", "0");
     if flame {
         cargo.env("MARLINE_FLAME", "1");
     }
-    // The harness accepts one pattern only.
+    // The harness accepts only one pattern.
     if let [name] = names {
         cargo.arg(format!("*::{}*", name.replace('.', "::")));
     }
@@ -195,7 +196,7 @@ fn judge(counts: &Counts, known: &Baseline) -> TaskResult {
             let (before, now) = (entry.instructions, counted.instructions);
             wrong.push(format!("{name}: {before:.1} -> {now:.1} per {}", counted.unit));
         } else if change < -TOLERANCE_PERCENT {
-            println!("{name}: better by {:.1} %: bless it to keep the gain", -change);
+            println!("{name}: better by {:.1} %: bless it to keep the improvement", -change);
         }
     }
     let gone = known.paths.keys().filter(|name| !counts.contains_key(*name));

@@ -1,9 +1,9 @@
-//! Call paths of ARCHITECTURE.md: the number of files that a reader opens, and functions and files that are left out.
+//! Call paths of ARCHITECTURE.md: the number of files that a reader opens, and missing functions and files.
 //!
-//! Names are compared, not types, so a function whose name is common may be left out unnoticed. The check finds:
+//! Names are compared, not types, so a missing function with a common name may go unnoticed. The check finds:
 //! - a step that no earlier step of its path calls, unless its item begins with one of [`ENTRIES`];
-//! - a file that a step calls and the path does not list. A call counts if the name is defined in one file only of the
-//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls off the usual case are in [`BRANCHES`];
+//! - a file that a step calls and the path does not list. A call counts if the name is defined in only one file of the
+//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls outside the usual case are in [`BRANCHES`];
 //! - an entry of that list that is not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,11 @@ const LIMITS: &[(&str, usize)] =
     &[("Write to datagram", 20), ("ACK in", 18), ("SOCKS CONNECT", 16), ("UDP ASSOCIATE", 16)];
 /// Beginnings of items whose first function is called on another machine, by another task, or by a library.
 const ENTRIES: &[&str] = &["Client:", "Server:", "Lane:", "Back:"];
-/// Lines of a function from which a reader has to open its file.
+/// Minimum lines of a function for which a reader has to open its file.
 const LOGIC_LINES: usize = 8;
 
-/// Functions off the usual case that steps call, and data structures whose calls say what they do, by the reason why
-/// their files are not listed.
+/// Functions outside the usual case that steps call, and self-explanatory data structures, by the reason why their
+/// files are not listed.
 const BRANCHES: &[(&str, &[&str])] = &[
     (
         "handshakes and resets",
@@ -113,7 +113,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "data of the peer, which an ACK lacks",
+        "processing of the peer's data, which an ACK does not carry",
         &[
             "marline-core/src/connection/reception.rs:take_mapping",
             "marline-core/src/connection/silence.rs:watch_download",
@@ -138,15 +138,12 @@ const BRANCHES: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the connection of a lane, which is opened like that of CONNECT",
+        "opening of a lane's connection, as for CONNECT",
         &["marline-proxy/src/server/arrival.rs:authenticate_connection"],
     ),
+    ("parts of the example policy", &["marline-algos/src/schedulers/auto/judge.rs:decide"]),
     (
-        "parts of the policy that is the example",
-        &["marline-algos/src/schedulers/auto/judge.rs:decide"],
-    ),
-    (
-        "other functions of that name are called: of a macro, of a library, or by a parameter",
+        "calls of other functions with this name: in a macro, a library, or a parameter",
         &[
             "marline-algos/src/congestion/cubic.rs:on_ack",
             "marline-algos/src/registry/table.rs:make",
@@ -172,7 +169,7 @@ struct CallPath<'a> {
     steps: Vec<Step<'a>>,
 }
 
-/// A function of a crate, or several of one name in one file.
+/// A function of a crate, or several with the same name in one file.
 #[derive(Default)]
 struct Definition {
     code_lines: usize,
@@ -325,7 +322,7 @@ fn file_of(place: &Place<'_>) -> String {
 }
 
 /// The file of a called function that a reader has to open: the only one that defines the name, or the only one named
-/// like the owner.
+/// after the owner.
 fn file_of_call<'a>(files: &'a BTreeMap<String, Definition>, word: &Word<'_>) -> Option<&'a str> {
     let named_like = |file: &str, owner: &str| {
         let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".rs");
@@ -400,7 +397,7 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].contains("Up: no earlier step calls `emit`"), "{found:?}");
         assert!(found[0].contains("Up: no earlier step calls `push`"), "{found:?}");
-        // An item may say that it begins elsewhere.
+        // An item may state that it begins elsewhere.
         let page = PAGE_TEXT.replace("2. `k", "2. Server: `k");
         assert_eq!(judged(&page, 3, &files).len(), 1);
     }
@@ -427,7 +424,7 @@ mod tests {
         assert_eq!(with("x.room()", &[("nagle", &test)]), [""; 0]);
     }
 
-    /// Removes the steps of one file after the other from the page.
+    /// Removes the steps of each file in turn from the page.
     #[test]
     fn most_files_of_the_page_cannot_be_left_out() {
         let root = crate::workspace_root();

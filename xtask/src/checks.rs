@@ -4,10 +4,10 @@ use std::iter;
 
 use crate::source;
 
-/// Longest source file, lines: a longer one covers two subjects.
+/// Maximum length of a source file, lines. A longer file covers two subjects.
 pub(crate) const FILE_LINES_MAX: usize = 600;
-/// Exceptions: a file that owns the order of events is one subject, and pieces that share its state would be
-/// harder to follow.
+/// Exceptions: a file that defines the order of events is one subject, and separate files that share its state would
+/// be harder to follow.
 const LONG_FILES: &[&str] = &[
     "crates/marline-core/src/connection.rs",
     "crates/marline-core/src/connection/subflow_context.rs",
@@ -15,10 +15,10 @@ const LONG_FILES: &[&str] = &[
 ];
 /// Length above which a file is reported without failing.
 pub(crate) const FILE_LINES_AIM: usize = 400;
-/// Longest function body, lines of code. Clippy's `too_many_lines` has the same limit, but an attribute silences
-/// it, and it does not check crates outside the workspace.
+/// Maximum length of a function body, lines of code. Clippy's `too_many_lines` has the same limit, but an attribute
+/// silences it, and it does not check crates outside the workspace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Longest line. rustfmt limits code to 100; this limit is for comments, tables and strings.
+/// Maximum line length. rustfmt limits code to 100; this limit is for comments, tables and strings.
 const LINE_CHARS_MAX: usize = 120;
 
 /// Macros for unfinished work and for debugging.
@@ -26,7 +26,7 @@ const FORBIDDEN_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 /// File names that do not describe the contents.
 const FORBIDDEN_FILE_NAMES: &[&str] =
     &["utils.rs", "util.rs", "helpers.rs", "helper.rs", "misc.rs", "common.rs"];
-/// Directories of one developer's machine. (Written in two halves so that this file passes.)
+/// Directories of a developer's machine, written in two halves so that this file passes.
 const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -77,7 +77,7 @@ fn contains_path(line: &str, fragment: &str) -> bool {
     })
 }
 
-/// Finds crates from other sources than the public index: a mirror's name in the lock file breaks others' builds.
+/// Finds crates from other sources than the public index: a mirror's name in the lock file breaks builds elsewhere.
 fn find_foreign_sources(lock: &str) -> Vec<Finding> {
     let official = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
     lock.lines()
@@ -98,7 +98,7 @@ pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
     }
     let file_name = path.rsplit('/').next().unwrap_or(path);
     if FORBIDDEN_FILE_NAMES.contains(&file_name) {
-        found.push(finding(1, "the file's name does not say what it holds"));
+        found.push(finding(1, "the file name does not describe its contents"));
     }
     for function in source::functions(&blanked) {
         if function.code_lines > FUNCTION_LINES_MAX {
@@ -116,7 +116,7 @@ pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
             found.push(finding(number, "a tab: write four spaces, or \\t in a string"));
         }
         for name in FORBIDDEN_MACROS.iter().filter(|name| has_macro(code, name)) {
-            found.push(finding(number, format!("{name} does not belong in the tree")));
+            found.push(finding(number, format!("{name} is not allowed in the tree")));
         }
     }
     found
@@ -139,7 +139,7 @@ pub(crate) struct Link<'a> {
     pub(crate) part: Option<&'a str>,
 }
 
-/// Relative links of a Markdown file, without those in code blocks.
+/// Relative links of a Markdown file, outside of code blocks.
 pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     let mut found = Vec::new();
     for (line, mut rest) in lines_outside_code(text) {
@@ -200,15 +200,15 @@ fn lines_outside_code(text: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Pages that any text names by their path from the root (`docs/README.md`), with their lines: in comments, in
-/// messages of programs, in URLs of this project. `docs/research/papers/KEY.md` is a pattern and not a page.
+/// Pages that a text names by their path from the root (`docs/README.md`), with their lines: in comments, messages of
+/// programs, and URLs of this project. `docs/research/papers/KEY.md` is a pattern and not a page.
 pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
     const ENDINGS: [&str; 4] = [".md", ".toml", ".svg", ".html"];
     let in_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for (at, _) in line.match_indices("docs/") {
-            // Otherwise it is a folder of another tree.
+            // Otherwise it is a path in another tree.
             let before = &line[..at];
             let from_root = !before.ends_with(in_path)
                 || before.ends_with("../")
@@ -283,7 +283,8 @@ mod tests {
 
     #[test]
     fn headings_are_named_as_in_addresses() {
-        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) d\n# x\n# x\n";
+        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) \
+            d\n# x\n# x\n";
         let expected = ["marline-demo", "8-stopping-upgrades", "a-b-d", "x", "x-1"];
         assert_eq!(heading_anchors(page), expected);
     }

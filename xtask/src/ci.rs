@@ -18,9 +18,9 @@ const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 
-/// Steps that run beside the live tests of step `test`, which mostly wait for timers and peers.
+/// Steps that run in parallel with the live tests of step `test`, which mostly wait for timers and peers.
 const PARALLEL_STEPS: [&str; 3] = ["bench", "fuzz", "papers"];
-/// Their output, below the checkout.
+/// Log of the parallel steps, below the checkout.
 const PARALLEL_LOG: &str = "target/ci-beside.log";
 
 /// Process that runs [`PARALLEL_STEPS`] with the lowest priority, so that tests do not notice it.
@@ -39,7 +39,7 @@ impl ParallelSteps {
         Ok(ParallelSteps(child.spawn().map_err(|error| format!("nice: {error}"))?))
     }
 
-    /// Waits for the end, and shows the output.
+    /// Waits for the parallel steps, and shows their output.
     fn finish(mut self, root: &Path) -> TaskResult {
         let status = self.0.wait().map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
         let log = fs::read(root.join(PARALLEL_LOG))
@@ -49,7 +49,7 @@ impl ParallelSteps {
     }
 }
 
-/// Runs the named steps, or all, in order. After a failure the other steps run, too, so that the log shows all
+/// Runs the named steps, or all, in order. After a failure the other steps still run, so that the log shows all
 /// failures.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     let steps: [Step<'_>; 22] = [
@@ -76,7 +76,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("python", &python::check),
         // Two nodes of a cluster, with the package built by `python`.
         ("ray", &python::ray),
-        // Packs the program that `test` has built, and links another one from its objects.
+        // Packs the program that `test` has built, and links a static one from its objects.
         ("packages", &packages::check),
         // Last, so that the end of the log shows the failed cells.
         ("interop", &interop),
@@ -95,7 +95,7 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
         summary.push(format!("{seconds:7.1} s  {state}  {name}"));
         if let Err(error) = result {
             eprintln!("xtask ci: step {name}: {error}");
-            // Repeated at the end, which is the part of a long log that is read, and perhaps all that is stored.
+            // Repeated at the end, the part of a long log that is read, and perhaps the only part stored.
             summary.push(format!("    {error}"));
             failed.push(name);
         }
@@ -115,7 +115,7 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
             record(name, start, step(root));
             println!("=== {}", PARALLEL_STEPS.join(", "));
             let result = beside.and_then(|beside| beside.finish(root));
-            record("bench, fuzz, papers, beside test", start, result);
+            record("bench, fuzz, papers, in parallel with test", start, result);
         } else {
             record(name, start, step(root));
         }
@@ -133,7 +133,7 @@ pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
         None => FUZZ_SECONDS,
         Some(text) => text.parse().map_err(|error| format!("`{text}` seconds: {error}"))?,
     };
-    // Seeds: without them the fuzzer spends its time finding the format of a segment.
+    // Without seeds the fuzzer spends its time finding the format of a segment.
     let mut seeds = command(
         root,
         "cargo",
@@ -172,16 +172,16 @@ fn interop(root: &Path) -> TaskResult {
     let with = |more: &[&str]| {
         run_and_report_failure(&mut command(root, &program, &[&["--small"], more].concat()))
     };
-    // Two cells at a time share this machine with their peers, and some of them wait for a kernel's timers. Failed
-    // cells therefore run again alone and fail only if they fail twice. Both attempts print their reasons.
+    // Two cells at a time share this machine with their peers, and some depend on a kernel's timers. Failed cells
+    // therefore run again alone, and fail only if they fail twice. Both attempts print their reasons.
     with(&["--fresh"]).or_else(|error| {
         println!("interop: {error}; failed cells are run again, alone");
         with(&["--jobs", "1"])
     })
 }
 
-/// Runs a quick look at every paper in virtual time, and builds the page of all. Results are not judged: the step
-/// shows that every paper runs, and that each row with a stored verdict still exists with the same criterion.
+/// Runs every paper in virtual time as a quick run, and builds the report. Results are not judged: the step shows that
+/// every paper runs, and that each row with a stored verdict still exists with the same criterion.
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     const KEPT: &str = "docs/research/papers";
@@ -189,13 +189,12 @@ fn papers(root: &Path) -> TaskResult {
     run(&mut command(root, &program, &["report", "--out", OUT, "--check", KEPT]))
 }
 
-/// Runs a quick look at every paper in virtual time, with results in a directory of the checkout. Returns the
-/// program.
+/// Runs every paper in virtual time as a quick run, with results in a directory of the checkout. Returns the program.
 pub(crate) fn small_papers(root: &Path, out: &str) -> Result<String, String> {
     let program = build_test_program(root, "marline-lab")?;
     let mut small = command(root, &program, &["paper", "all", "--quick", "--out", out]);
     let status = small.status().map_err(|error| format!("paper: {error}"))?;
-    // A quick look has no verdicts.
+    // A quick run has no verdicts.
     if status.success() { Ok(program) } else { Err(format!("paper: {status}")) }
 }
 

@@ -33,7 +33,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for name in FILES {
         if read(&fresh.join(name))? != read(&page.join("dist").join(name))? {
             return Err(format!(
-                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask dashboard` and commit the \
+                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask \
+                    dashboard` and commit the \
                  result"
             ));
         }
@@ -44,7 +45,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn make(root: &Path, out: &str) -> TaskResult {
     let page = root.join(PAGE);
-    // Packages may have installation scripts; none is needed.
+    // Packages may have installation scripts, but none is needed.
     run(&mut command(&page, "npm", &["ci", "--ignore-scripts", "--silent"]))?;
     run(&mut command(&page, "npm", &["run", "--silent", "check"]))?;
     run(&mut command(&page, "node", &["build.mjs", out]))

@@ -7,8 +7,8 @@
 //! sim, emulator, research, marline, qlog <- lab <- papers      proxy <- tun
 //! tun, dashboard, research, emulator, qlog <- cli      papers, cli <- lab-cli
 //! ```
-//! An allowed dependency may be indirect: a crate may depend on everything below its allowed crates. The core
-//! never depends on algos, sim or io, so it does not depend on any policy or driver. Dev-dependencies are free:
+//! Allowed dependencies are transitive: a crate may depend on all crates below its allowed crates. The core never
+//! depends on algos, sim or io, so it does not depend on any policy or driver. Dev-dependencies are not restricted:
 //! tests of the core use real policies.
 
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
 /// a new one needs a review.
 const PURE_ALLOWED_CRATES: &[&str] = &["flate2", "hmac", "rand_pcg", "serde", "sha2"];
 
-/// Largest number of crates compiled for the library without features, itself not counted.
+/// Maximum number of crates compiled for the library without features, excluding itself.
 const MAX_LIBRARY_CRATES: usize = 36;
 
 /// Crates that the library without features must not depend on: link models, crates for files and figures only,
@@ -94,14 +94,15 @@ const FORBIDDEN_IN_LIBRARY: &[&str] =
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
-    // With color, a crate would differ from its repetition, which is marked: CI enables color for cargo.
+    // With color, which CI enables for cargo, repeated crates would not be recognized.
     let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
     let library = crates_in(&printed);
     wrong.extend(excess(&library));
     if wrong.is_empty() {
         println!(
-            "deps: {} crates, every dependency points down; {} crates in a program with the library",
+            "deps: {} crates, every dependency points down; {} crates in a program with the \
+                library",
             crates.len(),
             library.len()
         );
@@ -112,7 +113,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn violations(of: &Crate) -> Vec<String> {
     let Some(allowed) = crates_below(&of.name) else {
-        return vec![format!("{}: not listed: add it to LAYERS in xtask/src/deps.rs", of.name)];
+        return vec![format!("{}: not in LAYERS: add it in xtask/src/deps.rs", of.name)];
     };
     let pure = PURE_CRATES.contains(&of.name.as_str());
     let judge = |dependency: &String| {
@@ -148,16 +149,18 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
         .iter()
         .map(|known| name(known))
         .filter(|name| FORBIDDEN_IN_LIBRARY.contains(&name.as_str()))
-        .map(|name| format!("marline brings {name}"))
+        .map(|name| format!("marline depends on {name}"))
         .collect();
     if library.len() > MAX_LIBRARY_CRATES {
-        wrong
-            .push(format!("marline brings {} crates, at most {MAX_LIBRARY_CRATES}", library.len()));
+        wrong.push(format!(
+            "marline depends on {} crates, at most {MAX_LIBRARY_CRATES}",
+            library.len()
+        ));
     }
     wrong
 }
 
-/// All crates below `name`, or `None` if it is unknown.
+/// All crates below `name`, or `None` for an unknown crate.
 fn crates_below(name: &str) -> Option<Vec<&'static str>> {
     let (_, direct) = LAYERS.iter().find(|(known, _)| *known == name)?;
     let mut all: Vec<&'static str> = direct.to_vec();
@@ -194,7 +197,7 @@ mod tests {
         let tree = "marline v0.2.0 (/a)\nlibc v0.2.1\nlibc v0.2.1 (*)\nsyn v2.0.0 (proc-macro)\n\n";
         let library = crates_in(tree);
         assert_eq!(library, BTreeSet::from(["marline v0.2.0", "libc v0.2.1", "syn v2.0.0"]));
-        assert_eq!(excess(&library), ["marline brings syn"]);
+        assert_eq!(excess(&library), ["marline depends on syn"]);
         let many: Vec<String> = (0..37).map(|n| format!("c{n} v1")).collect();
         assert_eq!(excess(&many.iter().map(String::as_str).collect()).len(), 1);
     }

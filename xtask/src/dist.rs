@@ -3,8 +3,8 @@
 //! ```text
 //! cargo -> program (dynamic) -> tree/      -> deb, rpm
 //!       -> program (static)  -> archive    -> tar.gz
-//!                            -> container/ -> container.tar.gz, beside the Containerfile
-//! Cargo.lock -> cdx.json (SBOM), THIRD-PARTY.txt          all of them -> SHA256SUMS
+//! -> container/ -> container.tar.gz, with the Containerfile Cargo.lock -> cdx.json (SBOM), THIRD-PARTY.txt
+//! all of them -> SHA256SUMS
 //! ```
 //! Two builds of a commit are equal bit for bit in any directory: times are the commit's, paths are replaced,
 //! files are sorted. `cargo xtask nightly` builds twice and compares.
@@ -55,7 +55,7 @@ impl Release {
         format!("marline-{}-{}-linux", self.version, std::env::consts::ARCH)
     }
 
-    /// Builds both packages with this program.
+    /// Builds both packages from this program.
     pub(crate) fn packages(&self, program: &Path) -> TaskResult {
         third_party::write(self)?;
         tree::fill(self, program)?;
@@ -63,7 +63,7 @@ impl Release {
         archives::rpm(self)
     }
 
-    /// Builds the archive and the container's files with this program, which must be static.
+    /// Builds the archive and the container's files from this program, which must be static.
     pub(crate) fn archives(&self, program: &Path) -> TaskResult {
         if !is_static(program)? {
             return Err(format!("{} is linked dynamically", program.display()));
@@ -73,7 +73,7 @@ impl Release {
     }
 }
 
-/// Builds the whole release; with the word `program` only the static program, which the quickstart copies to a
+/// Builds the whole release; with the argument `program` only the static program, which the quickstart copies to a
 /// server.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {

@@ -1,6 +1,6 @@
 //! Rows of the README's table of figures, with the command for each.
 //!
-//! Results go to standard output; a person copies them into docs/research/figures.md with the machine they were
+//! Results go to standard output; they are copied manually into docs/research/figures.md, with the machine they were
 //! measured on.
 
 use std::path::Path;
@@ -32,16 +32,17 @@ const ROWS: &[(&str, &str)] = &[
     ("captures", "test --release -q -p marline-testkit --test it tshark:: -- --nocapture"),
 ];
 
-/// Rows about Marline on a real system, compared with similar software: one name for all of them.
+/// Name for all rows that compare Marline with similar software on a real system.
 const SYSTEM: (&str, &[&str]) =
     ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 
 /// Command that draws the README's figure into the tree.
-const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
+const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- \
+    scenarios/handover.toml \
                         docs/start/handover.svg";
 
-/// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a
-/// goal are compared with it at the end; a missed goal is not a failure.
+/// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a goal
+/// are compared with the goal at the end; a missed goal is not a failure.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     let is_known = |name: &str| name == SYSTEM.0 || ROWS.iter().any(|(row, _)| *row == name);
     if let Some(unknown) = wanted.iter().find(|name| !is_known(name)) {

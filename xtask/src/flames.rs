@@ -1,5 +1,5 @@
-//! Flame graphs of the rows that are measured with real sockets, and of two shards in memory: processor time in
-//! the kernel and in all programs of the row.
+//! Flame graphs of benchmarks with real sockets, and of two shards in memory: processor time in the kernel and in all
+//! programs of a benchmark.
 //!
 //! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
 //! The build has frame pointers and no link-time optimization, so that functions are distinguished; its figures
@@ -32,9 +32,9 @@ const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "prox
 const FOLDER: &str = "target/flames";
 /// Samples per second and processor: not a divisor of common timer rates.
 const SAMPLES_PER_S: &str = "499";
-/// Narrowest frame, percent of the picture: narrower ones make up most of the file.
+/// Minimum width of a frame, percent of the picture. Narrower frames would make up most of the file.
 const MIN_FRAME_PERCENT: &str = "0.4";
-/// Programs that start or build the row.
+/// Programs left out of the profile, because they only build or launch the benchmark.
 const IGNORED_PROGRAMS: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
 /// Rows of the table of programs.
 const SHOWN_PROGRAMS: usize = 6;
@@ -120,13 +120,13 @@ fn sample_row(
 fn draw_graph(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     let file = root.join(FOLDER).join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
-    let title = format!("{name}: time of all programs that take part");
+    let title = format!("{name}: processor time of all programs");
     let file = file.to_string_lossy();
     let arguments = ["--title", &title, "--minwidth", MIN_FRAME_PERCENT, "--hash", &file];
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs and the innermost functions that took most time.
+/// The programs and innermost functions with the most processor time.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut all = 0_u64;
@@ -147,7 +147,7 @@ fn largest(stacks: &str) -> String {
     };
     let seconds = all as f64 / 1e9;
     format!(
-        "{seconds:.1} s of processors, by program:\n{}by function, without what it calls:\n{}",
+        "{seconds:.1} s of processors, by program:\n{}by function, without called functions:\n{}",
         table(programs, SHOWN_PROGRAMS),
         table(functions, SHOWN_FUNCTIONS)
     )

@@ -1,6 +1,6 @@
-//! Goals for the core's performance, and their comparison with measured figures.
+//! Performance goals, and their comparison with measured figures.
 //!
-//! A program that measures one prints a line `figure NAME VALUE` with it.
+//! A program that measures a figure prints a line `figure NAME VALUE`.
 
 /// Limit of a figure.
 #[derive(Copy, Clone, Debug)]
@@ -17,38 +17,74 @@ const GOALS: &[(&str, Bound, &str)] = &[
         AtLeast(0.8),
         "goodput in memory of one subflow, relative to smoltcp's plain TCP",
     ),
-    ("min-rtt-to-one", AtLeast(0.85), "of two subflows with min-rtt, relative to one"),
-    ("by-turns-to-one", AtLeast(0.85), "of two subflows with round robin, relative to one"),
-    ("allocations-per-segment", AtMost(0.0), "allocations per segment, maximum of these"),
+    (
+        "min-rtt-to-one",
+        AtLeast(0.85),
+        "goodput in memory of two subflows with min-rtt, relative to one",
+    ),
+    (
+        "by-turns-to-one",
+        AtLeast(0.85),
+        "goodput in memory of two subflows with round robin, relative to one",
+    ),
+    (
+        "allocations-per-segment",
+        AtMost(0.0),
+        "allocations per segment, maximum of the transfers in memory",
+    ),
     ("idle-bytes", AtMost(3_000.0), "bytes per idle connection at each end"),
     (
         "relay-down",
         AtLeast(1.0),
         "goodput through the proxy to the application, relative to QUIC's",
     ),
-    ("relay-up", AtLeast(1.0), "the same, from the application"),
+    (
+        "relay-up",
+        AtLeast(1.0),
+        "goodput through the proxy from the application, relative to QUIC's",
+    ),
     ("redis-one", AtLeast(0.8), "Redis, one client, relative to two chained nginx proxies"),
-    ("redis-fifty", AtLeast(0.8), "Redis, fifty clients, relative to the same"),
-    ("websocket-round-trip", AtLeast(0.8), "round trips of a WebSocket, relative to the same"),
-    ("wrk-keep-alive", AtLeast(0.8), "HTTP with keep-alive, relative to the same"),
-    ("wrk-close", AtLeast(0.8), "HTTP with a connection for each request, relative to the same"),
-    ("wrk-close-one", AtLeast(0.8), "the same, one client"),
+    ("redis-fifty", AtLeast(0.8), "Redis, fifty clients, relative to two chained nginx proxies"),
+    (
+        "websocket-round-trip",
+        AtLeast(0.8),
+        "WebSocket round trips, relative to two chained nginx proxies",
+    ),
+    ("wrk-keep-alive", AtLeast(0.8), "HTTP with keep-alive, relative to two chained nginx proxies"),
+    (
+        "wrk-close",
+        AtLeast(0.8),
+        "HTTP with a connection per request, relative to two chained nginx proxies",
+    ),
+    (
+        "wrk-close-one",
+        AtLeast(0.8),
+        "HTTP with a connection per request, one client, relative to two nginx proxies",
+    ),
     ("churn", AtLeast(0.8), "connections through `serve`, relative to one nginx proxy"),
-    ("churn-alike", AtLeast(0.8), "the same, relative to nginx with Multipath TCP"),
+    (
+        "churn-alike",
+        AtLeast(0.8),
+        "connections through `serve`, relative to nginx with Multipath TCP",
+    ),
     ("serve-down-gbit-per-core", AtLeast(10.0), "Gbit/s of `serve` per processor, to the kernel"),
-    ("serve-up-gbit-per-core", AtLeast(10.0), "the same, from the kernel"),
+    ("serve-up-gbit-per-core", AtLeast(10.0), "Gbit/s of `serve` per processor, from the kernel"),
     (
         "bulk-to-tcp",
         AtLeast(1.0),
         "goodput over loopback, relative to kernel TCP without segmentation offload",
     ),
-    ("bulk-cpu-to-tcp", AtMost(1.5), "its processor time, relative to the same"),
+    (
+        "bulk-cpu-to-tcp",
+        AtMost(1.5),
+        "processor time over loopback, relative to kernel TCP without segmentation offload",
+    ),
     ("bulk-to-quinn", AtLeast(1.0), "goodput over loopback, relative to QUIC's without encryption"),
     ("echo-p50-over-tcp-us", AtMost(3.0), "median echo minus TCP's, in us"),
     ("echo-p99-to-tcp", AtMost(1.25), "p99 echo, relative to TCP's"),
     ("echo-to-quinn", AtMost(1.0), "worst ratio of p50, p95 and p99 to QUIC's"),
     ("up-to-gbit", AtLeast(8.0), "Gbit/s through `up`, to the far side"),
-    ("up-from-gbit", AtLeast(8.0), "the same, from the far side"),
+    ("up-from-gbit", AtLeast(8.0), "Gbit/s through `up`, from the far side"),
     (
         "two-shards-to-one",
         AtLeast(1.8),
@@ -57,28 +93,32 @@ const GOALS: &[(&str, Bound, &str)] = &[
     (
         "crowd",
         AtMost(2.0),
-        "p99 of echoes beside another client's bulk transfer, relative to alone",
+        "p99 of echoes during another client's bulk transfer, relative to no other traffic",
     ),
     ("silent-server", AtMost(8_000.0), "bytes per silent stream of the proxy, server"),
-    ("silent-client", AtMost(8_000.0), "the same, client"),
-    ("streams-lost", AtMost(0.0), "lost streams of 100,000, in three rounds"),
+    ("silent-client", AtMost(8_000.0), "bytes per silent stream of the proxy, client"),
+    ("streams-lost", AtMost(0.0), "lost streams of 100,000 in three rounds"),
     ("streams-servers-mb", AtMost(1_200.0), "MB resident with 100,000 streams, servers"),
-    ("streams-clients-mb", AtMost(1_200.0), "the same, clients"),
+    ("streams-clients-mb", AtMost(1_200.0), "MB resident with 100,000 streams, clients"),
     (
         "streams-servers-flat",
         AtMost(1.05),
         "the servers' memory in the third round, relative to the first",
     ),
-    ("streams-clients-flat", AtMost(1.05), "the same, clients"),
+    (
+        "streams-clients-flat",
+        AtMost(1.05),
+        "the clients' memory in the third round, relative to the first",
+    ),
     ("packetdrill-tcp", AtLeast(83.0), "passing scripts of packetdrill's 162 for TCP"),
-    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts of its 78 for Multipath TCP"),
+    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts of packetdrill's 78 for Multipath TCP"),
     ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts of the kernel's own 24"),
     ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
     ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
     (
         "two-clean-links-percent",
         AtLeast(99.5),
-        "% of two clean links' goodput for plain TCP's segments, after slow start",
+        "% of the goodput of two clean links for plain TCP segments, after slow start",
     ),
 ];
 

@@ -1,7 +1,7 @@
 //! Repository checks and chores: `cargo xtask <task>`.
 //!
-//! These checks are those that rustc, clippy and rustfmt cannot make: allowed dependencies between crates, lengths
-//! of files, forbidden contents of the tree. Every check reports the file, the line and a remedy.
+//! The checks are those that rustc, clippy and rustfmt do not have: allowed dependencies between crates, lengths of
+//! files, forbidden contents of the tree. Every check reports the file, the line and a remedy.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -53,7 +53,7 @@ usage: cargo xtask <task>
   readme          compares the README's figures with their sources; checks files and functions in ARCHITECTURE.md
   reference       writes docs/reference, the parameters of policies and the events of traces
   spec [--write | --kernel DIR]  checks the tables of requirements (docs/spec/*.toml); --write updates their
-                  totals, --kernel looks up the cited places in Linux's source in DIR
+                  totals, --kernel looks up the cited locations in Linux's source in DIR
   test [ARGS]     runs every test of the repository; ARGS are passed to `cargo test --workspace`
   fuzz [SECONDS]  runs every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     runs the steps of .ci/run, or some of them, and shows the time of each
@@ -66,7 +66,7 @@ usage: cargo xtask <task>
                   behavior keeps the hash
   interop [ARGS]  runs the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  compares Marline with the kernel's TCP and Multipath TCP (root); --help lists its options
-  rivals [ROW..]  asks Marline and its rivals what users ask (root): lab/rivals/README.md
+  rivals [ROW..]  compares Marline with similar software on user workloads (root): lab/rivals/README.md
   packetdrill [..] runs the scripts of PKT_DIR with PACKETDRILL against the core (root); --help lists its options
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  builds the dashboard's bundle with npm; --check compares it with its sources
@@ -81,7 +81,7 @@ const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "-
 /// Arguments of cargo for the comparison table.
 const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-lab-cli", "--", "compare"];
 
-/// Arguments of cargo for the long tests, one after the other, with their figures.
+/// Arguments of cargo for the long tests, which run one after the other and print figures.
 const ENDURANCE: &[&str] = &[
     "test",
     "--release",
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         "nightly" => nightly::all(&root, rest),
         "dist" => dist::build(&root, rest),
         "dashboard" => dashboard::build(&root, rest),
-        other => Err(format!("no task `{other}`\n\n{USAGE}")),
+        other => Err(format!("unknown task `{other}`\n\n{USAGE}")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -152,7 +152,7 @@ fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
     measured(root, ENDURANCE, arguments)
 }
 
-/// Builds Marline and the harness, which is a workspace of its own, and measures.
+/// Builds Marline and the harness, which is a separate workspace, and measures.
 fn rivals(root: &Path, arguments: &[String]) -> TaskResult {
     const OURS: &[&str] = &["build", "--release", "-p", "marline-cli", "-p", "marline-lab-cli"];
     const HARNESS: &[&str] = &["run", "--release", "--manifest-path", "lab/rivals/Cargo.toml"];
@@ -170,7 +170,7 @@ fn packetdrill(root: &Path, arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", &runner).args(arguments))
 }
 
-/// The checkout this program was built from: tasks work from any directory inside it.
+/// The checkout that this program was built from. Tasks work from any directory inside it.
 fn workspace_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()

@@ -1,7 +1,7 @@
 //! Nightly tests, too long for every change: `cargo xtask nightly [STEP..]`.
 //!
 //! The steps are those of [`STEPS`]. Each runs independently of the others, and its result is written into
-//! `docs/nightly.md` with the commit, which shows when it last passed.
+//! `docs/nightly.md` with the commit at which it last passed.
 
 mod crates;
 mod newcomer;
@@ -34,7 +34,8 @@ const STEPS: [Step; 18] = [
     ),
     (
         "releases",
-        "the last release's client with this server and vice versa: streams, UDP, a dead path, the server replaced",
+        "the last release's client with this server and vice versa: streams, UDP, a dead path, \
+            the server replaced",
         releases::check,
     ),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
@@ -45,24 +46,28 @@ const STEPS: [Step; 18] = [
     ),
     (
         "dashboard",
-        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a processor",
+        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a \
+            processor",
         dashboard,
     ),
     (
         "memory",
-        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by unknown clients: no \
+        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by \
+            unknown clients: no \
          process is killed, and a regular application waits at most twice as long",
         memory,
     ),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     (
         "fleet",
-        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 misrouted",
+        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, \
+            0 misrouted",
         fleet,
     ),
     (
         "kill-switch",
-        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: no \
+        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with \
+            `--lockdown`: no \
          packet bypasses the tunnel",
         kill_switch,
     ),
@@ -73,24 +78,28 @@ const STEPS: [Step; 18] = [
     ),
     (
         "small-worlds",
-        "two endpoints and a few packets, every order with any two faults, and with three for half an hour",
+        "two endpoints and a few packets, every order with any two faults, and with three for \
+            half an hour",
         small_worlds,
     ),
     (
         "returns",
-        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it recovers",
+        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it \
+            recovers",
         returns,
     ),
     (
         "live-datagrams",
-        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of 200 B to 8 kB arrive \
+        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of \
+            200 B to 8 kB arrive \
          over paths of any MTU, before and after a change",
         live_datagrams,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
         "newcomer",
-        "the documented commands for the Python package and a custom policy, run in an archive of the tree",
+        "the documented commands for the Python package and a custom policy, run in an archive of \
+            the tree",
         newcomer::check,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
@@ -147,8 +156,10 @@ fn rows(page: &str) -> BTreeMap<String, String> {
 
 fn format_page(rows: &BTreeMap<String, String>) -> String {
     let mut page = String::from(
-        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: `cargo xtask nightly \
-         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | minutes |\n\
+        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: \
+            `cargo xtask nightly \
+         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | \
+         minutes |\n\
          |---|---|---|---|---|---|\n",
     );
     for (name, shows, _) in STEPS {
@@ -180,7 +191,7 @@ fn memory(root: &Path) -> TaskResult {
     run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
     let mut tests = long_tests(root, "memory::");
     tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
-    // A test of upgrades has a module of the same name, and a step of its own.
+    // A test of upgrades has a module of the same name, and a separate step.
     run(tests.args(["--skip", "upgrade::", "--test-threads", "1"]))
 }
 
@@ -237,7 +248,7 @@ const WORLDS: u64 = 20_000;
 
 fn worlds(root: &Path) -> TaskResult {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
-    // Runs that start in different seconds have different worlds.
+    // Runs that start in different seconds use different worlds.
     let from = since.as_secs() * WORLDS;
     const TESTS: [&str; 8] =
         ["test", "-p", "marline-sim", "--test", "it", "worlds::", "--", "--nocapture"];
@@ -248,8 +259,8 @@ fn worlds(root: &Path) -> TaskResult {
 }
 
 fn papers(root: &Path) -> TaskResult {
-    // The workspace's features are used: with those of this crate alone, everything that continuous integration
-    // has compiled would be compiled again.
+    // The workspace's features are used: with only this crate's features, all crates compiled by continuous
+    // integration would be compiled again.
     let test = ["test", "--workspace", "--test", "papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
 }

@@ -1,8 +1,8 @@
 //! Check of state ownership inside a connection and inside a shard of the driver, and of circular imports.
 //!
 //! An owner is a field of `Connection` or `State` whose type is a struct in that folder. The compiler protects
-//! private fields; this check makes sure that they are private, that no other file has a way around that, and that
-//! only the hub holds two owners at a time, and listed structs, each the ones that the list states.
+//! private fields; this check ensures that they are private, that no other file can bypass that, and that only the hub
+//! and listed structs hold several owners at a time, as the list states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -84,7 +84,7 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "Opening",
                 owners: &["PathSet", "Attempts", "Sender", "Receiver"],
-                reason: "a new subflow needs a place in each part",
+                reason: "a new subflow needs a slot in each part",
             },
             Borrower {
                 name: "Reception",
@@ -99,7 +99,7 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "PeerMessages",
                 owners: &["Session", "PathSet", "RtoExchange"],
-                reason: "messages wait among the paths' signals until they are sent",
+                reason: "messages wait with the paths' signals until they are sent",
             },
             Borrower {
                 name: "Ending",
@@ -112,7 +112,7 @@ const AREAS: &[OwnedState] = &[
                     "Scheduling",
                     "Liveness",
                 ],
-                reason: "each part forgets a subflow whose slot may be reused",
+                reason: "each part drops a subflow whose slot may be reused",
             },
         ],
     },
@@ -123,7 +123,7 @@ const AREAS: &[OwnedState] = &[
         borrowers: &[],
     },
 ];
-/// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
+/// Crates whose files may import each other circularly: a program that acts as the kernel for packetdrill's scripts.
 const CRATES_WITH_CIRCLES: &[&str] = &["packetdrill-adapter"];
 
 /// Fails with every finding.
@@ -145,7 +145,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         }
     }
     if wrong.is_empty() {
-        println!("ownership: {}, {files} files without a circle", counts.join(", "));
+        println!("ownership: {}, {files} files without circular imports", counts.join(", "));
         return Ok(());
     }
     Err(format!("{} findings\n{}", wrong.len(), wrong.join("\n")))
@@ -186,7 +186,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// True for a part of the state, and for the state itself.
+    /// True for an owner, and for the state itself.
     fn is_owner(&self, name: &str) -> bool {
         self.names.contains(name) || name == self.area.state
     }
@@ -269,7 +269,7 @@ fn public_fields(fields: &Fields) -> Vec<String> {
     public.map(|f| f.ident.as_ref().map_or("0".to_owned(), ToString::to_string)).collect()
 }
 
-/// Modules in files of their own below this one, without tests.
+/// Modules in separate files below this one, without tests.
 fn child_modules(file: &syn::File) -> Vec<String> {
     let modules = file.items.iter().filter_map(|item| match item {
         Item::Mod(ItemMod { ident, content: None, .. }) if ident != "tests" => Some(ident),
@@ -300,7 +300,7 @@ fn is_mutable(receiver: &ReceiverKind) -> bool {
     }
 }
 
-/// Types that a function's result lets its caller change.
+/// Types that a function's result lets the caller modify.
 fn mutably_returned(result: &ReturnType) -> Vec<String> {
     struct ReturnVisitor(Vec<String>);
     impl<'a> Visit<'a> for ReturnVisitor {
@@ -433,7 +433,7 @@ impl Graph {
         Ok(Graph { imports })
     }
 
-    /// Sets of files that import each other, each as text.
+    /// Sets of files that import each other, one text per set.
     fn import_cycles(&self) -> Vec<String> {
         let mut circles = BTreeSet::new();
         for module in self.imports.keys() {
@@ -487,7 +487,7 @@ fn flatten_use_tree(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Ve
     }
 }
 
-/// The file that an import of a module refers to. Names in the crate's root are left out, because the root only
+/// The file that an import of a module refers to. Names in the crate's root are ignored, because the root only
 /// re-exports them.
 fn resolve(
     module: &[String],

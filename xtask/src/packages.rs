@@ -1,6 +1,6 @@
 //! The step `packages`, which installs and uses the packages on a Debian without Rust.
 //!
-//! The contents of a release are made here, too, from programs that other steps have compiled: a release build
+//! The contents of a release are also made here, but from programs that other steps have compiled: a release build
 //! takes ten minutes and is part of `cargo xtask nightly`.
 
 use std::fs;
@@ -46,26 +46,26 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         remove(&walk)?;
         fs::rename(world.join("walk"), &walk)
             .map_err(|error| format!("{}: {error}", walk.display()))?;
-        println!("pictures of the newcomer's walk: target/walk");
+        println!("pictures of the newcomer test: target/walk");
     }
     // A root file system is large.
     remove(&world)?;
     result
 }
 
-/// The root file system; `None` if this step is left out, which is printed.
+/// The root file system; `None` if this step is skipped, which is printed.
 fn debian() -> Result<Option<PathBuf>, String> {
     let home = std::env::var("HOME").unwrap_or_default();
     let tar = Path::new(&home).join(DEBIAN);
     let why = match (is_root(), tar.is_file()) {
         (true, true) => return Ok(Some(tar)),
-        (false, _) => "it needs root".to_owned(),
-        (true, false) => format!("{} is missing: .ci/install-tools makes it", tar.display()),
+        (false, _) => "root is required".to_owned(),
+        (true, false) => format!("{} is missing: .ci/install-tools creates it", tar.display()),
     };
     skip("packages", why).map(|()| None)
 }
 
-/// Returns true for root, by the owner of a file: this needs no further crate.
+/// Returns true for root, determined by the owner of a file, which needs no further crate.
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)

@@ -116,7 +116,7 @@ const STEMS: &[&str] = &[
     "visual",
 ];
 const ENDINGS: &[&str] = &["e", "ed", "es", "er", "ers", "ing", "ation", "ations", "able"];
-/// Names of others, and one that seeds random draws, that keep their spelling.
+/// Names in other projects, and one that seeds random draws, which keep their spelling.
 const FOREIGN_NAMES: &[&str] =
     &["linux/neighbour.h", "prepare_from_greyscale", "\"LICENCE\"", "\"neighbours\""];
 /// Files that quote old names.

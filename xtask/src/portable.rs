@@ -1,8 +1,8 @@
-//! Check that the library and the proxy compile for another system than Linux.
+//! Check that the library and the proxy compile for a system other than Linux.
 //!
 //! Only macOS is checked: its standard library is a download of rustup, and the substitutes in
-//! `crates/marline-io/src/portable` are for any Unix. Nothing is linked, so no SDK and no C compiler for macOS is
-//! needed: the build script of `ring`, which has the only C code, gets a compiler and an archiver that do nothing.
+//! `crates/marline-io/src/portable` are for any Unix. Nothing is linked, so no SDK or C compiler for macOS is needed:
+//! the build script of `ring`, which has the only C code, gets a dummy compiler and archiver.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ const CRATES: [&str; 4] = ["-p", "marline", "-p", "marline-proxy"];
 /// Program that does nothing, successfully.
 const NOTHING: &str = "true";
 
-/// Runs the check. Without the target's standard library it prints what is missing, and fails only if nothing may be
-/// skipped.
+/// Runs the check. Without the target's standard library it prints what is missing, and fails only if skipping is not
+/// allowed.
 pub(crate) fn check(root: &Path) -> TaskResult {
     if !is_installed(root)? {
         let missing = format!(

@@ -1,4 +1,4 @@
-//! The step `python`, which builds the package, installs it into an environment of its own, and tests it there.
+//! The step `python`, which builds the package, installs it into a separate environment, and tests it there.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,7 @@ use crate::run::{command, output, run, skip};
 const PACKAGE: &str = "lab/marline-python";
 /// Environment for the installation.
 const ENVIRONMENT: &str = "target/python";
-/// Packages for its tests, examples and notebooks, in tested versions: an environment with other versions would be
-/// another test.
+/// Packages for the tests, examples and notebooks, in tested versions.
 const NEEDS: [&str; 6] = [
     "numpy==2.4.6",
     "gymnasium==1.4.0",
@@ -21,11 +20,11 @@ const NEEDS: [&str; 6] = [
     "matplotlib==3.11.2",
     "tqdm==4.67.1",
 ];
-/// Environment that is created again each time, with the wheel only.
+/// Environment with only the wheel, created again each time.
 const BARE_ENVIRONMENT: &str = "target/python-bare";
 /// Page with the first steps.
 const PAGE: &str = "docs/research/python.md";
-/// Environment of the cluster, which is large.
+/// Environment of the cluster, which needs much disk space.
 const RAY_ENVIRONMENT: &str = "target/python-ray";
 /// Tested version of Ray.
 const RAY: &str = "ray==2.60.0";
@@ -43,11 +42,11 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let stubs = ["-m", "mypy.stubtest", "--ignore-disjoint-bases", "marline._native"];
     run(&mut command(&package, &python, &stubs))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
-    // Matrices are small, so several threads would only wait for each other.
+    // Matrices are so small that several threads would only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
     let program = root.join("target/debug/marline-lab");
     run(tests.env("MARLINE_PROGRAM", &program))?;
-    // The full-length figure of a paper that a notebook draws, compared with the lab's own.
+    // Compares the full-length figure of a paper that a notebook draws with the lab's figure.
     let mut figure = command(&package.join("tests"), &python, &["paper_figure.py"]);
     run(figure.env("MARLINE_PROGRAM", &program))
 }
@@ -84,12 +83,12 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
 
 /// The installed package.
 struct InstalledPackage {
-    /// Python interpreter of the environment with the package and its needs.
+    /// Python interpreter of the environment with the package and its requirements.
     python: String,
     wheel: String,
 }
 
-/// Installs the package and its needs into an environment; `None` without Python.
+/// Installs the package and its requirements into an environment; `None` without Python.
 fn install_package(
     root: &Path,
     environment: &str,
@@ -106,7 +105,7 @@ fn install_package(
     let module = root.join("target/ci-python/marline_native.so");
     let made = fs::create_dir_all(root.join("target/ci-python"));
     made.map_err(|error| format!("target/ci-python: {error}"))?;
-    // Debugging information is nine tenths of the file.
+    // Debugging information makes up nine tenths of the file.
     let built = root.join("target/debug/libmarline_native.so");
     let mut strip = command(root, "strip", &["--strip-debug", "-o"]);
     run(strip.arg(&module).arg(&built))?;
@@ -118,7 +117,7 @@ fn install_package(
     Ok(Some(InstalledPackage { python, wheel: wheel.trim().to_owned() }))
 }
 
-/// The Python interpreter of an environment, created once with its needs.
+/// The Python interpreter of an environment, which is created once with its requirements.
 fn prepare_environment(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String> {
     let python = root.join(environment).join("bin/python");
     if !python.is_file() {
@@ -130,7 +129,7 @@ fn prepare_environment(root: &Path, environment: &str, needs: &[&str]) -> Result
     Ok(python)
 }
 
-/// Returns true if a suitable Python is present; otherwise prints why this step is left out.
+/// Returns true if a suitable Python is present; otherwise prints why this step is skipped.
 fn has_python(root: &Path) -> Result<bool, String> {
     let able = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     let mut python: Command = command(root, "python3", &["-c", able]);
@@ -138,6 +137,6 @@ fn has_python(root: &Path) -> Result<bool, String> {
     if able.is_ok_and(|status| status.success()) {
         return Ok(true);
     }
-    let why = "it needs python3 from 3.11 on with venv (Debian: python3-venv)".to_owned();
+    let why = "python3 3.11 or later with venv is required (Debian: python3-venv)".to_owned();
     skip("python", why).map(|()| false)
 }

@@ -27,7 +27,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     };
     let (readme, results) = (read(README)?, read(RESULTS)?);
     let mut wrong = findings(&Pages { readme, results, auto: read(AUTO)? });
-    // The paths of a page that names missing places are not judged.
+    // Call paths are not checked if the page names missing locations.
     let places = crate::architecture::check(root);
     wrong.extend(places.and_then(|()| crate::call_paths::check(root)).err());
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
@@ -52,7 +52,7 @@ fn check_worse_cases(pages: &Pages) -> TaskResult {
     let page = joined(&pages.auto);
     let share =
         page.split(BEHIND).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
-    let share = share.ok_or_else(|| format!("{AUTO}: no share behind `{BEHIND}`"))?;
+    let share = share.ok_or_else(|| format!("{AUTO}: no share after `{BEHIND}`"))?;
     const NUMBERS: [&str; 11] = [
         "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     ];
@@ -79,12 +79,12 @@ fn demo(pages: &Pages) -> TaskResult {
     let block = pages.readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
     let block = block.ok_or_else(|| format!("{README}: no output of the demo"))?;
     let kept = section(&pages.results, "The demo").is_some_and(|section| section.contains(block));
-    if kept { Ok(()) } else { Err(format!("{README}: the demo's output is not that of {RESULTS}")) }
+    if kept { Ok(()) } else { Err(format!("{README}: the demo output differs from {RESULTS}")) }
 }
 
 fn expect_words(readme: &str, words: &str, source: &str) -> TaskResult {
     let says = joined(readme).contains(words);
-    if says { Ok(()) } else { Err(format!("{README} should say, by {source}: {words}")) }
+    if says { Ok(()) } else { Err(format!("{README} should say, according to {source}: {words}")) }
 }
 
 /// The text below a heading, up to the next.
@@ -141,7 +141,7 @@ mod tests {
         };
         assert!(readme("one of 13 cases", "one of nine cases").contains("one of 13 cases"));
         assert!(readme("| 207 ms |", "| 27 ms |").contains("27 ms"));
-        assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo's output"));
+        assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo output"));
         let auto = finding(|pages| pages.auto = pages.auto.replace("7.7 % [", "20 % ["));
         assert!(auto.contains("in one of five cases "), "{auto}");
         let undated = finding(|pages| pages.results = pages.results.replace("November 2026", ""));

@@ -1,4 +1,5 @@
-//! The task `reference`, which writes pages of the reference: most by the tests that compare them with the program.
+//! The task `reference`, which writes pages of the reference, most of them with the tests that compare them with the
+//! program.
 
 use std::path::Path;
 

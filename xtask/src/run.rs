@@ -11,8 +11,8 @@ pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command 
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
     // Cargo sets these variables for xtask. A nested cargo of another workspace must not inherit them. In a nested
-    // cargo of this workspace they would run the build script of `ring` and compile all crates that depend on it
-    // again, each time that `cargo xtask` and cargo itself are used in turn.
+    // cargo of this workspace they would repeat the build script of `ring` and rebuild all crates that depend on it
+    // whenever `cargo xtask` and cargo are used alternately.
     for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_our_package(name)) {
         command.env_remove(variable);
     }
@@ -25,15 +25,15 @@ fn is_of_our_package(variable: &OsStr) -> bool {
     name == "CARGO" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
-/// Runs `command` and turns anything but success into a message.
+/// Runs `command` and returns a message if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let status =
         command.status().map_err(|error| format!("{}: {error}", display_command(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", display_command(command))) }
 }
 
-/// Builds a program of the workspace as `cargo test --workspace` does, with overflow checks and debug assertions.
-/// Steps that run programs then compile almost nothing, while a release takes ten minutes (`cargo xtask dist`).
+/// Builds a program of the workspace as `cargo test --workspace` does, with overflow checks and debug assertions, so
+/// that almost nothing is compiled again. A release build takes ten minutes (`cargo xtask dist`).
 pub(crate) fn build_test_program(root: &Path, program: &str) -> Result<String, String> {
     const BUILD: [&str; 8] =
         ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
@@ -71,12 +71,12 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
     if status.success() { Ok(text) } else { Err(failed(&status, command)) }
 }
 
-/// Number of lines kept of a failure, and of those that explain a panic.
+/// Number of lines kept for a failure, and number of lines that explain a panic.
 const KEPT_LIMIT: usize = 120;
 const LINES_AFTER_PANIC: usize = 5;
 
 /// Runs `command` and shows its standard output as it arrives. On failure the message has the lines that show the
-/// failed tests, which are far above the end of a long log.
+/// failed tests, because they are far above the end of a long log.
 pub(crate) fn run_and_report_failure(command: &mut Command) -> Result<(), String> {
     run_watched(command, |_| ())
 }
@@ -108,7 +108,7 @@ pub(crate) fn run_watched(
 #[derive(Default)]
 pub(crate) struct FailedLines {
     kept: Vec<String>,
-    /// Lines that are still kept after a panic.
+    /// Number of further lines to keep after a panic.
     lines_after_panic: usize,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn display_command(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Leaves a step out and prints why. Fails if nothing may be skipped.
+/// Skips a step and prints why. Fails if skipping is not allowed.
 pub(crate) fn skip(step: &str, why: String) -> Result<(), String> {
     if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
         return Err(why);

@@ -2,7 +2,7 @@
 //! documents, packages of the program, and its size in bytes.
 //!
 //! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
-//! file. Figures may grow by [`SLACK`] before the check fails, so that not every change touches the file. Only
+//! file. Figures may grow by [`SLACK`] before the check fails, so that most changes do not touch the file. Only
 //! `--build` compiles for minutes: it measures the processor time of a cold build of the program, and its stripped
 //! size.
 
@@ -16,7 +16,7 @@ use crate::run::{command, output, run};
 
 const FILE: &str = "xtask/size.toml";
 
-/// Allowed growth of a figure over the blessed one, as a share.
+/// Allowed growth of a figure relative to the blessed one, as a share.
 const SLACK: f64 = 0.01;
 
 /// Parts of the tree, by folder.
@@ -106,7 +106,7 @@ fn measure(root: &Path) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// Returns true if a file is compiled for tests and benchmarks only.
+/// Returns true if a file is compiled only for tests and benchmarks.
 fn is_of_tests(path: &str) -> bool {
     let folders = ["/tests/", "/benches/", "/examples/"];
     folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
@@ -165,7 +165,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
 /// Packages that the program depends on.
 fn packages(root: &Path) -> Result<usize, String> {
     let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
-    // With colors, which continuous integration enables, the mark of a repeated package would not be recognized.
+    // With color, which continuous integration enables, the marker of a repeated package would not be recognized.
     let tree = output(command(root, "cargo", &arguments).env("CARGO_TERM_COLOR", "never"))?;
     let mut names: Vec<&str> = tree
         .lines()
@@ -195,13 +195,13 @@ fn build(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Processor time of the children that have ended, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
+/// Processor time of ended child processes, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
 fn processor_time_s() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     let ticks = |at: usize| -> Option<f64> { behind_name.split_whitespace().nth(at)?.parse().ok() };
     let sum = ticks(13).zip(ticks(14)).map(|(user, system)| user + system);
-    sum.map(|ticks| ticks / 100.0).ok_or_else(|| "/proc/self/stat is unusual".to_owned())
+    sum.map(|ticks| ticks / 100.0).ok_or_else(|| "cannot parse /proc/self/stat".to_owned())
 }
 
 #[cfg(test)]
@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn tests_comments_and_blank_lines_are_not_counted() {
-        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
+        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // \
+            why\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
         assert_eq!(lines_of_code(text), 5);
         let outside = "#[cfg(test)]\nmod tests;\nfn f() {}\n";

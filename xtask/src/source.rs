@@ -12,7 +12,7 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// Line of its `fn`, from 1.
     pub(crate) line: usize,
-    /// Lines of its body with code, without blank lines and comments.
+    /// Lines of code in its body, without blank lines and comments.
     pub(crate) code_lines: usize,
     /// Body within the text, without its braces.
     pub(crate) body: Range<usize>,
@@ -35,7 +35,7 @@ pub(crate) fn blank(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Every function of blanked source text, in the order of their `fn`, nested ones included.
+/// Every function of blanked source text, including nested ones, in the order of their `fn`.
 pub(crate) fn functions(blanked: &str) -> Vec<Function> {
     let bytes = blanked.as_bytes();
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ fn code_lines(body: &str) -> usize {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Word<'a> {
     pub(crate) text: &'a str,
-    /// It is followed by arguments.
+    /// True if arguments follow.
     pub(crate) is_called: bool,
     /// Word before it, of which it is a member: `a` of `a.b()`, `a().b()` and `a::b()`.
     pub(crate) owner: Option<&'a str>,
@@ -208,7 +208,7 @@ fn character_end(bytes: &[u8], at: usize) -> Option<usize> {
 /// The braces of the body that belongs to the signature starting at `at`, if it has one.
 ///
 /// A signature ends at the first `{` or `;` outside of parentheses and square brackets: an array type such as
-/// `[u8; 4]` has a semicolon. A const argument such as `{ N }` is so rare that it is taken for the body.
+/// `[u8; 4]` has a semicolon. A const argument such as `{ N }` is rare and therefore mistaken for the body.
 fn body(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let (mut at, mut nesting) = (at, 0_usize);
     let mut before = b' ';

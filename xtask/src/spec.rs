@@ -1,5 +1,5 @@
-//! Tables of requirements: docs/spec/rfcNNNN.toml lists the requirements of a document, the code that implements
-//! each, and the test that shows it.
+//! Tables of requirements: docs/spec/rfcNNNN.toml lists the requirements of a document, with the code that implements
+//! each and the test that checks it.
 //!
 //! A row is covered if its code and test are named and exist, and if the requirement has a source other than
 //! memory. A row without them must give a reason. If the source is the kernel's code, `seen` names the function
@@ -19,7 +19,7 @@ const PAGE: &str = "docs/spec/README.md";
 const BEGIN: &str = "<!-- spec: generated -->\n";
 const END: &str = "<!-- spec: end -->";
 const LEVELS: [&str; 3] = ["MUST", "SHOULD", "MAY"];
-/// Sources of a requirement; a decision of the project needs no other source.
+/// Sources of a requirement. A decision of the project needs no other source.
 const SOURCES: [&str; 7] =
     ["kernel-source", "kernel", "capture", "tshark", "packetdrill", "decision", "memory"];
 
@@ -147,7 +147,7 @@ fn look_up(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
             }
         }
     }
-    println!("{found} places of the kernel's source found");
+    println!("found {found} locations in the kernel source");
     if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
 }
 
@@ -201,7 +201,11 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             }
             let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
             if by_kernel_source == line.seen.is_empty() {
-                complain("`seen` goes with kernel-source, and says file and function".to_owned());
+                complain(
+                    "`seen` belongs to source `kernel-source` and must name file and \
+                    function"
+                        .to_owned(),
+                );
             }
             for place in line
                 .seen
@@ -211,13 +215,13 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
                 complain(format!("`{place}` is not a location in the kernel's source"));
             }
             if line.reason.is_none() && (line.code.is_empty() || line.test.is_empty()) {
-                complain("neither code and test nor a reason".to_owned());
+                complain("missing: code and test, or a reason".to_owned());
             }
             for code in &line.code {
                 find(root, code).unwrap_or_else(&mut complain);
             }
             for test in line.test.iter().filter(|test| !tests.contains(*test)) {
-                complain(format!("there is no test `{test}`"));
+                complain(format!("test `{test}` does not exist"));
             }
         }
     }
@@ -240,7 +244,7 @@ fn find(root: &Path, code: &str) -> Result<(), String> {
     if text.lines().any(declared) { Ok(()) } else { Err(format!("`{file}` has no item `{item}`")) }
 }
 
-/// Returns true if the text contains the words, not as a part of longer ones.
+/// Returns true if the text contains the words as whole words.
 fn has_word(text: &str, words: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     !words.is_empty()
@@ -305,7 +309,7 @@ fn totals(table: &Table) -> Totals {
 }
 
 fn rows(tables: &BTreeMap<String, Table>) -> String {
-    let mut text = "| table | document | lines | covered | with a reason | on memory alone |\n\
+    let mut text = "| table | document | lines | covered | with a reason | from memory only |\n\
                     |---|---|---|---|---|---|\n"
         .to_owned();
     for (name, table) in tables {
@@ -355,14 +359,18 @@ mod tests {
         let cases = [
             (format!("{head}{good}"), ""),
             (format!("{head}{good};{head}{good}"), "duplicate id"),
-            (head.to_owned(), "neither code and test"),
+            (head.to_owned(), "missing: code and test"),
             (format!("{head}code=['core/nowhere.rs:join']\ntest=['x']"), "no file"),
             (format!("{head}code=['core/connection']\ntest=['x']"), "names no item"),
             (format!("{head}code=['core/crypto.rs:join_hma']\ntest=['x']"), "no item"),
             (format!("{head}code=['core/crypto.rs:nothing_here']\ntest=['x']"), "no item"),
-            (format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"), "no test"),
-            (head.replace("kernel", "kernel-source") + good, "`seen` goes with"),
-            (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` goes with"),
+            (
+                format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"),
+                "does not \
+                exist",
+            ),
+            (head.replace("kernel", "kernel-source") + good, "`seen` belongs to"),
+            (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` belongs to"),
             (
                 head.replace("kernel", "kernel-source") + "seen=['net']\n" + good,
                 "is not a location",

@@ -1,8 +1,8 @@
-//! Compilation of each published crate by itself.
+//! Separate compilation of each published crate.
 //!
-//! A build of the whole workspace gives every crate the union of the features that any crate requests of a
-//! dependency, dev-dependencies included. A crate that uses a feature without requesting it builds only there, so
-//! each crate is checked alone here, as a dependent program would build it.
+//! A build of the whole workspace gives every dependency the union of the features that any crate requests, including
+//! dev-dependencies. A crate that uses a feature without requesting it builds only in the workspace, so each crate is
+//! checked separately, as a dependent program would build it.
 
 use std::fs;
 use std::path::Path;
@@ -32,11 +32,14 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         let mut cargo = command(root, "cargo", &arguments);
         failed.extend(run(cargo.arg("--quiet").env("RUSTDOCFLAGS", "-D warnings")).err());
     }
-    println!("{crates} crates alone, {} documented `cargo doc` commands", documented.len());
+    println!(
+        "{crates} crates checked separately, {} documented `cargo doc` commands",
+        documented.len()
+    );
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n    ")) }
 }
 
-/// Arguments of cargo for each choice of features to check: the default, none, each alone, all.
+/// Arguments of cargo for each choice of features to check: the default, none, each alone, and all.
 fn feature_choices(of: &Crate) -> Vec<Vec<String>> {
     let mut choices = vec![Vec::new()];
     let chosen: Vec<&String> = of.features.iter().filter(|name| *name != "default").collect();
@@ -68,7 +71,9 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     commands.sort();
     commands.dedup();
     if commands.is_empty() {
-        return Err("no page has a `cargo doc` command: this check has nothing to do".to_owned());
+        return Err("no page has a `cargo doc` command, so this check would check \
+            nothing"
+            .to_owned());
     }
     Ok(commands)
 }

@@ -1,4 +1,4 @@
-//! Task that runs every test of the repository, in two parallel rows of test programs.
+//! Task that runs every test of the repository, in two parallel sequences of test programs.
 //!
 //! Cargo runs one test program after the other. Those of `marline-cli` take half of the time and mostly wait for
 //! timers and links, while the others hardly wait. The others therefore run in parallel, with a lower priority so
@@ -13,7 +13,7 @@ use crate::TaskResult;
 use crate::run::{FailedLines, command, output, run_watched};
 use crate::test_counts::{Skipped, TestCounts};
 
-/// The package whose test programs have a row of their own.
+/// The package whose test programs run in a separate sequence.
 const LIVE: &str = "marline-cli";
 
 /// A test program.

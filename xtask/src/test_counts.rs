@@ -36,8 +36,8 @@ impl TestCounts {
         self.programs += 1;
     }
 
-    /// A summary line. `tools` is the text of .ci/install-tools, which the line recommends for missing programs
-    /// that it installs.
+    /// A summary line. `tools` is the text of .ci/install-tools, which is recommended if it installs a missing
+    /// program.
     pub(crate) fn summary(&self, skipped: &Skipped, tools: &str, is_success: bool) -> String {
         if self.programs == 0 {
             return "no test ran".to_owned();
@@ -61,7 +61,7 @@ impl Skipped {
         for line in text.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [program, test, kind, text] = fields[..] else { continue };
-            // Only the first reason of a test is kept.
+            // Only the first reason of each test is kept.
             tests.entry((program, test)).or_insert((kind, text));
         }
         let of = |wanted: &str| {
@@ -83,11 +83,13 @@ impl Skipped {
             self.programs.iter().partition(is_brought);
         if !brought.is_empty() {
             let it = if brought.len() == 1 { "it" } else { "them" };
-            parts
-                .push(format!(" for want of {} (.ci/install-tools brings {it})", listed(&brought)));
+            parts.push(format!(
+                " because of missing {} (.ci/install-tools installs {it})",
+                listed(&brought)
+            ));
         }
         if !others.is_empty() {
-            parts.push(format!(" for want of {}", listed(&others)));
+            parts.push(format!(" because of missing {}", listed(&others)));
         }
         if !self.other.is_empty() {
             parts.push(format!(" because: {}", listed(&self.other.iter().collect::<Vec<_>>())));
@@ -137,16 +139,18 @@ mod tests {
     fn failures_come_first_and_skipped_tests_have_not_passed() {
         let counts = counts(&["test result: FAILED. 8 passed; 2 failed; 0 ignored; 0 measured"]);
         let skipped = Skipped::read(
-            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds root\nit-2\ta::b\tprogram\ttshark\n\
-             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds root\ncut off",
+            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds \
+                root\nit-2\ta::b\tprogram\ttshark\n\
+             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds \
+             root\ncut off",
         );
         assert_eq!(
             counts.summary(&skipped, TOOLS, false),
-            "2 failed, 3 passed, 5 skipped for want of nft, tshark (.ci/install-tools brings them), for \
-             want of odd, because: needs root"
+            "2 failed, 3 passed, 5 skipped because of missing nft, tshark (.ci/install-tools \
+                installs them), because of missing odd, because: needs root"
         );
         let one = Skipped::read("it-1\ta::b\tprogram\ttshark\n");
-        assert!(counts.summary(&one, TOOLS, false).ends_with("(.ci/install-tools brings it)"));
+        assert!(counts.summary(&one, TOOLS, false).ends_with("(.ci/install-tools installs it)"));
     }
 
     #[test]

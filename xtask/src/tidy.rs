@@ -1,4 +1,4 @@
-//! Repository checks: applies the rules of `checks` to the files that git knows, then those for whole crates.
+//! Repository checks: applies the rules of `checks` to the files that git knows, then the rules for whole crates.
 
 use std::fs;
 use std::path::Path;
@@ -29,10 +29,10 @@ const SIZE_LIMITS: &[(&str, i64)] = &[
     ("excessive-nesting-threshold", 6),
 ];
 
-/// Words that a module header must not open with: its first sentence is a noun phrase for the module.
+/// Words that a module header must not begin with: its first sentence is a noun phrase for the module.
 const HEADER_OPENINGS: &[&str] = &["What", "Who", "Whether", "How", "Where", "When", "Why"];
 
-/// Fails with every finding; long but allowed files are only listed.
+/// Fails with every finding. Long but allowed files are only listed.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut long = Vec::new();
@@ -69,7 +69,10 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     wrong.extend(names::check(root));
     if !long.is_empty() {
         long.sort_unstable_by(|a, b| b.cmp(a));
-        println!("tidy: longer than the {FILE_LINES_AIM} lines aimed at:\n{}", long.join("\n"));
+        println!(
+            "tidy: files longer than the target of {FILE_LINES_AIM} lines:\n{}",
+            long.join("\n")
+        );
     }
     if wrong.is_empty() {
         println!("tidy: {} files", listed.len());
@@ -126,7 +129,7 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
     dead
 }
 
-/// Pages that a file names by their path from the root and that do not exist.
+/// Missing pages that a file names by their path from the root.
 fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
     checks::pages_named(text)
         .into_iter()
@@ -135,8 +138,7 @@ fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Pages that are missing in the list for their readers: that of their own folder, if there is one, or that of all
-/// sections.
+/// Pages that are missing from the list of their folder or, if it has none, the list of all sections.
 fn find_unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
     const INDEX: &str = "README.md";
     let mut unlisted = Vec::new();
@@ -166,7 +168,7 @@ fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
     for root_file in ["src/lib.rs", "src/main.rs"] {
         let Ok(text) = fs::read_to_string(of.dir.join(root_file)) else { continue };
         if !text.starts_with("//!") {
-            wrong.push(format!("{dir}/{root_file}:1: opens without //! documentation"));
+            wrong.push(format!("{dir}/{root_file}:1: does not begin with //! documentation"));
         }
         if pure && !text.contains("#![forbid(unsafe_code)]") {
             wrong.push(format!("{dir}/{root_file}:1: a pure crate forbids unsafe code"));

@@ -116,7 +116,7 @@ impl fmt::Display for Cell {
 impl Cell {
     /// Every valid combination. The kernel does not race its SYNs, and a dead single path carries nothing.
     pub(crate) fn all() -> Vec<Cell> {
-        /// Takes the value of a dimension from the number, and removes it.
+        /// Takes the value of a dimension from the number, and removes it from the number.
         fn take<T: Copy>(number: &mut usize, values: &[T]) -> T {
             let value = values[*number % values.len()];
             *number /= values.len();
@@ -152,14 +152,14 @@ impl Cell {
     }
 
     /// Cells that together contain every possible pair of values of two dimensions. Each step selects the cell with
-    /// most pairs that are still missing.
+    /// the most missing pairs.
     pub(crate) fn pairwise() -> Vec<Cell> {
         let all = Cell::all();
         let mut missing: BTreeSet<[(usize, u8); 2]> = all.iter().flat_map(Cell::pairs).collect();
         let mut chosen = Vec::new();
         while !missing.is_empty() {
             let gain = |cell: &Cell| cell.pairs().filter(|pair| missing.contains(pair)).count();
-            // Of equal ones the first, so that the selection is deterministic.
+            // The first of equal cells, so that the selection is deterministic.
             let Some(best) = all.iter().rev().max_by_key(|cell| gain(cell)) else { break };
             best.pairs().for_each(|pair| {
                 missing.remove(&pair);

@@ -1,4 +1,4 @@
-//! Evidence from a cell, and the verdict on it.
+//! Evidence from a cell, and its verdict.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ use crate::exchange::{Outcome, Plan};
 /// Result of a cell.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CellResult {
-    /// Violated requirements. Empty: green.
+    /// Violated requirements. Empty if the cell passed.
     pub(crate) problems: Vec<String>,
     pub(crate) seconds: f64,
     /// Kernel counters that are not zero.
     pub(crate) counters: Vec<(String, u64)>,
     /// Contents found in captures.
     pub(crate) capture: String,
-    /// Reasons to doubt the links' timing, on which no check depends.
+    /// Reasons to doubt the links' timing. No check depends on it.
     pub(crate) doubts: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Connections that fell back to plain TCP, as far as the ends know.
+    /// Connections that fell back to plain TCP, as far as the ends report it.
     pub(crate) fn fallbacks(&self) -> Vec<(Side, usize, String)> {
         let ends = [(Side::Client, &self.client), (Side::Server, &self.server)];
         let named = |(side, outcomes): (Side, &Vec<Outcome>)| {

@@ -13,7 +13,7 @@ use crate::exchange::Plan;
 pub(crate) const PORT: u16 = 7_000;
 /// Another port, for addresses that are announced with a port.
 pub(crate) const OTHER_PORT: u16 = 7_777;
-/// Names of the paths. The first one is the one that fails.
+/// Names of the paths. The first one fails.
 const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
 /// Receive buffer of a slow reader, small so that the window is soon full.
 const SLOW_READER_BUFFER: u32 = 256 << 10;
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 /// Amount of data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scale {
-    /// For every change: a few seconds a cell.
+    /// For every change: a few seconds per cell.
     Small,
     /// The matrix as defined.
     Full,
@@ -57,8 +57,8 @@ impl CellSetup {
             after: Duration::from_millis(600),
             lasts: Duration::from_secs(if scale == Scale::Small { 1 } else { 3 }),
         });
-        // A connection that starts on a dead path is another condition. A kernel whose SYNs are not answered
-        // properly retries without options.
+        // A connection that starts on a dead path is a separate condition: a kernel whose SYNs get no valid answer
+        // retries without options.
         plan.interval = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
         // A quarter of the slow link's rate for each direction of each connection, and time for faults.
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);

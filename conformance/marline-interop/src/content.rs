@@ -1,5 +1,4 @@
-//! Test content that both ends generate. Received bytes are compared at once, so a prefix can be checked as well as
-//! the whole.
+//! Test content that both ends generate. Received bytes are compared immediately, so partial data can also be checked.
 
 use std::fmt::Write as _;
 use std::io;
@@ -22,7 +21,7 @@ impl Content {
         Content { seed }
     }
 
-    /// Hash of the first bytes.
+    /// Hash of the first `bytes` bytes.
     pub(crate) fn sha256(self, bytes: u64) -> String {
         let (mut chunk, mut hash, mut offset) = (vec![0; CHUNK], Sha256::new(), 0);
         while offset < bytes {
@@ -111,7 +110,7 @@ fn hexadecimal(hash: Sha256) -> String {
     text
 }
 
-/// Received bytes beside those of the content.
+/// Received bytes that differ from the content.
 struct Comparison {
     content: Content,
     wanted: Vec<u8>,

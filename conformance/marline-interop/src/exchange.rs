@@ -24,9 +24,9 @@ const MAX_MESSAGE_LEN: u64 = 1_400;
 
 /// A connection that can be aborted.
 pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Ends the connection at once, for both sides.
+    /// Ends the connection immediately, for both sides.
     fn abort(self);
-    /// Reason of a fallback to plain TCP. `None` if there was none, or if it is not known.
+    /// Reason of a fallback to plain TCP. `None` if there was no fallback, or if it is unknown.
     fn fallback(&self) -> Option<String>;
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) messages: u32,
     /// Pause of a slow reader.
     pub(crate) pause: Duration,
-    /// Smallest time between the starts of the client's two connections.
+    /// Minimum time between the starts of the client's two connections.
     pub(crate) interval: Duration,
     pub(crate) seed: u64,
 }
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// The side that goes first: aborts, finishes its half, or does not read.
+    /// The side that acts first: aborts, finishes its half, or does not read.
     const fn first(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }
@@ -136,7 +136,7 @@ async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
             let mut byte = [0];
             pipe.read_exact(&mut byte).await?;
             if byte != [GREETING] {
-                return Err(io::Error::other(format!("it is {byte:?}")));
+                return Err(io::Error::other(format!("unexpected {byte:?}")));
             }
             tokio::time::sleep(JOIN_TIME).await;
             Ok(())
@@ -154,7 +154,7 @@ async fn abort(mut pipe: impl Pipe, side: Side, plan: &Plan, connection: usize) 
     outcome
 }
 
-/// A stream in each direction, one after the other for half closes, and otherwise concurrently.
+/// A stream in each direction: one after the other for half closes, otherwise concurrently.
 async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
     let (from_client, from_server) = plan.streams(connection);
     let (out, other) = match side {
@@ -188,7 +188,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
     Outcome { received: Some(received), send_error, ..Outcome::default() }
 }
 
-/// Messages, each preceded by its length and echoed.
+/// Messages with a length prefix, each of which is echoed.
 async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let result: io::Result<u32> = match side {
@@ -227,7 +227,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                     }
                     match reader.read(&mut [0]).await? {
                         0 => Ok(echoed),
-                        _ => Err(io::Error::other("more than was sent")),
+                        _ => Err(io::Error::other("more data than was sent")),
                     }
                 };
                 let (echoed, ()) = tokio::try_join!(read, write)?;

@@ -85,7 +85,7 @@ pub(crate) fn nonzero_counters(counters: &Counters) -> Vec<(String, u64)> {
     shown
 }
 
-/// Requires that every byte was delivered, and nothing else.
+/// Requires that exactly the sent bytes were delivered.
 pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
     let plan = evidence.plan;
     for (side, outcomes) in [(Side::Client, &evidence.client), (Side::Server, &evidence.server)] {
@@ -116,7 +116,7 @@ fn check_end(
     let plan = evidence.plan;
     if plan.workload == Workload::Messages {
         if side == Side::Client && outcome.echoed != plan.messages {
-            say(format!("{} of {} messages came back", outcome.echoed, plan.messages));
+            say(format!("{} of {} messages were echoed", outcome.echoed, plan.messages));
         }
         return;
     }
@@ -126,7 +126,7 @@ fn check_end(
         return;
     }
     let Some(received) = &outcome.received else {
-        return say("does not report what it received".to_owned());
+        return say("did not report the received data".to_owned());
     };
     if !received.matches {
         say(format!("received other bytes than were sent ({received:?})"));
@@ -194,7 +194,7 @@ fn kernel(
         Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),
     };
     let connections = evidence.plan.connections() as u64;
-    // The kernel refuses a path that returns after all data was sent, which cannot be avoided.
+    // The kernel rejects a path that returns after all data was sent. This cannot be avoided.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
         problems.push(format!("the kernel counts MPJoinRejected {rejected}"));
@@ -237,10 +237,10 @@ pub(crate) fn captures(
     let (frames, [mut malformed, keys, tokens, mappings]) = dissect(&merged, true, fields)?;
     let mut gave_up = String::new();
     if malformed > 0 {
-        // Wireshark's analysis of mappings has failing assertions of its own, on acknowledgments of either stack,
-        // and reports those as malformed. Really malformed packets are also reported without the analysis.
+        // Wireshark's analysis of mappings has bugs of its own: assertions fail on acknowledgments of both stacks and
+        // are reported as malformed. Malformed packets are also reported without the analysis.
         let (_, [without, ..]) = dissect(&merged, false, fields)?;
-        gave_up = format!(", Wireshark's analysis gave up on {}", malformed - without);
+        gave_up = format!(", Wireshark's analysis failed on {}", malformed - without);
         malformed = without;
     }
     if malformed > 0 {
@@ -249,8 +249,8 @@ pub(crate) fn captures(
     if multipath && (keys == 0 || tokens == 0 || mappings == 0) {
         problems.push(format!("tshark: {keys} keys, {tokens} tokens, {mappings} mappings"));
     }
-    // Our checker verifies the checksums, because the kernel occasionally sends ffff for 0, which is right by RFC
-    // 1071 but an error for Wireshark.
+    // Our checker verifies the checksums, because the kernel occasionally sends ffff for 0, which is valid according
+    // to RFC 1071 but an error for Wireshark.
     let files = files.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
     let findings = wiretap::check(&files.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     problems.extend(findings.faults.iter().take(3).map(|fault| format!("wrong: {fault}")));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Kernel messages from its creation on.
+/// Kernel messages since the log was opened.
 #[derive(Debug)]
 pub(crate) struct KernelLog(Option<File>);
 
@@ -21,7 +21,7 @@ impl KernelLog {
         KernelLog(open().ok())
     }
 
-    /// Warnings and worse since the start or the last call.
+    /// Warnings and more severe messages since the start or the last call.
     pub(crate) fn kernel_warnings(&mut self) -> Vec<String> {
         const WARNING: u32 = 4;
         let mut complaints = Vec::new();

@@ -45,10 +45,10 @@ struct Args {
     /// Directory of results; cells that passed with the same program are not run again
     #[arg(long, value_name = "DIR", default_value = "target/interop")]
     results: PathBuf,
-    /// Run them again
+    /// Repeat cells that passed
     #[arg(long)]
     fresh: bool,
-    /// Also keep the captures of passed cells, and print what was found in them
+    /// Also keep the captures of passed cells, and print their findings
     #[arg(long)]
     keep_captures: bool,
     /// Only list the cells
@@ -63,7 +63,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Inner {
-    /// One end of a cell (the runner starts it)
+    /// One end of a cell (started by the runner)
     #[command(hide = true)]
     Peer {
         /// The job, in JSON
@@ -121,7 +121,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     }
     let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
     let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
-    println!("{} cells, {} of them green already", tasks.len(), tasks.len() - waiting.len());
+    println!("{} cells, {} of them already green", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::remove_remains();
     if !swept.is_empty() {
         println!("removed remains of earlier runs: {}", swept.join(", "));

@@ -1,4 +1,4 @@
-//! One end of a cell: a process of its own in the namespace of its host.
+//! One end of a cell: a separate process in the namespace of its host.
 //!
 //! The process gets its job as one JSON argument, prints `ready` when clients may connect (the server) and one JSON
 //! line per connection.
@@ -33,7 +33,7 @@ pub(crate) enum Stack {
     Marline,
 }
 
-/// Special settings of a case for Marline's end.
+/// Special settings of a case for the Marline end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Extra {
     /// Addresses announced by the server.
@@ -48,7 +48,7 @@ pub(crate) struct Extra {
     pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
     /// Policies.
     pub(crate) variant: Variant,
-    /// True to use MultiMob's policies instead, with every extension.
+    /// Uses MultiMob's policies instead, with every extension.
     pub(crate) interactive: bool,
 }
 
@@ -90,7 +90,7 @@ impl Pipe for marline::Stream {
 /// Runs the job.
 ///
 /// # Errors
-/// The job could not be started. Later errors are in the printed lines.
+/// The job could not be started. Later errors are reported in the printed lines.
 pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

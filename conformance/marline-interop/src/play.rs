@@ -16,14 +16,14 @@ use crate::cell_result::Evidence;
 use crate::exchange::Outcome;
 use crate::peer::Job;
 
-/// Packets captured per path: enough for the start and the end, without gigabytes.
+/// Maximum number of packets captured per path, to avoid gigabytes.
 const CAPTURED_PACKETS: &str = "15000";
 /// Time limit for a started program to become ready.
 const READY: Duration = Duration::from_secs(20);
-/// Interval of checks of files.
+/// Interval between checks of files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A process that ends when this is dropped.
+/// A process that is killed on drop.
 struct ChildProcess {
     child: Child,
     name: &'static str,
@@ -41,7 +41,7 @@ pub(crate) fn seed(name: &str) -> u64 {
     name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte))
 }
 
-/// Two ends on a net, and their captures.
+/// Two ends on a network, and their captures.
 pub(crate) struct Play<'a> {
     pub(crate) net: &'a Net,
     pub(crate) directory: &'a Path,
@@ -53,8 +53,8 @@ pub(crate) struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    /// Runs both ends to their end. `act` is called repeatedly with the time since the client was started, to
-    /// perform due actions.
+    /// Runs both ends to their end. `act` is called repeatedly with the time since the client's start, to perform due
+    /// actions.
     pub(crate) fn perform(
         &'a self,
         mut log: KernelLog,

@@ -44,7 +44,7 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    /// Results in this directory. `reruns_all`: green cells are run again. `keep_captures`: their captures are kept.
+    /// Results in this directory. `reruns_all`: green cells are repeated. `keep_captures`: their captures are kept.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
@@ -94,7 +94,7 @@ impl Results {
         } else {
             println!("       evidence: {}", directory.display());
             let scale = if task.scale() == Scale::Small { "--small " } else { "" };
-            println!("       again: cargo xtask interop {scale}--only {task}");
+            println!("       repeat: cargo xtask interop {scale}--only {task}");
         }
     }
 

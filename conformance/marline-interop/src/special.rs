@@ -2,8 +2,8 @@
 //! events.
 //!
 //! Every case transfers data in both directions, which is compared as in the matrix, and the captures are checked.
-//! Then the case checks its own subject: the kernel's counters, and the amount of data on each path before and
-//! after an event.
+//! Then the case has its own checks: the kernel's counters, and the amount of data on each path before and after an
+//! event.
 
 mod extensions;
 mod fallback;
@@ -39,7 +39,7 @@ const WIFI: &str = "wifi";
 const LTE: &str = "lte";
 /// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
-/// Enough bytes for every path to be used.
+/// Enough bytes to use every path.
 const SHORT: u64 = 4 << 20;
 /// Seven seconds on one path, so that events occur meanwhile.
 const LONG: u64 = 16 << 20;
@@ -171,7 +171,7 @@ impl CaseResults<'_> {
         }
     }
 
-    /// Bytes up and down that a path delivered between two notes, counted from 1. 0 is the start.
+    /// Bytes up and down that a path delivered between two notes. Notes are counted from 1; 0 is the start.
     fn between(&self, path: &str, from: usize, to: usize) -> (u64, u64) {
         let at = |number: usize| {
             let Some(before) = number.checked_sub(1) else { return (0, 0) };

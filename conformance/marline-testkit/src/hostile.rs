@@ -1,11 +1,11 @@
 //! Runs two endpoints, controlled by input bytes, over a network that may lose, repeat, delay, change and forge
 //! segments, with applications that write, read and close at random.
 //!
-//! Whatever the bytes are, no endpoint may panic, send endlessly or wake up endlessly, and its memory must stay
-//! bounded. If the network only loses, repeats, delays or breaks checksums, the bytes read must equal those written. A
-//! network that knows the numbers and repairs checksums can change the data itself; TLS protects against that.
+//! For any bytes, no endpoint may panic, send endlessly or wake up endlessly, and its memory must stay bounded. If the
+//! network only loses, repeats, delays or breaks checksums, the bytes read must equal those written. A network that
+//! knows the numbers and repairs checksums can change the data, against which TLS protects.
 //!
-//! The first bytes choose the configuration. Then each operation takes an opcode and its parameters. At the end of the
+//! The first bytes choose the configuration. Each operation then takes an opcode and parameters. At the end of the
 //! bytes, the network becomes reliable for a while.
 
 mod applications;
@@ -25,7 +25,7 @@ use crate::{Flight, Pair, Side, config, endpoint_config, fixtures};
 
 /// Maximum number of operations in one run.
 const MAX_OPERATIONS: usize = 400;
-/// Maximum number of arrivals and timers in one run. More means an endless loop.
+/// Maximum number of arrivals and timers in one run. A larger number indicates an endless loop.
 const MAX_STEPS: usize = 400_000;
 /// Maximum number of payload bytes in flight or unread on one side, including both sides' buffers.
 const MAX_BUFFERED: u64 = 32 << 20;
@@ -99,7 +99,7 @@ fn scheduler(which: u8) -> Arc<dyn SchedulerFactory> {
     }
 }
 
-/// Makes a client watch for silence. Its second path stays closed, because watching requires an unused path.
+/// Enables a client's receive timer. Its second path stays closed, because the timer requires an unused path.
 fn watch(client: &mut ConnectionConfig, variant: u8) {
     if variant & 0x10 != 0 {
         client.extensions = Extensions::ALL;

@@ -18,7 +18,7 @@ pub fn idsn(key: u64) -> u64 {
     hash[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
-/// The HMAC of a join, by the side whose key and nonce come first.
+/// The HMAC of a join, computed by the side whose key and nonce come first.
 #[must_use]
 pub fn join_hmac(own_key: u64, other_key: u64, own_nonce: u32, other_nonce: u32) -> [u8; 32] {
     let message = [own_nonce.to_be_bytes(), other_nonce.to_be_bytes()].concat();
@@ -28,11 +28,11 @@ pub fn join_hmac(own_key: u64, other_key: u64, own_nonce: u32, other_nonce: u32)
 /// HMAC-SHA256 with two keys, one after the other.
 ///
 /// # Panics
-/// Never: HMAC takes keys of any length.
+/// Never: HMAC accepts keys of any length.
 #[must_use]
 pub fn hmac(first_key: u64, second_key: u64, message: &[u8]) -> [u8; 32] {
     let key = [first_key.to_be_bytes(), second_key.to_be_bytes()].concat();
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC accepts keys of any length");
     mac.update(message);
     mac.finalize().into_bytes().into()
 }
@@ -49,7 +49,7 @@ pub fn right64(hmac: [u8; 32]) -> u64 {
     hmac[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
-/// A Fast JOIN's SYN, as its HMACs cover it (docs/spec/experimental.md).
+/// The fields of a Fast JOIN's SYN that its HMACs cover (docs/spec/experimental.md).
 #[derive(Copy, Clone, Debug)]
 pub struct FastJoinSyn<'a> {
     /// Key of the opener.
@@ -75,7 +75,7 @@ impl FastJoinSyn<'_> {
         self.hmac_over(b"Marline FastJoin", None)
     }
 
-    /// The value in the place of the HMAC in the opener's SYN number `count`, when they are numbered.
+    /// The value that replaces the HMAC in the opener's SYN number `count`, if SYNs are numbered.
     #[must_use]
     pub fn counted_hmac(&self, count: u64) -> u64 {
         count << 56 | self.hmac_over(b"Marline FastNth ", Some(count)) >> 8

@@ -1,9 +1,9 @@
-//! Requirements of a test: what it needs of its machine, and what happens if that is missing.
+//! Requirements of a test on its machine, and the handling of missing ones.
 //!
-//! A test that needs recorded traces or another program calls this module first. If it is missing, the test ends early
-//! but not silently: one line goes to standard error, bypassing the test harness's capture. With
-//! `MARLINE_REQUIRE_ALL=1` (as in `.ci/run`), this is a failure instead, so that a skipped test cannot count as passed
-//! where everything is installed. `cargo xtask test` sets [`SKIPPED`] to a file and counts its lines at the end.
+//! A test that needs recorded traces or another program calls this module first. If a requirement is missing, the test
+//! ends early with one line on standard error, which bypasses the test harness's capture. With `MARLINE_REQUIRE_ALL=1`
+//! (as in `.ci/run`), this is a failure instead, so that a skipped test cannot count as passed where everything is
+//! installed. `cargo xtask test` sets [`SKIPPED`] to a file and counts its lines at the end.
 //!
 //! ```
 //! # fn example() {
@@ -31,12 +31,11 @@ pub const SKIPPED: &str = "MARLINE_SKIPPED";
 const TEXT_BYTES: usize = 200;
 const FILE_BYTES: u64 = 1 << 20;
 
-/// The directory with the recorded link traces: `MARLINE_TRACE_DIR`, or else `shared/traces` beside the checkout.
+/// The directory with the recorded link traces: `MARLINE_TRACE_DIR`, or else `shared/traces` next to the checkout.
 /// `None`, with a message, if neither exists.
 ///
 /// # Panics
-/// If the directory is missing and `MARLINE_REQUIRE_ALL=1`, or if `MARLINE_TRACE_DIR` names something that is not a
-/// directory, because that is a mistake.
+/// If the directory is missing and `MARLINE_REQUIRE_ALL=1`, or if `MARLINE_TRACE_DIR` is not a directory.
 #[must_use]
 pub fn trace_dir() -> Option<PathBuf> {
     if let Some(named) = env::var_os(TRACE_DIR).filter(|value| !value.is_empty()) {
@@ -89,14 +88,14 @@ pub fn skip(why: &str) {
 fn skip_with_reason(kind: &str, text: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    assert!(!requires_all_tools(), "{test} may not be skipped ({REQUIRE_ALL}=1): {why}");
+    assert!(!requires_all_tools(), "{test} must not be skipped ({REQUIRE_ALL}=1): {why}");
     // Written directly to the stream, because the harness captures only `eprintln!`.
     let line = format!("SKIPPED {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(file) = env::var_os(SKIPPED).filter(|value| !value.is_empty()) {
         let program = env::current_exe().unwrap_or_default();
         let program = program.file_name().unwrap_or_default().to_string_lossy();
-        // Failing to record it does not change that the test is skipped.
+        // The test is skipped even if this cannot be recorded.
         let _ = append(Path::new(&file), &[&program, test, kind, text]);
     }
 }

@@ -8,7 +8,7 @@ use marline_core::{
 };
 use marline_time::{Instant, SeedTree};
 
-/// Maximum number of batches sent without time passing. More means an endless loop.
+/// Maximum number of batches sent without time passing. A larger number indicates an endless loop.
 const MAX_BURST: usize = 100_000;
 
 /// Identifies one of the two endpoints.
@@ -38,7 +38,7 @@ pub struct Flight {
     pub to: Side,
     /// Metadata that the receiver's carrier will report.
     pub meta: PacketMeta,
-    /// Its bytes.
+    /// Bytes of the segment.
     pub bytes: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ pub struct Pair {
     b: Endpoint,
     now: Instant,
     buf: TransmitBuf,
-    /// Segments by arrival time. The number keeps those with the same time in order.
+    /// Segments by arrival time. The number keeps segments with equal times in order.
     flights: BTreeMap<(Instant, u64), Flight>,
     sent: u64,
     scope: ChecksumScope,
@@ -125,7 +125,7 @@ impl Pair {
         marline_wire::fill_tcp_checksum(addresses, &mut flight.bytes);
     }
 
-    /// Collects everything that both endpoints have to send. `judge` may change each segment and decides its fate.
+    /// Collects all segments that both endpoints have to send. `judge` may change each segment and decides its fate.
     /// Returns the endpoints' events.
     ///
     /// # Panics

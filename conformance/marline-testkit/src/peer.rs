@@ -8,7 +8,7 @@ use marline_wire::{SeqNum, TcpFlags};
 
 use crate::{Expect, Script, Seg, SentSegment, keys};
 
-/// Time in which a peer answers a handshake.
+/// Time within which a peer must answer a handshake.
 const RTT: Duration = Duration::from_millis(10);
 
 /// Numbers of one subflow, from the scripted peer's side.
@@ -132,7 +132,7 @@ impl Peer {
         self.send(script, seg);
     }
 
-    /// Sends an ACK for everything received, with a DATA_ACK.
+    /// Sends an ACK for all received data, with a DATA_ACK.
     pub fn acknowledge(&mut self, script: &mut Script) {
         let seg = Seg::ack().data_ack(self.expected_dsn);
         self.send(script, seg);

@@ -12,7 +12,7 @@ use marline_time::{Instant, SeedTree};
 
 use crate::{Expect, Seg};
 
-/// Maximum number of segments sent without time passing. More means an endless loop.
+/// Maximum number of segments sent without time passing. A larger number indicates an endless loop.
 const MAX_BURST: usize = 100_000;
 
 /// Capabilities of a carrier like native TCP: checksums over addresses, no flow ids. Connections start with small
@@ -28,15 +28,15 @@ pub const fn capabilities() -> Capabilities {
     }
 }
 
-/// A connection with the reference policies. A script lists every segment, and copies that depend on forecasts would be
-/// missing in it.
+/// A connection with the reference policies. A script lists every segment, but copies that depend on forecasts cannot
+/// be predicted.
 #[must_use]
 pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::reference_policies())
 }
 
-/// The same endpoint with maximum-size segments from the start and no path MTU probes, for scripts that list every
-/// segment.
+/// Returns the configuration with maximum-size segments from the start and no path MTU probes, for scripts that list
+/// every segment.
 #[must_use]
 pub const fn with_known_mtu(mut config: EndpointConfig) -> EndpointConfig {
     config.capabilities.base_segment = config.capabilities.max_segment;
@@ -62,7 +62,7 @@ pub struct SentSegment {
     pub at: Instant,
     /// Source and destination from the endpoint's view.
     pub path: FourTuple,
-    /// Its ECN field.
+    /// ECN field.
     pub ecn: Ecn,
     /// The endpoint's flow id and the peer's, on carriers with flow ids.
     pub flows: (u64, u64),
@@ -70,7 +70,7 @@ pub struct SentSegment {
     pub seg: Seg,
 }
 
-/// An endpoint, its clock, and everything it sent and reported.
+/// An endpoint, its clock, and all segments and events that it produced.
 #[derive(Debug)]
 pub struct Script {
     /// The endpoint under test.
@@ -164,7 +164,7 @@ impl Script {
         self.now = end;
     }
 
-    /// Lets time pass until something is sent, at most `within`. Returns whether it was.
+    /// Lets time pass until something is sent, at most `within`. Returns true if something was sent.
     pub fn advance_to_send(&mut self, within: Duration) -> bool {
         let end = self.now + within;
         while self.sent.is_empty() {
@@ -179,7 +179,7 @@ impl Script {
         true
     }
 
-    /// Takes all segments sent and not taken yet.
+    /// Takes all segments that were sent since the last call.
     pub fn take_sent(&mut self) -> Vec<SentSegment> {
         self.sent.drain(..).collect()
     }
@@ -216,7 +216,7 @@ impl Script {
             panic!("nothing was sent; expected {expected:?}");
         };
         if let Some(missing) = expected.missing(&sent.seg) {
-            panic!("expected {missing}, but sent was {:#?}", sent.seg);
+            panic!("expected {missing}, but the endpoint sent {:#?}", sent.seg);
         }
         sent
     }
@@ -228,7 +228,7 @@ impl Script {
     #[track_caller]
     pub fn expect_nothing(&mut self) {
         if let Some(sent) = self.sent.front() {
-            panic!("expected silence, but sent was {:#?}", sent.seg);
+            panic!("expected silence, but the endpoint sent {:#?}", sent.seg);
         }
     }
 

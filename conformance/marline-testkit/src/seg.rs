@@ -7,7 +7,7 @@ use marline_wire::{
 };
 use std::net::IpAddr;
 
-/// A segment that owns its payload: built for injection, or parsed from what was sent.
+/// A segment that owns its payload: built for injection, or parsed from a sent segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
     /// The fixed header.
@@ -134,7 +134,7 @@ impl Seg {
     /// At the fifth block.
     #[must_use]
     pub fn sack(mut self, left: SeqNum, right: SeqNum) -> Self {
-        assert!(self.options.sack.push(SackBlock { left, right }), "four SACK blocks at most");
+        assert!(self.options.sack.push(SackBlock { left, right }), "at most four SACK blocks");
         self
     }
 
@@ -191,7 +191,7 @@ impl Seg {
         self.payload.len() as u32 + flag(TcpFlags::SYN) + flag(TcpFlags::FIN)
     }
 
-    /// True if it occupies no sequence space.
+    /// True if the segment occupies no sequence space.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -216,7 +216,7 @@ impl Seg {
         };
         let len = match emitted {
             Ok(len) => len,
-            Err(error) => panic!("a segment that cannot be: {error}: {self:?}"),
+            Err(error) => panic!("cannot encode segment: {error}: {self:?}"),
         };
         bytes.truncate(len);
         bytes.extend_from_slice(&self.payload);
@@ -227,7 +227,7 @@ impl Seg {
     /// Parses a segment.
     ///
     /// # Errors
-    /// Like [`TcpSegment::parse`].
+    /// As for [`TcpSegment::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let segment = TcpSegment::parse(bytes)?;
         let fast_open = segment.fast_open();

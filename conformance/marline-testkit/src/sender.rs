@@ -1,4 +1,4 @@
-//! Small sender for unit tests of loss recovery: it keeps a scoreboard like the core and consults the policy.
+//! Small sender for unit tests of loss recovery, with a scoreboard like the core's.
 
 use marline_policy::{
     AckOutcome, AckSummary, DeliveredSegment, Dsn, LossRecovery, Phase, RateStamp, RecoveryContext,
@@ -29,13 +29,13 @@ pub struct Sender<R: ?Sized> {
     pub phase: Phase,
     /// When the retransmission timer will fire.
     pub rto_at: Option<Instant>,
-    /// The peer sends SACKs.
+    /// True if the peer sends SACKs.
     pub sack: bool,
-    /// No data is waiting to be sent.
+    /// True if no data is waiting to be sent.
     pub app_limited: bool,
 }
 
-/// Start of a segment. Segments count from 1, as do their sequence numbers in units of [`SEGMENT`].
+/// Start of a segment. Segments are numbered from 1, like their sequence numbers in units of [`SEGMENT`].
 #[must_use]
 pub const fn seq(segment: u64) -> Ssn {
     Ssn(1 + (segment - 1) * SEGMENT)

@@ -35,7 +35,7 @@ pub struct Timeline {
     irs: SeqNum,
     /// The peer's next byte.
     next: u32,
-    /// End of the endpoint's data that the peer has acknowledged.
+    /// End of the endpoint's acknowledged data.
     acked: u32,
     /// The endpoint's timestamp in the last segment taken.
     pub stamp: u32,
@@ -126,7 +126,7 @@ impl Timeline {
         self.send(seg);
     }
 
-    /// Sends a pure ACK for everything before `to`.
+    /// Sends a pure ACK for all data before `to`.
     pub fn ack(&mut self, to: u32) {
         self.ack_sack(to, &[]);
     }
@@ -146,7 +146,7 @@ impl Timeline {
         self.ack_with(to, Seg::ack().window(window));
     }
 
-    /// Sends this segment as an ACK for everything before `to`.
+    /// Sends this segment as an ACK for all data before `to`.
     pub fn ack_with(&mut self, to: u32, seg: Seg) {
         self.acked = to;
         self.send(seg);
@@ -172,7 +172,7 @@ impl Timeline {
         self.script.advance(Duration::from_millis(ms));
     }
 
-    /// Waits until the endpoint sends something by itself, at most `within_ms`. Returns the milliseconds waited.
+    /// Waits until the endpoint sends something on its own, at most `within_ms`. Returns the milliseconds waited.
     pub fn wait_for_send(&mut self, within_ms: u64) -> Option<u64> {
         let before = self.script.now();
         let sends = self.script.advance_to_send(Duration::from_millis(within_ms));

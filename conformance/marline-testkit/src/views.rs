@@ -90,7 +90,7 @@ pub const DEGRADED: Health =
 pub const UNREACHABLE_ON_DEGRADED_PAIR: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::DegradedAddressPair };
 
-/// The view after a timeout, last heard at this time.
+/// The view after a timeout, last received at this time.
 #[must_use]
 pub fn unreachable(view: SubflowView, heard_ms: u64) -> SubflowView {
     let last_heard_at = Instant::from_millis(heard_ms);
@@ -134,7 +134,7 @@ pub struct Stream {
     pub written: u64,
     /// Size of the peer's window and of the send buffer.
     pub window: u64,
-    /// The peer supports repairs.
+    /// True if the peer supports repairs.
     pub repairs: bool,
 }
 
@@ -219,7 +219,7 @@ impl Stream {
         let index = self.mappings.iter().position(|m| m.range.end > wanted.start);
         let index = index.expect("neither new nor sent data");
         let mapping = self.mappings[index];
-        assert!(!mapping.carried_by.contains(id), "{id:?} carried {wanted:?} already");
+        assert!(!mapping.carried_by.contains(id), "{id:?} has already carried {wanted:?}");
         let cut = wanted.intersection(&mapping.range).prefix(u64::from(MSS));
         let (head, tail) = (
             DataRange::new(mapping.range.start, cut.start),

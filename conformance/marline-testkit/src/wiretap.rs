@@ -1,9 +1,9 @@
-//! Checks captures of Multipath TCP between any two stacks: recomputes everything that the packets alone allow.
+//! Checks captures of Multipath TCP between any two stacks: recomputes all values that packets alone determine.
 //!
 //! Wireshark decodes the options but verifies neither HMACs nor DSS checksums. Here the keys of the handshake give
 //! tokens and HMACs (RFC 8684 sections 3.1, 3.2, 3.4.1). The mappings give each byte's data sequence number and
-//! checksum (3.3.1). A byte sent twice, on any subflows, must be the same both times. If a capture stops early, some
-//! things stay unchecked, but none is reported as wrong.
+//! checksum (3.3.1). A byte that is sent twice, on any subflows, must have the same value. If a capture stops early,
+//! some values stay unchecked, but none is reported as wrong.
 
 mod connection;
 mod fast_join;
@@ -93,8 +93,8 @@ impl fmt::Display for FrameRef {
 /// Checks one or more captures (pcap or pcapng) of the same connections, taken at the same host.
 ///
 /// # Errors
-/// If one of them is not a capture or has an unknown link layer. A capture truncated within a packet is read up to
-/// there.
+/// A file is not a capture or has an unknown link layer. A capture truncated within a packet is read up to that
+/// packet.
 pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
     let mut packets = Vec::new();
     for (file, bytes) in captures.iter().enumerate() {
@@ -300,8 +300,8 @@ impl<'a> Wiretap<'a> {
     }
 }
 
-/// True if the checksum field holds only the sum of the pseudo-header: the sending host left the rest to an
-/// interface that this packet never reached.
+/// True if the checksum field holds only the sum of the pseudo-header, because the checksum was left to an interface
+/// that this packet never reached.
 fn is_unfinished(addresses: Option<(std::net::IpAddr, std::net::IpAddr)>, segment: &[u8]) -> bool {
     const FIELD: std::ops::Range<usize> = 16..18;
     let Some(field) = segment.get(FIELD) else { return false };

@@ -1,7 +1,7 @@
 //! Function table that a stack fills in for packetdrill: 33 pointers, in this order.
 //!
-//! Every function gets `userdata` first and answers like the C library, with -1 and `errno` on failure. packetdrill
-//! would also call an empty slot, so all are filled, some only with a refusal.
+//! Every function gets `userdata` first and returns like the C library, with -1 and `errno` on failure. packetdrill
+//! would also call empty slots, so all are filled, some with functions that only fail.
 
 use libc::{
     c_int, c_long, c_longlong, c_uint, c_ulong, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd,

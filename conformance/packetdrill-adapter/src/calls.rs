@@ -1,9 +1,9 @@
-//! Functions of the table: foreign pointers become slices and values here, and nowhere else.
+//! Functions of the table, the only place where foreign pointers become slices and values.
 //!
 //! Safety argument for every block below: packetdrill passes pointers in the same way as to the C library's
-//! functions of the same names. A pointer to a buffer is null or points to as many bytes as the count beside it,
-//! which no other thread touches during the call. A pointer for a result is null or may be written. Some scripts
-//! test with null buffers, which are answered with `EFAULT`.
+//! functions of the same names. A pointer to a buffer is null or points to as many bytes as its count says, which no
+//! other thread touches during the call. A pointer for a result is null or may be written. Some scripts test with null
+//! buffers, which are answered with `EFAULT`.
 
 mod addresses;
 mod control;
@@ -23,7 +23,7 @@ use crate::machine::Machine;
 use crate::options::TCP_FASTOPEN_KEY;
 use crate::tcp_info;
 
-/// `SO_MEMINFO`: nine numbers about memory, of which two are known here: the sizes of the buffers.
+/// `SO_MEMINFO`: nine numbers about memory, of which only the two buffer sizes are known here.
 const SO_MEMINFO: c_int = 55;
 /// `TCP_CC_INFO`.
 const TCP_CC_INFO: c_int = 26;
@@ -79,11 +79,11 @@ pub(crate) unsafe extern "C" fn packetdrill_interface_init(
     let flags = if flags.is_null() {
         String::new()
     } else {
-        // SAFETY: not null, and then a C string, as the caller guarantees.
+        // SAFETY: not null, so a C string, as the caller guarantees.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
     *MACHINE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Machine::new(&flags)));
-    // SAFETY: the caller's table, of this form (checked at compile time to be 33 words).
+    // SAFETY: the caller's table, of this layout (checked at compile time to be 33 words).
     unsafe { table.write(filled()) };
 }
 
@@ -158,7 +158,7 @@ extern "C" fn get_option(
     status(get(&machine, fd, level, name, value, len))
 }
 
-/// `getsockopt` of one of our sockets. `None` for other descriptors.
+/// `getsockopt` for one of our sockets. `None` for other descriptors.
 pub(crate) fn preloaded_getsockopt(
     fd: c_int,
     level: c_int,

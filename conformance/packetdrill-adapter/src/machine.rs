@@ -28,11 +28,11 @@ use crate::mirror::Mirror;
 use crate::quiet;
 use crate::sockets::Sockets;
 
-/// Longest time that packetdrill waits for a packet that does not arrive (virtual time).
+/// Maximum time that packetdrill waits for a packet that does not arrive (virtual time).
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time for one packet, including other packets in between (virtual time).
+/// Maximum wait for one packet, including other packets in between (virtual time).
 const TOTAL_PACKET_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest time for which a call may block on the main thread, which could then not be ended otherwise.
+/// Maximum time for which a call may block on the main thread, which could not be ended otherwise (virtual time).
 const MAIN_THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Real time without a step after which a blocking call takes the steps itself.
 const STEP_TIMEOUT: Duration = Duration::from_millis(300);
@@ -46,7 +46,7 @@ const IPV4_HEADER: u16 = 20;
 
 /// Result of one attempt of a call.
 pub(crate) enum Attempt<T> {
-    /// Answer of the call: a value, or an `errno`.
+    /// Result of the call: a value, or an `errno`.
     Done(Result<T, c_int>),
     /// The call must wait for an event, or for this instant.
     Wait(Option<Instant>),
@@ -110,7 +110,7 @@ impl Machine {
         }
         let config = EndpointConfig {
             capabilities: Capabilities {
-                // With a larger MTU the packets are those of IPv6.
+                // With a larger MTU, packets are IPv6 packets.
                 base_segment: max_segment.min(MAX_SEGMENT),
                 max_segment,
                 checksum: ChecksumScope::WithAddresses,
@@ -143,7 +143,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call that does not wait, and its consequences.
+    /// Runs a call that does not wait, and handles its effects.
     pub(crate) fn call<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
         self.settle();
         let mut state = self.lock();
@@ -186,8 +186,7 @@ impl Machine {
                 }
                 continue;
             }
-            // No other thread advances the time, so this one must. An event that never occurs is an error in the
-            // script.
+            // No other thread advances the time, so this one must. If the event never occurs, the script is wrong.
             drop(state);
             let limit = started + MAIN_THREAD_TIMEOUT;
             if self.lock().now >= limit {
@@ -197,14 +196,14 @@ impl Machine {
         }
     }
 
-    /// Lets threads run first that were woken or are about to make a call.
+    /// Lets threads run that were woken or are about to make a call.
     fn settle(&self) {
         if thread::current().id() == self.main {
             quiet::wait_until_threads_idle();
         }
     }
 
-    /// Advances to the next timer or deadline, or to `end` if there is none before. `false` if it is `end`.
+    /// Advances to the next timer or deadline, or to `end` if that is earlier. Returns `false` at `end`.
     fn step(&self, end: Instant) -> bool {
         self.settle();
         let mut state = self.lock();

@@ -1,8 +1,8 @@
-//! Mirror of the settings that scripts make in their network namespace for the stack under test.
+//! Mirror of the settings that scripts change in their network namespace for the stack under test.
 //!
 //! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the kernel's path
-//! manager and `nstat` would count its segments. Therefore the runner places programs of its own before them, which
-//! write and read files in one directory (`state=` in the flags). This module is the other side of these files:
+//! manager and `nstat` would count its segments. Therefore the runner puts its own programs first in the PATH, which
+//! write and read files in one directory (`state=` in the flags). This module reads and writes the same files:
 //!
 //! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and flags.
 //! * `flushes`: a byte for each `ip tcp_metrics flush`, which removes Fast Open cookies.
@@ -29,11 +29,11 @@ pub(crate) struct Fallbacks {
     pub(crate) by_third_ack: u64,
     /// A server's SYN/ACK had no keys.
     pub(crate) by_syn_ack: u64,
-    /// SYNs with the option were not answered, but one without was.
+    /// SYNs with the option were not answered, but a SYN without it was.
     pub(crate) by_silence: u64,
     /// The first SYN without the option was answered: the network is remembered as one that drops the option.
     pub(crate) remembered: u64,
-    /// Such a network was known.
+    /// The network was already known to drop the option.
     pub(crate) by_memory: u64,
     /// Data arrived without a DSS.
     pub(crate) by_missing_option: u64,

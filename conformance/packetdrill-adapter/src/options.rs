@@ -1,7 +1,7 @@
 //! Socket options: those that affect the core, those that are only stored, and the list of known ones.
 //!
-//! Options that Linux has but Marline has not are stored and returned, since most of them change nothing on the
-//! wire. Options unknown to Linux are refused like by Linux: `ENOPROTOOPT`.
+//! Options that Linux has but Marline lacks are stored and returned, since most do not change the packets. Options
+//! unknown to Linux fail with `ENOPROTOOPT`, as in Linux.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -71,7 +71,7 @@ impl SocketOptions {
         self.others.get(&(level, name)).copied().unwrap_or_else(|| initial(level, name))
     }
 
-    /// True if such an option is on.
+    /// True if a stored option is set.
     pub(crate) fn is_on(&self, level: c_int, name: c_int) -> bool {
         self.stored_value(level, name) != 0
     }
@@ -99,7 +99,7 @@ impl SocketOptions {
     }
 }
 
-/// True if Linux has such an option for a socket of this kind.
+/// True if Linux has this option for a socket of this kind.
 pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
     let last = match level {
         libc::SOL_SOCKET => MAX_SOCKET_OPTION,
@@ -111,7 +111,7 @@ pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
     (1..=last).contains(&name)
 }
 
-/// Checks that such an option may be set to this value. The error is an `errno`.
+/// Checks that a stored option may be set to this value. The error is an `errno`.
 pub(crate) fn check(level: c_int, name: c_int, value: c_int) -> Result<(), c_int> {
     const READ_ONLY: [(c_int, c_int); 9] = [
         (libc::SOL_SOCKET, libc::SO_TYPE),

@@ -67,18 +67,18 @@ pub(crate) struct Socket {
     wakes: epolls::Wakes,
 }
 
-/// State of a connection in addition to the endpoint's.
+/// State of a connection in addition to the endpoint's state.
 #[derive(Debug)]
 pub(crate) struct ConnectionLife {
     pub(crate) path: FourTuple,
     pub(crate) open: bool,
     pub(crate) over: Option<CloseReason>,
-    /// True if the last write was refused and no space has been reported since.
+    /// True if the last write was rejected and no space has been reported since.
     pub(crate) full: bool,
     pub(crate) tos: u8,
-    /// Time to live of sent packets, if it was set.
+    /// Time to live of sent packets, if set.
     pub(crate) hops: Option<u8>,
-    /// True if the error of its end was returned.
+    /// True if the error of the ended connection was returned.
     pub(crate) is_error_returned: bool,
     pub(crate) clocks: Clocks,
 }
@@ -140,7 +140,7 @@ impl Sockets {
         }
     }
 
-    /// The error of an ended connection. Returned once, like by the kernel, and later calls only see the end.
+    /// The error of an ended connection. As in the kernel, it is returned once, and later calls only see the end.
     pub(crate) fn take_error(&mut self, id: ConnectionId) -> Option<c_int> {
         let life = self.connections.get_mut(&id)?;
         let reason = life.over.filter(|reason| *reason != CloseReason::Finished)?;
@@ -159,7 +159,7 @@ impl Sockets {
         Some(ConnectionConfig { fast_open: fast_open::of_listener(&listener.options), ..config })
     }
 
-    /// True if another socket listens there.
+    /// True if another socket listens at this address.
     pub(crate) fn is_taken(&self, wanted: SocketAddr) -> bool {
         let any = wanted.ip().is_unspecified();
         let mut bound = self.by_fd.values().filter(|s| matches!(s.kind, Kind::Listener(_)));
@@ -278,7 +278,7 @@ impl Socket {
     }
 }
 
-/// The `errno` of a refused write.
+/// The `errno` of a rejected write.
 pub(crate) const fn write_errno(error: WriteError) -> c_int {
     match error {
         WriteError::Blocked => libc::EAGAIN,

@@ -82,7 +82,7 @@ fn add_clocks(out: &mut [u8; LEN], clocks: &Clocks, flow: &SubflowInfo, now: Ins
     let ms_since = |at: Instant| u32::try_from(now.since(at).as_millis()).unwrap_or(u32::MAX);
     let mut word = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     word(44, ms_since(flow.tcp.last_sent_at));
-    // If nothing was received yet, the handshake counts.
+    // If no data was received yet, the handshake counts.
     word(52, ms_since(flow.tcp.last_data_at.unwrap_or(clocks.since)));
     word(56, ms_since(flow.last_heard_at));
 }
@@ -116,7 +116,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     word(20, tcp.largest_received.max(INITIAL_RECEIVED_MSS));
     word(24, tcp.unacked_segments);
     word(28, segments(info.sacked));
-    // The kernel counts lost segments until they are acknowledged, retransmitted or not.
+    // The kernel counts lost segments until they are acknowledged, even after retransmission.
     word(32, segments(info.lost + info.repeats_in_flight));
     word(36, segments(info.repeats_in_flight));
     word(68, info.srtt.map_or(0, micros));
@@ -138,7 +138,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     out
 }
 
-/// Value of `tcpi_reordering` before any was seen.
+/// Value of `tcpi_reordering` before any reordering was seen.
 const INITIAL_REORDERING: u32 = 3;
 /// Value of `tcpi_rcv_mss` before anything was received.
 const INITIAL_RECEIVED_MSS: u32 = 536;

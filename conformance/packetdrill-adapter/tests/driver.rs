@@ -1,5 +1,5 @@
-//! Test of the library in the way packetdrill uses it: loaded, its table requested, and driven through it in
-//! virtual time.
+//! Test that uses the library like packetdrill: it loads the library, requests the table, and drives the machine
+//! through it in virtual time.
 //!
 //! The table is declared again here, as 33 words, so that an error in the order of the library's own declaration is
 //! detected.
@@ -50,7 +50,7 @@ type Ud = *mut c_void;
 /// The table, as words.
 struct Table([usize; 33]);
 
-/// Calls a function of the table. The caller must give the right types, like in C.
+/// Calls a function of the table. The caller must give the right types, as in C.
 macro_rules! call {
     ($table:expr, $place:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
         let function: extern "C" fn(Ud, $($type),*) -> $result = $table.function($place);
@@ -70,7 +70,7 @@ fn load(flags: &str) -> Table {
     let path = CString::new(library().to_str().expect("a path")).expect("no zero in it");
     let flags = CString::new(flags).expect("no zero in it");
     let mut table = Table([0; 33]);
-    // SAFETY: a library of ours, loaded like by packetdrill. Its function takes a C string and 33 words.
+    // SAFETY: our own library, loaded as packetdrill does. Its function takes a C string and 33 words.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         assert!(!handle.is_null(), "cannot be loaded");
@@ -225,13 +225,13 @@ fn echo_and_close() {
     assert!(conn >= 0 && conn != fd);
     table.send(&packet(TcpFlags::ACK.with(TcpFlags::PSH), 101, seq, &none, b"hello"));
     let (_, header, _, payload) = sent(&table);
-    assert_eq!((header.ack, payload.len()), (SeqNum(106), 0), "acknowledged at once");
+    assert_eq!((header.ack, payload.len()), (SeqNum(106), 0), "acknowledged immediately");
     let mut out = [0; 16];
     assert_eq!(table.read(conn, &mut out), 5);
     assert_eq!(table.write(conn, &out[..5]), 5);
     let (first_at, header, _, payload) = sent(&table);
     assert_eq!((header.seq, payload.as_slice()), (SeqNum(seq), &b"hello"[..]));
-    // Without an acknowledgment it is retransmitted, seconds later in virtual time but at once in real time.
+    // Without an acknowledgment it is retransmitted, seconds later in virtual time but immediately in real time.
     let real = Instant::now();
     let (again_at, header, _, payload) = sent(&table);
     assert_eq!((header.seq, payload.as_slice()), (SeqNum(seq), &b"hello"[..]));
@@ -243,7 +243,7 @@ fn echo_and_close() {
     assert_eq!(header.flags, TcpFlags::FIN.with(TcpFlags::ACK));
     assert_eq!(call!(table, CLOSE, (c_int) -> c_int, fd), 0);
     let before = table.now_us();
-    assert!(table.now_us() > before, "a clock that is looked at moves");
+    assert!(table.now_us() > before, "the clock advances when it is read");
 }
 
 fn a_blocking_call_waits_on_its_own_thread() {
@@ -262,10 +262,10 @@ fn a_blocking_call_waits_on_its_own_thread() {
         table.sleep(100_000);
         table.send(&packet(TcpFlags::ACK, 101, seq, &TcpOptions::default(), &[]));
         table.sleep(500_000);
-        let (conn, at) = accepted.join().expect("it came back");
+        let (conn, at) = accepted.join().expect("the call returned");
         assert!(conn >= 0);
         let waited = at - start;
-        assert!((200_000..210_000).contains(&waited), "{waited}: time ran ahead of the thread");
+        assert!((200_000..210_000).contains(&waited), "{waited}: time advanced before the thread");
     });
 }
 
@@ -320,7 +320,7 @@ fn what_waits_can_be_asked_peeked_at_and_watched() {
         (count, event.events as c_int)
     };
     assert_eq!(news(), (1, libc::EPOLLOUT));
-    assert_eq!(news(), (0, 0), "an edge is told once");
+    assert_eq!(news(), (0, 0), "an edge is reported once");
     let none = TcpOptions::default();
     table.send(&packet(TcpFlags::ACK, 101, seq, &none, b"abcdef"));
     assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
@@ -332,8 +332,8 @@ fn what_waits_can_be_asked_peeked_at_and_watched() {
     let peeked = call!(table, RECV, (c_int, *mut u8, usize, c_int) -> isize,
         conn, out.as_mut_ptr(), out.len(), libc::MSG_PEEK);
     assert_eq!((peeked, &out), (4, b"abcd"));
-    assert_eq!((table.read(conn, &mut out), &out), (4, b"abcd"), "it is still there");
-    assert_eq!(news(), (0, 0), "what was read is no news");
+    assert_eq!((table.read(conn, &mut out), &out), (4, b"abcd"), "still readable");
+    assert_eq!(news(), (0, 0), "reading is not an event");
     table.send(&packet(TcpFlags::ACK, 107, seq, &none, b"g"));
     assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
     assert_eq!(call!(table, CLOSE, (c_int) -> c_int, epoll), 0);
@@ -388,7 +388,7 @@ fn what_is_not_there_is_refused() {
     let no: *mut c_void = std::ptr::null_mut();
     let spliced =
         call!(table, SPLICE, (c_int, Ud, c_int, Ud, usize, u32) -> isize, 0, no, 1, no, 1, 0);
-    assert_eq!((spliced, errno()), (-1, libc::EINVAL), "neither end is a socket of ours");
+    assert_eq!((spliced, errno()), (-1, libc::EINVAL), "neither end is our socket");
     let unknown = table.set_option(fd, libc::SOL_TCP, 99, 1);
     assert_eq!((unknown, errno()), (-1, libc::ENOPROTOOPT));
     let asked = call!(table, IOCTL, (c_int, c_ulong, *mut c_int) -> c_int, fd, 0xffff, std::ptr::null_mut());
@@ -401,7 +401,7 @@ fn what_is_not_there_is_refused() {
     let ready = call!(table, POLL, (*mut libc::pollfd, libc::nfds_t, c_int) -> c_int, &raw mut nothing, 1, 50);
     assert_eq!((ready, nothing.revents), (1, libc::POLLHUP), "neither connected nor listening");
     assert!(table.now_us() - before < 1_000);
-    assert_eq!(table.receive(), None, "there is no packet, and the wait ends");
+    assert_eq!(table.receive(), None, "without a packet, the wait ends");
 }
 
 fn errno() -> c_int {

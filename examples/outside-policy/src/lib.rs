@@ -1,12 +1,12 @@
-//! A scheduler that lives outside Marline: everything on one path until that path is in trouble.
+//! A scheduler outside of Marline's tree, which keeps all data on one path while that path is healthy.
 //!
 //! *Problem.* Min-RTT fills the second path as soon as the first one's window is full. For a remote
 //! desktop this is wrong: the stream switches between delays, and a metered path is used without
-//! need. Here the second path carries data only when the first one is in trouble.
+//! need. Here the second path carries data only when the first one fails.
 //!
-//! *Method.* Stay on the current path. Leave it when it is gone or not healthy, or when another one
-//! of its class has less than half its RTT. Then stay there: the same rule decides about the way
-//! back, so the scheduler does not alternate between two similar paths.
+//! *Method.* Stay on the current path. Leave it when it is gone or not healthy, or when another path of its class has
+//! less than half its RTT. The same rule applies to returning, so the scheduler does not alternate between two similar
+//! paths.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ pub const NAME: &str = "sticky";
 /// Adds the scheduler to a registry.
 ///
 /// # Errors
-/// If the registry has another scheduler of this name.
+/// The registry has another scheduler of this name.
 pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler_with(NAME, |parameters| {
         let worth_moving = parameters.count("worth-moving", 2, 1..=100) as u32;
@@ -73,7 +73,7 @@ impl Scheduler for Sticky {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // Data of a troubled path goes where the built-in schedulers would send it.
+        // Data of a failing path goes where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }

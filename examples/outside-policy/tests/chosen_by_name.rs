@@ -72,5 +72,5 @@ fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
     assert!(known.contains(&"min-rtt") && known.contains(&"sticky"), "{known:?}");
     let expected = format!("unknown scheduler `stikcy`; known: {}", known.join(", "));
     assert_eq!(error.to_string(), expected);
-    assert!(outside_policy::register(&mut registry).is_err(), "the name is taken now");
+    assert!(outside_policy::register(&mut registry).is_err(), "the name is already used");
 }

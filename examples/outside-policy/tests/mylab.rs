@@ -1,5 +1,5 @@
-//! The programs of `src/` know the policy wherever Marline's know their own: in its list, in errors, in the lab
-//! on all stacks and in sweeps, and at both ends of the proxy.
+//! The programs of `src/` know the policy like Marline's programs know built-in ones: in the list, in errors, in the
+//! lab on all stacks and in sweeps, and at both ends of the proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -42,12 +42,12 @@ fn beside_first() -> tempfile::TempDir {
     dir
 }
 
-/// What docs/research/policies.md says to type behind `mylab`, and what a test needs beside it.
+/// Arguments of `mylab` from docs/research/policies.md, and additional ones for the test.
 fn typed<'a>(words: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     words.split(' ').chain(more.iter().copied()).collect()
 }
 
-/// What a run put on a path, bytes both ways, from `runs.csv`.
+/// Bytes of a run on a path in both directions, from `runs.csv`.
 fn bytes_on(runs: &str, stack: &str, variant: &str, path: &str) -> u64 {
     let mut lines = runs.lines();
     let heading: Vec<&str> = lines.next().expect("a heading").split(',').collect();
@@ -88,7 +88,7 @@ fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     for stack in if real { &["sim", "live"][..] } else { &["sim"] } {
         let on_lte = |variant| bytes_on(&runs, stack, variant, "lte");
-        // A burst is four times what WiFi's first window takes: min-rtt goes on over LTE, ours waits.
+        // A burst is four times as large as WiFi's first window: min-rtt continues over LTE, this scheduler waits.
         assert!(on_lte("mine") < 5_000 && on_lte("min-rtt") > 30_000, "{stack}: {runs}");
     }
     assert!(!real || bytes_on(&runs, "mptcp", "kernel", "wifi") > 1_000_000, "{runs}");
@@ -121,7 +121,7 @@ impl Running {
         Running(child, BufReader::new(stdout))
     }
 
-    /// The word that follows this text in what it says.
+    /// The word that follows this text in the output.
     fn word_after(&mut self, text: &str) -> String {
         let mut said = String::new();
         loop {

@@ -49,7 +49,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let sender = std::thread::spawn(move || -> io::Result<()> {
         let mut datagram = [0; PAYLOAD];
         for _ in 0..packets {
-            // At least one gap apart, or a sender that overslept would measure the link's queue.
+            // Sent at least one gap apart, because a sender that overslept would measure the link's queue.
             std::thread::sleep(gap);
             let now = origin.elapsed().as_nanos() as u64;
             datagram[..8].copy_from_slice(&now.to_be_bytes());
@@ -74,7 +74,8 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     errors_us.sort_by(f64::total_cmp);
     let at = |q: f64| errors_us[((errors_us.len() - 1) as f64 * q) as usize];
     println!(
-        "{spec:24} spin {:3} us, {} packets: p50 {:+.0} us, p95 {:+.0} us, p99 {:+.0} us, max {:+.0} us",
+        "{spec:24} spin {:3} us, {} packets: p50 {:+.0} us, p95 {:+.0} us, p99 {:+.0} us, max \
+            {:+.0} us",
         spin.as_micros(),
         errors_us.len(),
         at(0.5),
@@ -87,7 +88,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     Ok(())
 }
 
-/// A blocking sender in bursts of ten; the link's rate is the limit.
+/// A blocking sender in bursts of ten, limited by the link's rate.
 fn throughput(rate: &str) -> io::Result<()> {
     const TIME: Duration = Duration::from_secs(2);
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -123,7 +124,8 @@ fn throughput(rate: &str) -> io::Result<()> {
     let report = emulator.stop()?.remove(0);
     let mbit = |bytes: usize| bytes as f64 * 8.0 / TIME.as_secs_f64() / 1e6;
     println!(
-        "rate {rate:9}: offered {:.0} Mbit/s, delivered {:.0} (the bench's own receiver got {:.0}) of \
+        "rate {rate:9}: offered {:.0} Mbit/s, delivered {:.0} (the bench's own receiver got \
+            {:.0}) of \
          payload, {} dropped by the queue, {} by the kernel, late {}",
         mbit(sent as usize * PAYLOAD),
         mbit(report.up.stats.delivered_packets as usize * PAYLOAD),

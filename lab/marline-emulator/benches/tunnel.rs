@@ -1,8 +1,8 @@
 //! Benchmark of links between namespaces, measured by the kernels at their ends: one-way delay
 //! errors of UDP packets, and kernel TCP over two shaped paths, all on two processors.
 //!
-//! `cargo bench -p marline-emulator --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
-//! select the links that contain one of them: `-- rate=1G`.
+//! `cargo bench -p marline-emulator --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words select
+//! links by their description: `-- rate=1G`.
 
 #[path = "../tests/namespaces/mod.rs"]
 mod namespaces;
@@ -81,7 +81,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let sender = std::thread::spawn(move || -> io::Result<()> {
         let mut datagram = [0; PAYLOAD];
         for _ in 0..packets {
-            // At least one gap apart, or a sender that overslept would measure the link's queue.
+            // Sent at least one gap apart, because a sender that overslept would measure the link's queue.
             std::thread::sleep(gap);
             datagram[..8].copy_from_slice(&wall_ns().to_be_bytes());
             client.send(&datagram)?;
@@ -136,7 +136,7 @@ fn quantiles(mut values_us: Vec<f64>) -> String {
 }
 
 fn throughput(spec: &str, time: Duration) -> io::Result<()> {
-    /// Time until TCP has found the rate.
+    /// Time for TCP to reach the link's rate.
     const WARM_UP: Duration = Duration::from_millis(500);
     let testbed = Testbed::new("t", 2, spec, DEFAULT_SPIN, &mut |_| None)?;
     let over = AtomicBool::new(false);

@@ -29,11 +29,11 @@ impl Side {
 pub enum LinkCommand {
     /// The link goes down: packets in transit and new ones are lost.
     Break(Side),
-    /// The link is up again.
+    /// The link comes up again.
     Restore(Side),
-    /// New settings.
+    /// New settings of the link.
     Set(Box<DuplexConfig>),
-    /// Every flow continues from another port, as after a NAT lost its binding. Packets under way to the old port
-    /// are lost.
+    /// Every flow continues from another port, as after a NAT lost its binding. Packets in flight to the old port are
+    /// lost.
     Rebind,
 }

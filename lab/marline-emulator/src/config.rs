@@ -23,7 +23,7 @@ pub struct RelayConfig {
     pub seeds: SeedTree,
     /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
-    /// Largest number of client addresses at a time; a new one replaces the one that was silent the longest.
+    /// Maximum number of client addresses at a time; a new one replaces the longest silent one.
     pub max_flows: usize,
     /// Time after which a silent client address is removed.
     pub idle: Duration,

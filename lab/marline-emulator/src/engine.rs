@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     clock: Clock,
     relays: Vec<Member>,
     spin: Spin,
-    /// Voluntary rest of a real-time thread.
+    /// Voluntary sleep of a real-time thread.
     rest: Option<SleepDebt>,
     last_wake: Instant,
     inbox: Receiver<EngineRequest>,
@@ -79,7 +79,7 @@ impl Engine {
         self.relays.iter().map(Member::local_addr).collect()
     }
 
-    /// Runs until it is stopped or its owner is gone.
+    /// Runs until it is stopped or its owner was dropped.
     pub(crate) fn run(mut self) {
         #[cfg(target_os = "linux")]
         let real_time = crate::priority::raise_priority();
@@ -108,7 +108,7 @@ impl Engine {
                 Err(TryRecvError::Disconnected) => return false,
             };
             let now = self.clock.now();
-            // The requester may be gone, which is not an error.
+            // The requester may have ended, which is not an error.
             match order {
                 EngineRequest::Stop => return false,
                 EngineRequest::Report { reply } => {
@@ -159,7 +159,7 @@ impl Engine {
             tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: sleep.subsec_nanos().into(),
         };
-        // After a signal, the next round waits again.
+        // After a signal, the next round waits.
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let woke = self.clock.now();
         let slept = woke.since(now);
@@ -168,7 +168,7 @@ impl Engine {
         }
         let round = woke.since(self.last_wake);
         self.last_wake = woke;
-        // A poll that returns at once takes a microsecond or two.
+        // A poll that returns immediately takes a microsecond or two.
         let slept = slept.saturating_sub(Duration::from_micros(2));
         if let Some(owed) = self.rest.as_mut().and_then(|rest| rest.sleep_time(round, slept)) {
             std::thread::sleep(owed);

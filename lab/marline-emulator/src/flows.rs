@@ -40,7 +40,7 @@ pub(crate) struct Flows {
     /// Datagrams of clients refused because the table was full.
     pub(crate) refused: u64,
     pub(crate) rebinds: u64,
-    /// Datagrams the kernel dropped on sockets that are closed now.
+    /// Datagrams that the kernel dropped on sockets that are now closed.
     closed_drops: u64,
 }
 
@@ -107,7 +107,7 @@ impl Flows {
         Some(())
     }
 
-    /// The flow of this key, unless a later one has its slot.
+    /// The flow with this key, unless a later flow uses its slot.
     pub(crate) fn get(&self, key: FlowKey) -> Option<&Flow> {
         let slot = self.slots.get(key.slot as usize)?;
         slot.flow.as_ref().filter(|_| slot.generation == key.generation)
@@ -125,7 +125,7 @@ impl Flows {
         slots.filter_map(|(slot, entry)| Some((slot as u32, entry.flow.as_ref()?)))
     }
 
-    /// Notes that the target answered this flow.
+    /// Records that the target answered this flow.
     pub(crate) fn answered(&mut self, slot: u32, now: Instant) {
         if let Some(flow) = self.slots.get_mut(slot as usize).and_then(|s| s.flow.as_mut()) {
             flow.last_heard = now;

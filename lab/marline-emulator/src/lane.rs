@@ -34,7 +34,7 @@ impl Packet for LinkDatagram {
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-        // A datagram between sockets has its headers below, so its bytes are not an IP packet.
+        // A datagram between sockets does not contain its headers, so its bytes are not an IP packet.
         if self.headers == 0 { marline_link::tcp_of_ip(&mut self.bytes) } else { None }
     }
 
@@ -49,7 +49,7 @@ impl Packet for LinkDatagram {
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
-        // Between sockets there is no sender for an ICMP error: the kernel handles ICMP there.
+        // Between sockets no ICMP error can be sent: the kernel handles ICMP.
         let whole = self.headers == 0;
         let bytes = whole.then(|| marline_link::ip_too_big(&self.bytes, mtu_bytes))??;
         Some(LinkDatagram { bytes, ..self.clone() })
@@ -80,7 +80,7 @@ impl Lane {
         }
     }
 
-    /// Offers a packet to the link. It reached the machine `age` before `now`, if known.
+    /// Offers a packet to the link. `age`: time since it reached the machine, if known.
     pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: LinkDatagram) {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
@@ -108,7 +108,7 @@ impl Lane {
         self.link.take_dropped()
     }
 
-    /// Makes both directions of a link use one radio.
+    /// Makes both directions of a link share one radio.
     pub(crate) fn share_radio(&mut self, other: &Lane) {
         self.link.share_radio(&other.link);
     }
@@ -128,7 +128,7 @@ impl Lane {
         self.link.set_config(self.clock, config);
     }
 
-    /// Notes that a datagram due at `due` was sent at `now`.
+    /// Records that a datagram due at `due` was sent at `now`.
     pub(crate) fn sent(&mut self, due: Instant, now: Instant) {
         self.late.record(now.since(due));
     }

@@ -7,9 +7,9 @@
 //! measures the lateness of every packet sent. The report has this lateness and the packets that the kernel
 //! dropped before the model saw them.
 //!
-//! One [`Emulator`] runs any number of relays on its thread, so parallel links share one clock and do not wake
-//! each other in turn. A relay works like a NAT: each client address gets its own socket towards the target, idle
-//! ones are removed, and a command moves them to other ports ([`LinkCommand::Rebind`]).
+//! One [`Emulator`] runs any number of relays on its thread, so parallel links share one clock and do not repeatedly
+//! wake each other. A relay works like a NAT: each client address gets its own socket towards the target, idle sockets
+//! are removed, and a command moves them to other ports ([`LinkCommand::Rebind`]).
 
 mod clock;
 mod command;
@@ -52,7 +52,7 @@ use marline_time::Duration;
 use engine::{Engine, EngineRequest};
 
 /// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a wake-up on an idle
-/// machine. The thread spins less if sleeps end more precisely.
+/// machine. The thread spins for less time if sleeps end more precisely.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 
 /// Running relays. Dropping it stops them.
@@ -69,12 +69,12 @@ impl Emulator {
     /// Binds the relays' sockets and starts the thread. Time zero of the links is now.
     ///
     /// # Errors
-    /// A socket cannot be bound, or the thread not started.
+    /// A socket cannot be bound, or the thread cannot be started.
     pub fn start(relays: Vec<RelayConfig>, spin: Duration) -> io::Result<Emulator> {
         Self::start_links(relays.into_iter().map(LinkEnds::Relay).collect(), spin)
     }
 
-    /// As [`start`](Self::start), for links of any kind. Those between namespaces need CAP_NET_ADMIN and
+    /// As [`start`](Self::start), for links of any kind. Links between namespaces need CAP_NET_ADMIN and
     /// CAP_SYS_ADMIN; their interfaces are down and have no addresses yet.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Emulator {
         self.started
     }
 
-    /// Listen address of the relay of this number, in the order in which they were given.
+    /// Listen address of the relay with this index, in the order of creation.
     #[must_use]
     pub fn local_addr(&self, relay: usize) -> Option<SocketAddr> {
         self.addresses.get(relay).copied().flatten()
@@ -137,7 +137,7 @@ impl Emulator {
     }
 
     fn wake(&self) {
-        // A full pipe means that the thread has been woken already.
+        // If the pipe is full, the thread has already been woken.
         let _ = (&self.waker).write(&[1]);
     }
 }
@@ -147,7 +147,7 @@ impl Drop for Emulator {
         let _ = self.orders.send(EngineRequest::Stop);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed by its hook.
+            // The panic hook has already printed a panic of the thread.
             let _ = thread.join();
         }
     }

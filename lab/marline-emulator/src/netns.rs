@@ -1,6 +1,6 @@
-//! Work in another network namespace. Namespaces belong to threads, so the work runs on a thread of its own and
-//! the caller's namespace does not change. Everything that the work creates (sockets, interfaces, child processes,
-//! files of /proc/thread-self/net) stays bound to the namespace.
+//! Work in another network namespace. Namespaces belong to threads, so the work runs on a separate thread and the
+//! caller's namespace does not change. Everything that the work creates (sockets, interfaces, child processes, files
+//! of /proc/thread-self/net) stays bound to the namespace.
 
 use std::fs::File;
 use std::io;

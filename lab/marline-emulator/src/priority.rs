@@ -1,4 +1,4 @@
-//! Real-time priority of the emulator's thread, if permitted: a link must not wait for the programs it serves.
+//! Real-time priority of the emulator's thread, if permitted: a link must not wait for programs that use it.
 
 use std::num::NonZeroU64;
 
@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 const NICE: i32 = -15;
 
 /// Gives the calling thread the timer precision and priority that the system grants this user, and returns whether
-/// it has real-time scheduling. A refusal is not an error; it shows in the reported lateness.
+/// it has real-time scheduling. A refusal is not an error, but is visible in the reported lateness.
 pub(crate) fn raise_priority() -> bool {
     // The default timer slack of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -18,10 +18,9 @@ pub(crate) fn raise_priority() -> bool {
 }
 
 /// Requests the lowest real-time priority: above all ordinary threads, below the system's own real-time threads.
-/// The kernel reserves 5 % of each second for others, so even a spinning thread cannot stop a machine.
+/// The kernel reserves 5 % of every second for other threads, so even a spinning thread cannot block a machine.
 fn set_real_time() -> bool {
-    // The kernel's `struct sched_param` is this one number. The call is made directly because musl's
-    // wrapper refuses it.
+    // The kernel's `struct sched_param` is just this number. The call is made directly because musl's wrapper fails.
     let priority: libc::c_int = 1;
     let this_thread: libc::pid_t = 0;
     // SAFETY: the kernel reads one int at the address, which lives for the call.

@@ -38,8 +38,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Returns true if a datagram fits: a batch has one destination and one size, except for a shorter last
-    /// datagram.
+    /// Returns true if a datagram fits into the batch: all have one destination and one size, except for a shorter
+    /// last datagram.
     fn accepts(&self, parcel: &LinkDatagram, limit: usize) -> bool {
         let ends_full = self.bytes.len() == self.segment * self.due.len();
         self.to == Some((parcel.flow, parcel.ecn))
@@ -106,7 +106,7 @@ impl Relay {
     pub(crate) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
         let Relay { listen, flows, lanes, pool, headers, .. } = self;
         let headers = *headers;
-        // Errors here are ICMP messages about earlier datagrams, or the socket is empty.
+        // Errors are ICMP messages about earlier datagrams, or show that the socket is empty.
         match port {
             Port::Listen => {
                 let _ = listen.receive(buffers, |datagram| {
@@ -144,7 +144,7 @@ impl Relay {
     pub(crate) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
-            // If there is no free port, the flow keeps its port.
+            // Without a free port, the flow keeps its port.
             let _ = self.apply(at, command);
         }
         for side in [Side::Up, Side::Down] {

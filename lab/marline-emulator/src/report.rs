@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use marline_link::radio::RadioReading;
 
-/// Largest recorded lateness; greater values count as this one.
+/// Maximum recorded lateness, microseconds. Larger values count as this one.
 const MAX_LATENESS_US: u64 = 10_000_000;
 
 /// Histogram of microseconds with two significant digits and bounded size.
@@ -57,7 +57,7 @@ impl fmt::Display for Lateness {
     }
 }
 
-/// Time for which the emulator's thread waited for a processor.
+/// How long the emulator's thread waited for a processor.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorWait {
     /// Since the start, microseconds.
@@ -75,8 +75,8 @@ pub struct DirectionReport {
     pub up: bool,
     /// Bytes waiting now.
     pub queued_bytes: u64,
-    /// Time that datagrams waited in the kernel before the emulator read them. The model uses their arrival times,
-    /// so this delays nothing unless it exceeds the link's delay.
+    /// Time that datagrams waited in the kernel before the emulator read them. The model uses their arrival times, so
+    /// this adds no delay unless it exceeds the link's delay.
     pub waited: Lateness,
     /// Lateness of departing datagrams relative to the model.
     pub late: Lateness,
@@ -114,11 +114,11 @@ pub struct RelayReport {
 }
 
 impl RelayReport {
-    /// Lateness at the 99th percentile, above which the link does not behave as configured.
+    /// Limit on the 99th percentile of lateness, above which the link does not behave as configured.
     pub const DOUBTFUL_P99_US: u64 = 1_000;
-    /// Lateness of one packet, above which it is a stall that affects maxima and tails.
+    /// Limit on the lateness of one packet, above which it is a stall that affects maxima and tails.
     pub const DOUBTFUL_MAX_US: u64 = 20_000;
-    /// Wait for a processor, above which packets were read late, which no other value shows.
+    /// Limit on the wait for a processor, above which packets were read late without any other indication.
     pub const DOUBTFUL_WAIT_US: u64 = 20_000;
 
     /// Reasons to doubt a result measured over this link; empty if there are none.
@@ -198,7 +198,7 @@ mod tests {
         let mut lates = vec![20; 1_000];
         lates.extend([900; 20]);
         assert_eq!(report(&lates).doubts(), Vec::<String>::new());
-        // A few late ones of many are a stall only if they are very late.
+        // A few late packets of many are a stall only if they are very late.
         lates.extend([19_000; 5]);
         assert_eq!(report(&lates).doubts(), Vec::<String>::new());
         lates.push(25_000);

@@ -14,7 +14,7 @@ const KERNEL_BUFFER: usize = 4 << 20;
 /// Size of the largest GRO super-datagram, bytes.
 const SLOT: usize = 65_536;
 
-/// Longest plausible age: a greater one is due to a step of the wall clock.
+/// Longest plausible age. A larger value is caused by a step of the wall clock.
 const MAX_PLAUSIBLE_AGE: Duration = Duration::from_secs(1);
 
 /// A non-blocking UDP socket with segmentation offload.
@@ -92,7 +92,7 @@ impl DatagramSocket {
         self.state.max_gso_segments()
     }
 
-    /// Reads one batch and calls `each` per datagram. Returns whether the batch was full and more datagrams may
+    /// Reads one batch and calls `each` per datagram. Returns true if the batch was full, so that more datagrams may
     /// wait.
     pub(crate) fn receive(
         &self,
@@ -118,8 +118,8 @@ impl DatagramSocket {
         Ok(count == BATCH_SIZE)
     }
 
-    /// Sends a batch. An ICMP error that an earlier datagram caused is reported by the kernel at
-    /// the next call without sending anything, hence the second attempt.
+    /// Sends a batch. After an ICMP error caused by an earlier datagram, the kernel fails the next call without
+    /// sending anything, so there is a second attempt.
     pub(crate) fn send(&self, batch: &Outgoing<'_>) -> io::Result<()> {
         let transmit = Transmit {
             destination: batch.to,

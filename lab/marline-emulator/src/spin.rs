@@ -1,13 +1,13 @@
 //! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
-//! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through
-//! that time costs a processor, more with every packet. The spin is therefore as long as the recent lateness of
-//! sleeps: a quantile of it, tracked by steps that are larger upwards than downwards (the asymmetric step of
-//! quantile estimators such as FAME, simplified to a share of the distance), up to the requested maximum.
+//! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through that
+//! time costs processor time for every packet. The spin is therefore as long as the recent lateness of sleeps: a
+//! quantile of it, tracked by steps that are larger upwards than downwards (the asymmetric step of quantile estimators
+//! such as FAME, simplified to a share of the distance), up to the requested maximum.
 //!
-//! If packets are due at intervals shorter than a spin, the thread would never sleep. At real-time priority that
-//! keeps others off its processor, and then the kernel stops it for 50 ms of each second, which is worse than
-//! being 50 us late. All spins together therefore have a budget.
+//! If packets are due at intervals shorter than a spin, the thread would never sleep. At real-time priority it then
+//! blocks other threads on its processor, and the kernel stops it for 50 ms of every second, which is worse than being
+//! 50 us late. All spins together therefore have a budget.
 
 use marline_time::{Duration, Instant};
 
@@ -23,11 +23,11 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Divisor of the time: the quotient is the budget of all spins.
+    /// Divisor of the elapsed time: the quotient is the budget of all spins.
     const SHARE: u32 = 3;
     /// Largest unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
-    /// Divisor of an increase: this part of a sleep's excess over the estimate is added at once.
+    /// Divisor of an increase: this part of a sleep's excess over the estimate is added immediately.
     const RISE_DIVISOR: u32 = 4;
     /// Divisor of a decrease. With both divisors, one in 17 sleeps may be later than the estimate.
     const RELEASE_DIVISOR: u32 = 64;
@@ -49,12 +49,12 @@ impl Spin {
             self.budget = self.budget.saturating_sub(round);
         }
         self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
-        // A reserve, so that the spins do not stop in the middle of each wait.
+        // Keep a reserve, so that spins do not stop in the middle of every wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }
     }
 
-    /// Notes that a sleep ended this late.
+    /// Records that a sleep ended this late.
     pub(crate) fn on_late_wakeup(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {

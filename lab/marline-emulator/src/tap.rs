@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use marline_time::Duration;
 
-/// A packet as an end of a link sent or received it.
+/// A packet that an end of a link sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TappedPacket {
-    /// Number of the link.
+    /// Index of the link.
     pub link: u32,
     /// True for the client's end.
     pub at_client: bool,
@@ -79,7 +79,7 @@ impl Tap {
         };
         room.store(left, Ordering::Relaxed);
         let packet = TappedPacket { link: self.link, at_client, sent, at, bytes: bytes.to_vec() };
-        // The reader may be gone, which is not an error.
+        // The reader may have been dropped, which is not an error.
         let _ = self.packets.send(packet);
     }
 }
@@ -90,7 +90,7 @@ impl TappedPackets {
         self.packets.try_iter()
     }
 
-    /// Packets of an end beyond the size limit.
+    /// Number of packets of an end beyond the size limit.
     #[must_use]
     pub fn left_out(&self, at_client: bool) -> u64 {
         self.bound.left_out[usize::from(at_client)].load(Ordering::Relaxed)

@@ -7,7 +7,7 @@ use marline_time::SeedTree;
 
 use crate::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, Side};
 
-/// Longest wait: it passes only if something is wrong.
+/// Maximum wait, reached only if something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Wait after which a packet counts as lost.
@@ -44,7 +44,7 @@ fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
 fn assert_silent(socket: &UdpSocket) {
     socket.set_read_timeout(Some(SILENCE)).expect("timeout");
     let got = socket.recv_from(&mut [0; 2_048]);
-    let kind = got.expect_err("nothing may come").kind();
+    let kind = got.expect_err("nothing may arrive").kind();
     assert!(matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{kind}");
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
 }
@@ -53,7 +53,7 @@ fn assert_silent(socket: &UdpSocket) {
 fn without_loss_everything_passes_in_order_both_ways() {
     let (server, client) = (socket(), socket());
     let (emulator, address) = start(relay("rate=100M,delay=2ms,queue=1s", &server));
-    // Sizes that fill batches, end them and begin new ones.
+    // Sizes that fill, end and begin batches.
     let datagram = |n: u32| {
         let size = if n.is_multiple_of(7) { 300 } else { 1_200 };
         let mut bytes = vec![n as u8; size];
@@ -93,8 +93,8 @@ fn a_broken_link_drops_and_a_restored_one_passes() {
     emulator.command(0, LinkCommand::Break(Side::Up)).expect("break");
     client.send_to(b"lost", address).expect("send");
     assert_silent(&server);
-    server.send_to(b"other way", back).expect("send");
-    assert_eq!(receive(&client).0, b"other way");
+    server.send_to(b"other direction", back).expect("send");
+    assert_eq!(receive(&client).0, b"other direction");
     emulator.command(0, LinkCommand::Restore(Side::Up)).expect("restore");
     client.send_to(b"second", address).expect("send");
     assert_eq!(receive(&server).0, b"second");

@@ -1,14 +1,13 @@
-//! Voluntary rest of a real-time thread, in small portions.
+//! Voluntary sleep of a real-time thread, in small portions.
 //!
 //! The kernel gives real-time threads 95 % of a processor and reserves the rest for others, in one piece: 50 ms of
-//! each second. A link that stalls for 50 ms is worse than one that is occasionally 60 us late. A thread that
-//! hardly sleeps therefore accumulates a debt and pays it in short sleeps. Idle sleep counts as payment, too, so a
-//! thread that sleeps enough never rests.
+//! every second. A link that stalls for 50 ms is worse than one that is occasionally 60 us late. A thread that hardly
+//! sleeps therefore accumulates a debt of sleep and repays it in short sleeps. Idle sleep also counts, so a thread
+//! that sleeps enough never needs extra sleep.
 //!
-//! The debt is an eighth of the time, not a twentieth, because interrupts and wake-ups take part of the rest. At
-//! full load (two paths of 1 Gbit/s on two processors, with other work there) three of four runs stood still for
-//! some 40 ms without rests, three of four with a sixteenth, and one of ten with an eighth, at the same
-//! throughput.
+//! The debt is an eighth of the time, not a twentieth, because interrupts and wake-ups take part of the sleep. At full
+//! load (two paths of 1 Gbit/s on two busy processors), three of four runs stalled for some 40 ms without extra sleep,
+//! three of four with a sixteenth, and one of ten with an eighth, at the same throughput.
 
 use marline_time::Duration;
 
@@ -19,12 +18,12 @@ pub(crate) struct SleepDebt {
 }
 
 impl SleepDebt {
-    /// Divisor of the time: the quotient is owed to other threads.
+    /// Divisor of the elapsed time: the quotient is owed to other threads.
     const SHARE: u32 = 8;
-    /// Debt at which it is paid.
+    /// Debt above which it is repaid.
     const REST_STEP: Duration = Duration::from_micros(60);
-    /// Largest debt. Rounds at full load take half a millisecond, and their debt is paid at once; a greater debt
-    /// is dropped, or a stall would be followed by another.
+    /// Largest debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. A larger debt
+    /// is dropped, because otherwise a stall would cause another one.
     const MAX_DEBT: Duration = Duration::from_micros(300);
 
     /// Returns the time to sleep now, if any, after a round of length `round` with `slept` of sleep.
@@ -55,7 +54,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_an_eighth_needs_no_rest() {
         let mut rest = SleepDebt::default();
-        // Shorter rounds: otherwise the debt is due before the sleep.
+        // Shorter rounds, because otherwise the debt is due before the sleep.
         for round in 0..100_000 {
             let slept = if round % 8 == 0 { US(40) } else { US(0) };
             assert_eq!(rest.sleep_time(US(40), slept), None, "round {round}");

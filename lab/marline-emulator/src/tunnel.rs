@@ -29,7 +29,7 @@ const LARGEST_PACKET: usize = 65_536;
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelEnd {
-    /// Name of the network namespace in `ip netns`; `None`: that of this process.
+    /// Name of the network namespace in `ip netns`; `None`: the namespace of this process.
     pub namespace: Option<String>,
     /// Name of the interface to create, at most 15 bytes.
     pub interface: String,
@@ -66,9 +66,9 @@ pub(crate) enum End {
 struct OpenEnd {
     tun: Tun,
     interface: String,
-    /// The namespace's table of interfaces, which has the packets that the kernel dropped.
+    /// The namespace's table of interfaces, which counts the packets that the kernel dropped.
     table: Option<File>,
-    /// The interface or its namespace was removed.
+    /// True if the interface or its namespace was removed.
     lost: bool,
 }
 
@@ -152,7 +152,7 @@ impl Tunnel {
         let Tunnel { client, server, lanes: Lanes { up, down, .. }, tap, pool, .. } = self;
         for (lane, tun, at_client) in [(up, &server.tun, false), (down, &client.tun, true)] {
             while let Some((due, parcel)) = lane.poll(now) {
-                // The time is taken before the write, since the receiver may answer at once.
+                // The time is taken before the write, since the receiver may answer immediately.
                 let handed = clock.now();
                 match tun.write(&parcel.bytes) {
                     Ok(()) => {
@@ -226,7 +226,7 @@ fn parse_drops(table: &str, interface: &str) -> Option<u64> {
 }
 
 fn new_datagram(bytes: Vec<u8>) -> LinkDatagram {
-    // An IP packet carries all its headers itself, and there is only one flow.
+    // An IP packet includes its headers, and there is only one flow.
     LinkDatagram { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
 }
 

@@ -1,7 +1,6 @@
 //! Tests of links between namespaces, measured by the kernels at their ends. Needs root.
 //!
-//! Times are checked only in runs that the emulator itself does not doubt. If it doubts every run on a machine,
-//! the test fails.
+//! Times are checked only in runs without doubts reported by the emulator. If every run has doubts, the test fails.
 
 mod namespaces;
 
@@ -80,7 +79,8 @@ fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<Strin
     (times[count - 1] - times[0], report(&testbed).doubts())
 }
 
-/// Asserts that one run of several takes the expected time: a busy machine delays one, a wrong rate all.
+/// Asserts that one of several runs takes the expected time: a busy machine delays one run, but a wrong rate delays
+/// all.
 ///
 /// A run that the emulator doubts counts if its time is right, and is ignored otherwise. The test fails after five
 /// wrong runs without doubts, or after 40 wrong runs in total.
@@ -205,9 +205,9 @@ fn an_interface_may_go_down_and_up_again() {
     for namespace in [testbed.client(), testbed.server()] {
         let set = |state| ip(&["-n", namespace, "link", "set", "path0", state]).expect("ip");
         set("down");
-        // At the client the kernel refuses the packet, at the server the interface does.
+        // At the client the kernel rejects the packet, at the server the interface does.
         let _ = client.send(b"lost");
-        assert!(load() < 0.5, "the thread spins over an interface that is down");
+        assert!(load() < 0.5, "the thread spins on an interface that is down");
         set("up");
         client.send(b"heard").expect("send");
         assert_eq!(server.recv(&mut [0; 16]).expect("recv"), 5);
@@ -225,7 +225,7 @@ fn an_interface_that_is_removed_is_reported_and_costs_nothing() {
     }
     let testbed = testbed("gone", "delay=1ms");
     ip(&["-n", testbed.client(), "link", "del", "path0"]).expect("ip");
-    assert!(load() < 0.5, "the thread spins over an interface that is gone");
+    assert!(load() < 0.5, "the thread spins on a removed interface");
     let report = report(&testbed);
     assert_eq!(report.lost_interfaces, ["path0"]);
     assert!(report.doubts()[0].contains("path0 was removed"));
@@ -239,7 +239,7 @@ fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
     }
     let testbed = testbed("flood", "rate=1G,delay=1ms,queue=100kB");
     let (client, _server) = testbed.sockets().expect("sockets");
-    assert!(load() < 0.1, "the thread is busy with nothing");
+    assert!(load() < 0.1, "the thread is busy without packets");
     const FLOOD: u64 = 60_000;
     for _ in 0..FLOOD {
         client.send(&[0; 1_200]).expect("send");
@@ -254,5 +254,5 @@ fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(seen, FLOOD, "{:?}", report(&testbed));
-    assert!(load() < 0.1, "the thread is busy with nothing");
+    assert!(load() < 0.1, "the thread is busy without packets");
 }

@@ -13,13 +13,13 @@ use marline_cli::cmd::monitor::print;
 /// Arguments of `marline-lab agree`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directories of results (`marline-lab paper --out DIR`), each of another master root.
+    /// Directories of results (`marline-lab paper --out DIR`), each with a different master root.
     #[arg(value_name = "DIR", required = true, num_args = 2..)]
     pub directories: Vec<PathBuf>,
 }
 
-/// Prints the rows with different verdicts and those that some roots leave undecided. The exit status is success
-/// if no row is accepted by one root and refused by another, and at most a tenth of the judged rows is undecided.
+/// Prints the rows with different verdicts and those that some roots leave undecided. The exit status is success if no
+/// row is accepted by one root and rejected by another, and at most a tenth of the judged rows is undecided.
 ///
 /// # Errors
 /// Results cannot be read, or two directories have the same master root.
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             if let Some(other) = other {
                 let (key, master) = (paper.key(), run.master);
                 anyhow::bail!(
-                    "{} and {other}: {key} by the same master root {master}",
+                    "{} and {other}: {key} has the same master root {master}",
                     directory.display()
                 );
             }
@@ -56,7 +56,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (undecided, judged) = agreement.undecided;
     text.push_str(&format!(
-        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at most 10 allowed)\n",
+        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at \
+            most 10 allowed)\n",
         agreement.rows,
         all.len(),
         number(agreement.undecided_percent())

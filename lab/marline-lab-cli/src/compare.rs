@@ -16,9 +16,9 @@ use marline_cli::cmd::monitor::print;
 /// Arguments of `marline-lab compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without:
-    /// each measure of A next to that of B, paired by seed, and whether it is better. Or names of rows of the
-    /// comparison with the kernel: run only rows that begin with one of them.
+    /// Two results, A and B, each a directory written by `run` or `sweep`, optionally with :VARIANT: compares each
+    /// measure of A and B, paired by seed. Or names of rows of the comparison with the kernel: runs only rows that
+    /// begin with one of them.
     #[arg(value_name = "A B | ROW..")]
     pub rows: Vec<String>,
     /// Ten runs of everything, including the slow rows.
@@ -27,10 +27,10 @@ pub struct Args {
     /// Number of runs of everything.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
-    /// Processors to use; runs are parallel as far as these allow. Default: all.
+    /// Number of processors for parallel runs. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processors: Option<u32>,
-    /// Directory of results; existing results of this program are not run again.
+    /// Directory of results; runs with existing results of this program are not repeated.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub results: PathBuf,
     /// Repeat runs that already have results.

@@ -1,4 +1,4 @@
-//! Engine of a sweep, which makes its runs. For a cluster, the Python package is started.
+//! Engine that makes the runs of a sweep. For a cluster, it starts the Python package.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -14,7 +14,7 @@ use super::run::RunOptions;
 pub enum Engine {
     /// Threads of this process.
     Local,
-    /// A Ray cluster; without an address the one that Ray finds, else one of this machine alone.
+    /// A Ray cluster: without an address, the one that Ray finds, else this machine alone.
     Ray(Option<String>),
 }
 
@@ -51,7 +51,8 @@ pub(crate) fn run_on_ray(
     ensure!(
         able.is_ok_and(|status| status.success()),
         "--engine ray needs the Python package with Ray where {} finds them: pip install \
-         './lab/marline-python[ray]' (docs/research/python.md). MARLINE_PYTHON may name another Python. Without \
+         './lab/marline-python[ray]' (docs/research/python.md). MARLINE_PYTHON can select another \
+         Python. Without \
          them, --shard divides a sweep among machines",
         python.display()
     );

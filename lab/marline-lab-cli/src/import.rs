@@ -18,8 +18,8 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Arguments of `marline-lab import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The measurement: CSV with a heading, the output of `iperf3 --json`, or two captures (pcap, pcapng), of
-    /// the client's end and of the server's (docs/research/import.md).
+    /// The measurement: CSV with a header line, the output of `iperf3 --json`, or two captures (pcap, pcapng), of the
+    /// client and of the server (docs/research/import.md).
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Kind of the file [default: by its extension, .csv or .json; two files are captures].
@@ -31,8 +31,7 @@ pub struct Args {
     /// Queue of the link, which measurements do not contain (docs/research/link.md).
     #[arg(long, value_name = "QUEUE")]
     pub queue: Option<String>,
-    /// Column name of the file and the name it stands for: THEIRS=OURS, for example timestamp=time_s; may be
-    /// repeated.
+    /// Column name in the file and its standard name: THEIRS=OURS, for example timestamp=time_s; may be repeated.
     #[arg(long = "column", value_name = "THEIRS=OURS", value_parser = pair)]
     pub columns: Vec<(String, String)>,
     /// CSV without a column of times: time between rows. Captures: length of an interval [default: 100ms].
@@ -49,7 +48,7 @@ pub struct Args {
 /// A kind of file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// CSV with a heading: time, and some of rate, delay, loss.
+    /// CSV with a header line: time, and some of rate, delay, loss.
     Csv,
     /// Output of `iperf3 --json`.
     Iperf3,

@@ -42,7 +42,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands.
+/// All subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run an experiment (a TOML file) in virtual time, live and on the kernel's stacks, and
@@ -65,7 +65,7 @@ pub enum Command {
     Paper(paper::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),
-    /// Draw a trace (qlog) as an SVG: places in the stream over time, with copies and reinjections.
+    /// Draw a trace (qlog) as an SVG: positions in the stream over time, with copies and reinjections.
     Plot(plot::Args),
     /// Write all results as one HTML page.
     Report(report::Args),
@@ -79,8 +79,8 @@ pub enum Command {
     },
 }
 
-/// Runs the whole program with these policies: every subcommand knows them by name, and so do the processes that
-/// it starts from the same program. It must be called first in `main`.
+/// Runs the whole program with these policies. Every subcommand, and every process it starts from the same program,
+/// knows them by name. It must be called first in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {

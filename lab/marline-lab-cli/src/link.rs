@@ -53,7 +53,7 @@ pub struct Args {
     /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
-    /// Seed of all randomness of the link.
+    /// Seed of all random numbers of the link.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Command at a given time after the start: `5s down`, `10s set rate=1M`, between namespaces
@@ -69,8 +69,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// Drops privileges that a relay of datagrams does not need. Links between namespaces need root's privileges
-    /// and keep them. Must be called before threads are started.
+    /// Drops privileges that a UDP relay does not need. Links between namespaces need root's privileges and keep them.
+    /// Must be called before threads are started.
     ///
     /// # Errors
     /// A system call failed.

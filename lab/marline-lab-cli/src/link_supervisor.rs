@@ -25,7 +25,7 @@ const MAX_LINE: u64 = 4_096;
 /// Largest number of simultaneous control connections.
 const MAX_PEERS: usize = 8;
 
-/// Options for the commands to a link, and for its end.
+/// Options for the commands to a link, and for when it ends.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SupervisorArgs {
     /// Also accept commands on this unix socket: one command per line, answered by one JSON object.
@@ -34,7 +34,7 @@ pub struct SupervisorArgs {
     /// Seconds to run [default: until interrupted].
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Time to spin before a packet is due instead of sleeping: costs processor time, gains precision.
+    /// How long to spin instead of sleeping before a packet is due: costs processor time, gains precision.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
     /// Print the final statistics as JSON.
@@ -82,7 +82,7 @@ pub(crate) trait SupervisedLinks: Send + Sync + 'static {
     fn stats(&self) -> anyhow::Result<Stats>;
 }
 
-/// Links with commands that begin with a path's name: those of a net, or between two namespaces.
+/// Links with commands that begin with a path's name: links of a network, or between two namespaces.
 #[derive(Debug)]
 pub(crate) struct NamedLinks<T>(pub(crate) T);
 
@@ -101,7 +101,7 @@ impl<T: AsRef<Links> + Send + Sync + 'static> SupervisedLinks for NamedLinks<T> 
     }
 }
 
-/// Handler of the signals that end links. It is created before anything that needs a cleanup.
+/// Handler of the signals that end links. It must be created before anything that needs cleanup.
 #[derive(Debug)]
 pub(crate) struct LinkSupervisor {
     terminated: Signal,
@@ -200,7 +200,7 @@ async fn accept(listener: UnixListener, running: Arc<impl SupervisedLinks>, quit
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: wait until some are free.
+            // Out of descriptors. Wait until some are free.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

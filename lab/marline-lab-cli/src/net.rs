@@ -107,14 +107,14 @@ async fn run_network(args: Up) -> anyhow::Result<()> {
     let mut options = Options::new(&name);
     options.trace_dir.clone_from(&args.trace_dir);
     options.spin = Duration::from_micros(args.supervisor.spin_us);
-    // Created before the net, so that a signal at any later time removes it in order.
+    // Created before the network, so that a signal at any later time removes the network cleanly.
     let supervisor = LinkSupervisor::new(&args.supervisor)?;
     let net = Net::create(&scenario, &options)?;
     eprint!("{}", paths_text(&net));
     supervisor.run(Arc::new(NamedLinks(net)), &args.supervisor).await
 }
 
-/// The paths, and the commands that enter the hosts.
+/// Prints the paths, and the commands to enter the hosts.
 fn paths_text(net: &Net) -> String {
     let mut text = String::new();
     for side in [Side::Client, Side::Server] {

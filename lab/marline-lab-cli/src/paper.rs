@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::table::{aligned, wrapped};
 use marline_cli::cmd::monitor::print;
 
-/// Printed rows of a grid; its file has all.
+/// Number of printed rows of a grid; its file has all rows.
 const MAX_PRINTED_ROWS: usize = 50;
 
 /// Arguments of `marline-lab paper`.
@@ -43,7 +43,7 @@ pub struct Runs {
     /// Directory of results: JSON, CSV and SVG in a directory for each key.
     #[arg(long, value_name = "DIR", default_value = "target/papers")]
     pub out: PathBuf,
-    /// Master root, from which the roots of all runs are drawn. Develop with one, judge with another.
+    /// Master root, from which the roots of all runs are drawn. Use different ones for development and for verdicts.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub master: u64,
     /// Use two roots and shorter runs, without verdicts.
@@ -52,7 +52,7 @@ pub struct Runs {
     /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
-    /// Measure all roots again, instead of reusing those that an earlier run of this build stored.
+    /// Measure all roots again, instead of reusing roots stored by an earlier run of this build.
     #[arg(long)]
     pub fresh: bool,
     /// Fraction of the full number of runs, for keys that run in real time.
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (mut all, mut failed) = (Vec::new(), Vec::new());
     for paper in chosen {
-        // A key that cannot run does not keep the others from running.
+        // A key that cannot run does not prevent the others from running.
         match run_paper(paper, &args.runs) {
             Ok(result) => all.push((paper.key(), result.verdict(), result.counts())),
             Err(error) => {
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if all.iter().all(met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A line for each key with its numbers of rows per verdict.
+/// One line per key with the number of rows for each verdict.
 fn summary(all: &[(&str, Verdict, Counts)]) -> String {
     let head = ["key", "accepted", "not accepted", "inconclusive", "fitted", "verdict"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -205,7 +205,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
 fn effort_words(effort: Effort) -> String {
     match effort {
         Effort::Full => "as many roots as the verdicts need".to_owned(),
-        Effort::Quick => "a quick look without verdicts".to_owned(),
+        Effort::Quick => "a quick run without verdicts".to_owned(),
         Effort::Roots(count) if count < MIN_ROOTS => {
             format!("{count} roots of each part, without verdicts")
         }

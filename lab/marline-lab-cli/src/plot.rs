@@ -50,13 +50,13 @@ fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
 /// A drawing of a trace.
 pub(crate) struct Drawing {
     pub(crate) svg: String,
-    /// End and connection of the trace, by its header.
+    /// End and connection of the trace, from its header.
     pub(crate) title: String,
     /// Summary of the trace.
     pub(crate) says: String,
 }
 
-/// Draws what one end sent, from `from` to `to` in milliseconds of the trace.
+/// Draws the data that one end sent, between `from` and `to` in milliseconds of the trace.
 pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::Result<Drawing> {
     let whole = from.is_none() && to.is_none();
     let text = std::fs::read_to_string(file)?;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::runs::{Job, Progress, Series};
 
-/// Units of the bar per second.
+/// Units of the bar per second of estimated run time.
 const MS: f64 = 1e3;
 
-/// Work of a series.
+/// Cost of the runs of a series.
 #[derive(Debug, Default)]
 pub(crate) struct SeriesWork {
     runs: usize,
@@ -53,7 +53,7 @@ struct ProgressState {
 }
 
 impl Bar {
-    /// Notes a completed run.
+    /// Counts a completed run.
     pub(crate) fn record_run(&self, progress: &Progress<'_>) {
         let mut so_far = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         so_far.cost_s += progress.job.cost_s();

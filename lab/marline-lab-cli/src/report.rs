@@ -25,11 +25,11 @@ pub struct Args {
     /// Compare the results with the verdicts stored in this directory, and fail if rows or verdicts differ.
     #[arg(long, value_name = "DIR")]
     pub check: Option<PathBuf>,
-    /// Run the keys that have no results yet and need no privileges; others are shown as not run.
+    /// Run the keys without results that need no privileges; other keys are shown as not run.
     #[arg(long)]
     pub run_missing: bool,
-    /// Also draw this trace (from `--qlog`): the path of each byte of the stream, with copies and
-    /// reinjections. May be repeated.
+    /// Also draw this trace (from `--qlog`): which path carried each byte of the stream, with copies and reinjections.
+    /// May be repeated.
     #[arg(long, value_name = "FILE.sqlog")]
     pub trace: Vec<PathBuf>,
     /// Options of the runs, and the directory of results.
@@ -37,7 +37,7 @@ pub struct Args {
     pub runs: paper::Runs,
 }
 
-/// Writes the page; the exit status is success if it was written, for any verdicts.
+/// Writes the page; the exit status is success if it was written, regardless of the verdicts.
 ///
 /// # Errors
 /// Results cannot be read, or the page cannot be written.
@@ -117,7 +117,7 @@ fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     Ok(changes)
 }
 
-/// Returns true if the repository stores the verdicts: those of virtual time are the same on every machine.
+/// Returns true if the repository stores the verdicts. Verdicts in virtual time are the same on every machine.
 fn is_kept(section: &Section) -> bool {
     marline_papers::find(&section.key).is_ok_and(|paper| paper.is_virtual_time())
 }

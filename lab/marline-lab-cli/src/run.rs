@@ -1,4 +1,4 @@
-//! `marline-lab run`: an experiment on several stacks, side by side.
+//! `marline-lab run`: an experiment on several stacks.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,8 +43,8 @@ pub struct Args {
     /// (docs/spec/qlog.md).
     #[arg(long, conflicts_with = "shard")]
     pub qlog: bool,
-    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in
-    /// those of real packets.
+    /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. In captures of real packets,
+    /// MPTCP keys are replaced by zeros.
     #[arg(long, conflicts_with = "shard")]
     pub pcap: bool,
     /// Keep MPTCP keys in the captures of real packets, so that Wireshark can assign subflows to connections.
@@ -59,7 +59,7 @@ pub struct Args {
     pub dry_run: bool,
 }
 
-/// The time from one sample to the next.
+/// Time between two samples.
 fn interval(text: &str) -> anyhow::Result<Duration> {
     let interval = marline_lab::emulation::script::duration(text)?;
     Ok(TimelineConfig::with_interval(interval)?.interval)
@@ -88,7 +88,7 @@ pub struct RunOptions {
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
-    /// Make only the I-th of N parts of the runs, and no tables, for several machines that share DIR. When
+    /// Make only the I-th of N parts of the runs, without tables, to distribute them to machines that share DIR. When
     /// all parts are done, the same command without this option writes the tables.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
@@ -166,7 +166,7 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     print(&aligned(&summary.table()))?;
     let intervals = summary.intervals();
     if !intervals.is_empty() {
-        print(&format!("\nwithin (95 %, bootstrap over the runs)\n{}", aligned(&intervals)))?;
+        print(&format!("\n95 % intervals (bootstrap over the runs)\n{}", aligned(&intervals)))?;
     }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
@@ -195,7 +195,8 @@ impl Args {
         let most = Captures::MAX_RUNS;
         ensure!(
             runs <= most,
-            "captures and traces are limited to {most} runs in real time, and there are {runs}: use fewer --seeds"
+            "captures and traces are limited to {most} runs in real time, and there are {runs}: \
+                use fewer --seeds"
         );
         Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
     }
@@ -274,7 +275,7 @@ pub(crate) fn print_warnings(warnings: &[String], count: usize) {
         eprintln!("WARNING: {warning}");
     }
     if count > MAX_SHOWN_WARNINGS {
-        eprintln!("WARNING: and {} more, see the table of runs", count - MAX_SHOWN_WARNINGS);
+        eprintln!("WARNING: {} more in the table of runs", count - MAX_SHOWN_WARNINGS);
     }
 }
 
@@ -363,7 +364,7 @@ pub(crate) struct ShardReport {
 }
 
 impl ShardReport {
-    /// Prints the directory of the runs and their number. The exit code says whether any failed.
+    /// Prints the directory of the runs and their number. The exit code shows if any failed.
     pub(crate) fn print(&self, store: &Store) -> anyhow::Result<ExitCode> {
         let ShardReport { shard, runs, all_runs, failed } = *self;
         let place = store.directory().display();

@@ -27,7 +27,7 @@ pub struct Args {
 /// Runs the scenes and prints their answers.
 ///
 /// # Errors
-/// A file is invalid, or a run is not possible.
+/// A file is invalid, or a run cannot be made.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let scenes: Vec<ExperimentFile> = match args.files.is_empty() {
         true => read_directory("scenarios".as_ref())?,

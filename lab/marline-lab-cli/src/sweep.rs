@@ -1,4 +1,4 @@
-//! `marline-lab sweep`: an experiment over ranges of its values.
+//! `marline-lab sweep`: an experiment for every combination of the values in its table `sweep`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,7 +46,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::from_file(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
         sweep.points().all(|values| !values.is_empty()),
-        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
+        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = \
+            [\"10ms\", \
          \"50ms\"]",
         args.file.display(),
         file.experiment.scenario.paths[0].name

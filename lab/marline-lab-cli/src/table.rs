@@ -10,8 +10,8 @@ const MAX_WORD: usize = 30;
 const MAX_KEY_COLUMNS: usize = 3;
 
 /// Aligns cells in columns; the last column is not padded. If a line would be longer than [`MAX_LINE`], wide cells are
-/// wrapped at spaces. If that does not suffice, the table is split: the further columns follow below, after the
-/// leading columns without numbers.
+/// wrapped at spaces. If that is not enough, the table is split: the remaining columns follow below, after the leading
+/// columns without numbers.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let all: Vec<usize> = (0..columns).collect();
@@ -47,7 +47,8 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Widths of these columns with which each line fits; `None` if there are none. The widest columns are narrowed first.
+/// Widths of these columns with which every line fits; `None` if there are none. The widest columns are narrowed
+/// first.
 fn fitting_widths(rows: &[Vec<String>], columns: &[usize]) -> Option<Vec<usize>> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let longest = |lens: &mut dyn Iterator<Item = usize>| lens.max().unwrap_or(0);

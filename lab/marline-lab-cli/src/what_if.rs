@@ -1,4 +1,4 @@
-//! `marline-lab what-if`: the effect that redundancy would have had, from captures of two paths.
+//! `marline-lab what-if`: estimate of the effect of redundancy from captures of two paths.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,23 +19,23 @@ const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, 
 /// Arguments of `marline-lab what-if`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures (pcap, pcapng) of both ends of the first path, CLIENT,SERVER; or one TCP capture from the
-    /// handshake on, at the sending end, whose delays are round trips.
+    /// Captures (pcap, pcapng) of both ends of the first path, CLIENT,SERVER; or one TCP capture of the sending end
+    /// that includes the handshake; its delays are round trips.
     #[arg(value_name = "FILE[,FILE]")]
     pub first: String,
-    /// The same for the second path, captured at the same time by the same clocks.
+    /// Captures of the second path, made at the same time with the same clocks.
     #[arg(value_name = "FILE[,FILE]")]
     pub second: String,
-    /// Direction of the evaluated packets [default: down]. A single capture has what its end sent.
+    /// Direction of the evaluated packets [default: down]. A single capture has only packets of its end.
     #[arg(long, value_enum)]
     pub way: Option<Direction>,
-    /// Largest time between the sending of two packets that form a pair.
+    /// Maximum time between the sending of two packets that form a pair.
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration, default_value = "5ms")]
     pub within: Duration,
     /// Milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
-    /// Print CSV instead of a table: way, measure, value, low, high.
+    /// Print CSV instead of a table, with the columns way, measure, value, low, high.
     #[arg(long)]
     pub csv: bool,
 }
@@ -59,14 +59,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
     ensure!(
         both_ends[0] == both_ends[1],
-        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for each path",
+        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for \
+            each path",
         args.first,
         args.second
     );
     let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
     ensure!(
         delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
-        "--way and --clock-ahead need captures of both ends; a single capture gives the round trips of its \
+        "--way and --clock-ahead need captures of both ends; a single capture gives the round \
+            trips of its \
          own end's packets"
     );
     let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
@@ -96,7 +98,7 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     Ok(if args.way == Some(Direction::Up) { up } else { down })
 }
 
-/// Name of a way of sending.
+/// Name of a sending method.
 fn called(args: &Args, way: Sending) -> &str {
     match way {
         Sending::First => &args.first,
@@ -120,7 +122,8 @@ fn table(args: &Args, result: &WhatIf) -> String {
         rows.push(row);
     }
     let head = format!(
-        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: intervals of 95 %)\n",
+        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: 95 \
+            % intervals)\n",
         result.pairs,
         result.lasts.as_secs_f64(),
         result.apart.as_secs_f64() * 1e3

@@ -1,5 +1,5 @@
-//! Clairvoyant bound: the earliest time at which each message could have arrived, over any use of the paths, by a
-//! sender that knows all future behavior of the links.
+//! Clairvoyant bound: the earliest time at which each message could have arrived, over any paths, from a sender that
+//! knows the future behavior of the links.
 //!
 //! Sources: trace studies ask this question ("the better of the two carriers for each probe"). Here the answer is
 //! computed with the link model of the run itself: its seeds, its traces and the events of the scenario
@@ -7,17 +7,16 @@
 //!
 //! *One-packet messages: exact.* The bound is the earliest arrival over all paths and all times of sending, on
 //! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per
-//! packet (random loss, jitter, reordering, corruption) take their best value: a sender that knows the draws
-//! spends dummy packets on the bad ones before the message comes. Random effects drawn over time (outages,
-//! Gilbert-Elliott states that lose everything, rates and delays of traces) are those of the run. Headers are 40
-//! bytes, less than in any run.
+//! packet (random loss, jitter, reordering, corruption) take their best value: a sender that knows the draws uses up
+//! the bad ones with dummy packets before the message. Random effects drawn over time (outages, Gilbert-Elliott states
+//! that lose everything, rates and delays of traces) are those of the run. Headers are 40 bytes, less than in any run.
 //!
-//! *Larger messages: a relaxation.* The message is a fluid that all paths carry at once from empty queues, and
-//! every piece that arrives counts. No scheduler reaches this bound: real packets have 1,500 bytes, windows have
+//! *Larger messages: a relaxation.* The message is a fluid that all paths carry at the same time, with empty queues,
+//! and every piece that arrives counts. No scheduler reaches this bound: real packets have 1,500 bytes, windows have
 //! to open, and earlier data is in the queues.
 //!
-//! *Blocks written as fast as the stack takes them:* parts of a block may have been under way before the whole
-//! block was taken, so the bound is that of its last byte.
+//! *Blocks written as fast as the stack takes them:* parts of a block may be in flight before the whole block is
+//! accepted, so the bound is that of its last byte.
 //!
 //! No run may be faster; `cargo test -p marline-lab bound` checks this.
 
@@ -40,7 +39,7 @@ const HEADERS: u32 = 40;
 /// Largest payload of a one-packet message, bytes.
 const ONE_PACKET: u32 = 1_460;
 
-/// Step between the tried times of sending, ms: a favorable interval of a link that is shorter may be overlooked.
+/// Step between the send times that are tried, ms. Shorter favorable intervals of a link may be missed.
 pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
 
 /// The bounds of an experiment's messages.
@@ -79,7 +78,7 @@ impl Bound {
     }
 
     /// Computes the bounds of a workload over these links, both directions of each, until a time. The links change
-    /// only as their settings say.
+    /// only according to their settings.
     #[must_use]
     pub fn for_links(
         links: &[(&str, DuplexConfig)],
@@ -118,7 +117,7 @@ impl Bound {
                 let asked = transfer(&self.up, from, 1);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }
-            // The direction with the lower bound.
+            // The direction to which the bound applies.
             Workload::Exchange { .. } | Workload::Voice { .. } => {
                 let ways = [&self.up, &self.down].map(|links| transfer(links, from, bytes));
                 ways.into_iter().flatten().min()

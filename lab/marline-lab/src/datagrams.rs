@@ -1,9 +1,9 @@
 //! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over the
 //! links of other experiments.
 //!
-//! Links draw random numbers by their names, as in all runs: a policy that uses one of two paths meets the same
-//! conditions on it as a policy that uses both. The clairvoyant bound of a datagram is that of a one-packet
-//! message ([`crate::bound`]).
+//! Links draw random numbers by their names, as in all runs: a policy that uses one of two paths has the same
+//! conditions on it as a policy that uses both. The clairvoyant bound of a datagram is that of a one-packet message
+//! ([`crate::bound`]).
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::experiment::{Experiment, START};
 use crate::policies;
 use crate::workload::{Gap, Workload};
 
-/// Time that a run continues after the last datagram: datagrams that arrive later count as lost.
+/// How long a run continues after the last datagram. Datagrams that arrive later count as lost.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 const FLOW: FlowId = FlowId(1);
 
 /// Sender of the datagrams.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum DatagramWorkload {
-    /// Groups of datagrams at a pace, from both ends.
+    /// Groups of datagrams at random intervals, from both ends.
     Pulse {
         /// Time between two groups, ms, drawn from this range.
         gap: Gap,
@@ -51,7 +51,7 @@ pub struct DatagramPolicies {
     pub inner: String,
 }
 
-/// Links with their names, and the workload over them with its duration.
+/// Named links, and the workload over them with its duration.
 #[derive(Clone, Debug)]
 pub struct DatagramExperiment {
     links: Vec<(String, DuplexConfig)>,
@@ -109,7 +109,7 @@ impl DatagramExperiment {
         })
     }
 
-    /// Lets a path fail silently at this time after the start.
+    /// Makes a path fail silently at this time after the start.
     #[must_use]
     pub const fn with_death(mut self, path: usize, after: Duration) -> Self {
         self.path_death = Some((path, after));

@@ -1,26 +1,26 @@
 //! Estimate of a measured quantity over independent roots, with a bootstrap interval.
 //!
-//! A root is one replication of an experiment: every contestant runs once on the links, losses and messages that
-//! the root draws. The roots of a resample are drawn with replacement, and a statistic is computed again from all
-//! contestants of the roots drawn. Ratios and differences are therefore paired by root, without assumptions about
-//! the distribution within a root.
+//! A root is one replication of an experiment: every contestant runs once on the links, losses and messages drawn from
+//! that root. The roots of a resample are drawn with replacement, and a statistic is computed again from all
+//! contestants of the roots drawn. Ratios and differences are therefore paired by root, without assumptions about the
+//! distribution within a root.
 //!
 //! The interval is the percentile interval (B. Efron, R. Tibshirani: *An Introduction to the Bootstrap*, 1993,
 //! chapter 13) with its level widened for small samples as T. Hesterberg proposes (*What Teachers Should Know
-//! about the Bootstrap*, 2014, section 5.3): with 20 roots the plain interval covers too little. The formulas were
-//! written from memory of both texts; a test checks the coverage. Shares that are 0 or 1 in every root have no
-//! spread to resample; they get the exact binomial interval.
+//! about the Bootstrap*, 2014, section 5.3): with 20 roots the plain interval is too narrow. The formulas were written
+//! from memory of both texts; a test checks the coverage. Shares that are 0 or 1 in every root have no spread to
+//! resample; they get the exact binomial interval.
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 
 /// Fewest roots for a verdict.
 pub const MIN_ROOTS: usize = 20;
-/// Share of the intervals that hold the true value. Rows are evaluated up to four times while roots are added, and
-/// there are a hundred rows: 95 % would let one of them flip every day.
+/// Share of the intervals that contain the true value. A hundred rows are evaluated up to four times while roots are
+/// added: with 95 %, one of them would flip every day.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Confidence level of intervals, and their number of resamples.
+/// Confidence level of intervals, and the number of resamples.
 #[derive(Copy, Clone, Debug, PartialEq)]
 struct Level {
     confidence: f64,
@@ -31,7 +31,7 @@ struct Level {
 
 /// Level of verdicts: [`CONFIDENCE`].
 const VERDICT_LEVEL: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
-/// Level of intervals shown beside a number: the customary 95 %.
+/// Level of intervals shown after a number: the customary 95 %.
 const DISPLAY_LEVEL: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
 /// A quantity with its interval.
@@ -43,7 +43,7 @@ pub struct Estimate {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Number of roots; 0 if nothing is random, and the interval is the value.
+    /// Number of roots. 0: nothing is random, and both ends of the interval are the value.
     pub roots: usize,
 }
 
@@ -85,7 +85,8 @@ pub enum RangePosition {
     Outside,
     /// The interval crosses a limit.
     Undecided {
-        /// Roots needed for a verdict, about; `None` if no number is enough, because the value lies on the limit.
+        /// Approximate number of roots needed for a verdict; `None` if no number is enough, because the value lies on
+        /// the limit.
         needed: Option<u64>,
     },
 }
@@ -117,7 +118,7 @@ impl Estimate {
         if self.high < least || self.low > most {
             return RangePosition::Outside;
         }
-        // Half the interval shrinks with the square root of the number of roots.
+        // The width of the interval shrinks with the square root of the number of roots.
         let told = |half: f64, limit: f64| {
             let ratio = half / (self.value - limit).abs();
             ratio.is_finite().then(|| (self.roots as f64 * ratio * ratio).ceil().max(1.0) as u64)
@@ -175,9 +176,9 @@ impl<T> Samples<T> {
         Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds, level: self.level }
     }
 
-    /// A statistic of the roots together, with its interval. `of` is called with the measurements of
-    /// the roots, and again with those of each resample, in which some occur repeatedly. Every
-    /// statistic of the same samples sees the same resamples.
+    /// A statistic of the roots together, with its interval. `of` is called with the measurements of the roots, then
+    /// with those of each resample, in which some occur repeatedly. Every statistic of the same samples sees the same
+    /// resamples.
     #[must_use]
     pub fn estimate(&self, of: impl Fn(&[&T]) -> f64) -> Estimate {
         let whole: Vec<&T> = self.all.iter().collect();
@@ -212,7 +213,7 @@ impl<T> Samples<T> {
         numbers.estimate(|picked| picked.iter().copied().sum::<f64>() / picked.len() as f64)
     }
 
-    /// The mean of one number over the mean of another, paired by root.
+    /// The mean of one number divided by the mean of another, paired by root.
     #[must_use]
     pub fn ratio(&self, of: impl Fn(&T) -> (f64, f64)) -> Estimate {
         let numbers = self.map(of);
@@ -222,8 +223,8 @@ impl<T> Samples<T> {
         })
     }
 
-    /// The share of the cases, 0 to 1, in which something happens; `of` returns for a root the number of such
-    /// cases and the number of all cases. If the share is 0 or 1, the roots are the cases.
+    /// The share of cases, 0 to 1, with an event. `of` returns for a root the number of such cases and the number of
+    /// all cases. If the share is 0 or 1, the interval counts roots instead of cases.
     #[must_use]
     pub fn share(&self, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
         let estimate = self.ratio(|root| {
@@ -250,7 +251,7 @@ fn tail(roots: usize, z: f64) -> f64 {
 }
 
 /// Quantile of Student's t at the level where the normal distribution's is `z`, by Cornish and Fisher's expansion,
-/// which is right to two digits from 10 degrees of freedom on.
+/// correct to two digits from 10 degrees of freedom on.
 fn student(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
@@ -278,7 +279,7 @@ pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -
         return f64::NAN;
     }
     let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
-    // The same order of bits as `total_cmp`, so that the bisection ends at one value.
+    // Bit order as in `total_cmp`, so that the bisection ends at one value.
     let key = |value: f64| {
         let bits = value.to_bits() as i64;
         bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn ratios_are_paired_by_root() {
-        // Each root's scale is its own, the ratio is always 2.
+        // Each root has its own scale, but the ratio is always 2.
         let pairs: Vec<(f64, f64)> = (1..=30).map(|n| (2.0 * f64::from(n), f64::from(n))).collect();
         let ratio = Samples::new(pairs, 1).ratio(|pair| *pair);
         assert_eq!((ratio.value, ratio.low, ratio.high, ratio.roots), (2.0, 2.0, 2.0, 30));
@@ -349,7 +350,7 @@ mod tests {
         let asked = RequiredRange::at_most(10.0);
         assert_eq!(of(8.0, 9.0, 10.0).position_in(asked), RangePosition::Inside);
         assert_eq!(of(10.1, 11.0, 12.0).position_in(asked), RangePosition::Outside);
-        // Half the interval is 2 and the distance 1: four times as many roots are needed.
+        // The half-width is 2 and the distance 1: four times as many roots are needed.
         let near = of(7.0, 9.0, 11.0).position_in(asked);
         assert_eq!(near, RangePosition::Undecided { needed: Some(80) });
         assert_eq!(

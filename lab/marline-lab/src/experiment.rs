@@ -1,8 +1,8 @@
 //! Experiment: paths, their workload, and the stacks and policies under test.
 //!
 //! An experiment runs in virtual time ([`simulate`]) or with real processes over emulated links. Random numbers
-//! are derived from the names of the links, so that runs with one seed lose the same packets of a link in virtual
-//! time and live, with other links or alone.
+//! are derived from the names of the links, so that runs with the same seed lose the same packets of a link in virtual
+//! time and live, regardless of other links.
 
 pub mod apps;
 mod background;
@@ -61,15 +61,15 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// Workloads, at least one; faults count from the bursts of the first.
     pub loads: Vec<Load>,
-    /// Traffic of strangers.
+    /// Competing traffic.
     pub background: Vec<BackgroundConnection>,
-    /// Path events at times that are drawn for each run.
+    /// Path events at times drawn for each run.
     pub faults: Vec<Fault>,
     /// Stops of the ends' processes.
     pub stops: Vec<Stop>,
     /// Messages that begin earlier than this after the start are not counted.
     pub warm_up: Duration,
-    /// Longest time that a run continues after the workload's planned end.
+    /// How long a run may continue after the workload's planned end.
     pub patience: Duration,
     /// Directory of the links' traces; `None`: `MARLINE_TRACE_DIR`.
     pub trace_dir: Option<PathBuf>,

@@ -2,16 +2,16 @@
 //!
 //! | kind | for |
 //! |---|---|
-//! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), something over something, points with intervals |
+//! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), one quantity over another, points with intervals |
 //! | [`Bars`] | values of several contestants in several cases, with intervals |
 //! | [`BoxPlot`] | distributions of several contestants: quartiles and tails |
 //! | [`HeatMap`] | a number for every pair of two lists |
-//! | [`SequencePlot`] | bytes of the stream over time, by subflow, with those that were sent again |
+//! | [`SequencePlot`] | bytes of the stream over time, by subflow, with retransmissions |
 //! | [`TimingDiagram`] | segments by path and time, with their fate ([`SegmentLog`]) |
 //!
 //! The same data gives the same text, byte by byte. Colors are those of Okabe and Ito, which color-blind readers
-//! can distinguish, and series also differ by dashes and marks. The drawing is dark if the reader's system is. It
-//! needs no external resources.
+//! can distinguish, and series also differ by dashes and marks. The drawing follows the reader's dark mode and needs
+//! no external resources.
 
 mod axis;
 mod bars;

@@ -1,8 +1,8 @@
 //! Import of measurements as links: the measurements of a path over time become a `[[path]]` of an experiment file
 //! with its `[[event]]`s, which run on every stack.
 //!
-//! A file is checked as a whole, and all mistakes are reported at once. Numbers are taken as they are: the rate of
-//! a transfer is not the rate of the link unless the link was the only limit.
+//! A file is checked as a whole, and all mistakes are reported together. Numbers are used unchanged: the rate of a
+//! transfer is the rate of the link only if the link was the only limit.
 
 mod csv;
 mod iperf3;
@@ -26,7 +26,7 @@ pub use round_trips::{RoundTrips, round_trips};
 
 /// Largest number of samples of a file.
 pub const MAX_SAMPLES: usize = 100_000;
-/// Mistakes of a file that are reported; the others are counted.
+/// Maximum number of reported mistakes of a file; the others are only counted.
 const MAX_REPORTED_MISTAKES: usize = 8;
 
 /// A direction of a path, or both.
@@ -77,7 +77,7 @@ fn is_stalled_link((_, quantity, value): &Value) -> bool {
     *quantity == Quantity::Rate && *value * 1e6 < 1.0
 }
 
-/// A value as an item of a link's description; `None` for a rate of zero, which is an outage.
+/// A value as an item of a link's description; `None` for a rate of zero, which means an outage.
 fn item(value: &Value) -> Option<String> {
     let (way, quantity, number) = *value;
     let way = match way {
@@ -128,7 +128,7 @@ impl Measurement {
         let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));
         if self.samples.iter().flat_map(|sample| &sample.values).any(is_stalled_link) {
-            // A rate of zero keeps the packets on the link.
+            // At a rate of zero, packets wait on the link.
             link.push("outage=suspend".to_owned());
         }
         let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", check_items(&link)?);

@@ -45,7 +45,7 @@ pub fn write_between_markers(file: &Path, name: &str, text: &str) -> anyhow::Res
     let (Some(from), Some(to)) = (before.find(&begin), before.find(&end)) else {
         anyhow::bail!("{} has no lines `{begin}` and `{end}`", file.display());
     };
-    ensure!(from < to, "{}: the markers are the wrong way round", file.display());
+    ensure!(from < to, "{}: the markers are in the wrong order", file.display());
     let head = &before[..from + begin.len()];
     let after = format!("{head}\n\n{}\n\n{}", text.trim(), &before[to..]);
     fs::write(file, after).with_context(|| file.display().to_string())

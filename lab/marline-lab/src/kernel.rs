@@ -20,7 +20,7 @@ pub struct Kernel {
     pub congestion: Option<String>,
     /// SO_SNDBUF, bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
     pub send_buffer: Option<usize>,
-    /// SO_RCVBUF, bytes. The kernel doubles it, too. `None`: tuned automatically.
+    /// SO_RCVBUF, bytes. The kernel also doubles it. `None`: tuned automatically.
     pub receive_buffer: Option<usize>,
 }
 
@@ -52,8 +52,7 @@ impl Kernel {
 
     /// Connects, from a local address if one is given.
     ///
-    /// # Errors
-    /// The system call's error.
+    /// # Errors The error of the system call.
     pub async fn connect(&self, from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.socket(to)?;
         if let Some(from) = from {
@@ -64,8 +63,7 @@ impl Kernel {
 
     /// Listens.
     ///
-    /// # Errors
-    /// The system call's error.
+    /// # Errors The error of the system call.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.socket(at)?;
         socket.set_reuse_address(true)?;
@@ -76,8 +74,7 @@ impl Kernel {
 
     /// The next connection.
     ///
-    /// # Errors
-    /// The system call's error.
+    /// # Errors The error of the system call.
     pub async fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {
         let (stream, _) = listener.accept().await?;
         self.prepare(SockRef::from(&stream))?;

@@ -1,9 +1,8 @@
 //! Scenario as network namespaces: two hosts, one TUN interface per path in each, and the link model between them.
 //!
-//! Names contain the instance (`ml-NAME-client`), so several nets can run side by side. The links run in this
-//! process, and the interfaces disappear with it. Everything that could remain (namespaces and processes in them)
-//! is recorded in a claim before it is created; [`remove_remains`] removes the remains of dead processes. See
-//! docs/research/lab.md.
+//! Names contain the instance (`ml-NAME-client`), so several networks can run at the same time. The links run in this
+//! process, and the interfaces disappear with it. All namespaces, and thereby their processes, are recorded in a claim
+//! before they are created; [`remove_remains`] removes the remains of dead processes. See docs/research/lab.md.
 
 mod claim;
 mod configure;
@@ -33,7 +32,7 @@ pub struct Options {
     pub instance: String,
     /// Directory of traces.
     pub trace_dir: Option<std::path::PathBuf>,
-    /// Time to spin before a packet is due instead of sleeping.
+    /// Time before a packet is due for which the thread spins instead of sleeping.
     pub spin: Duration,
     /// Size of the packet copies kept at each end of all links, bytes; `None`: no copies.
     pub tap_bytes: Option<u64>,
@@ -57,7 +56,7 @@ impl AsRef<Links> for Net {
 /// A running scenario. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Net {
-    // Drop order: the links end before the namespaces are removed.
+    // Drop order: links end before namespaces are removed.
     links: Links,
     claim: Claim,
     scenario: Scenario,
@@ -91,7 +90,7 @@ impl Net {
         Ok(Net { links, claim, scenario: scenario.clone() })
     }
 
-    /// The net's scenario.
+    /// The network's scenario.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
         &self.scenario
@@ -103,7 +102,7 @@ impl Net {
         self.claim.namespace(side)
     }
 
-    /// Starts a program on a host. It is killed with the net at the latest.
+    /// Starts a program on a host. It is killed with the network at the latest.
     ///
     /// # Errors
     /// It could not be started.

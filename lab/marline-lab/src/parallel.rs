@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use marline_sim::digest;
 
-/// Number of threads that this machine runs at once.
+/// Number of threads that this machine can run in parallel.
 #[must_use]
 pub fn available() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -44,7 +44,7 @@ pub fn parallel<T: Sync, R: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(index, _)| *index);
     let ended = |(_, (result, runs)): (usize, (R, digest::Digest))| {
-        // An item that collected its own runs passes their digest on, even if nothing runs again.
+        // An item that collected its own runs passes on their digest, even if it is not run again.
         if runs != digest::Digest::default() {
             digest::run_ended(runs.value());
         }

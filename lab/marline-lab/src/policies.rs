@@ -1,4 +1,4 @@
-//! Policies known to experiments: the built-in ones, those of the literature, and the program's own.
+//! Policies for experiments: built-in policies, policies from the literature, and the program's own.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
 /// own policies calls this once, before anything else.
 ///
 /// # Errors
-/// A registry has been chosen before.
+/// A registry was already chosen.
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
         CHOSEN.set(registry).is_ok(),

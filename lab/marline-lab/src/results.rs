@@ -8,7 +8,7 @@
 //! | `messages` | message that arrived | [`messages`] |
 //! | `runs` | run | [`runs`] |
 //! | `sweep` | run and measure of a sweep | [`long`] |
-//! | `subflows`, `copies` | sample of a subflow, copy of a message | [`Timeline`](crate::experiment::Timeline) |
+//! | `subflows`, `copies` | sample of a subflow, or copy of a message | [`Timeline`](crate::experiment::Timeline) |
 //!
 //! Rows begin with the columns that identify a run ([`RunColumns`]): values of a sweep, stack, variant, seed.
 //! Quantiles are those of [`quantile`].

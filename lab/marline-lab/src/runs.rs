@@ -1,8 +1,8 @@
 //! Series of runs of an experiment: their order, storage and results.
 //!
 //! A run is identified by the hash of everything that determines it: experiment, stack, variant, seed, and the
-//! program (for the kernel's stacks: the kernel). Results are stored under that name, so an interrupted series can
-//! be resumed and two series share common runs. Results are in the order of the plan, independent of the order of
+//! program (for the kernel's stacks: the kernel). Results are stored under that hash, so an interrupted series can be
+//! resumed and two series share common runs. Results are in the order of the plan, independent of the order of
 //! completion.
 
 mod again;
@@ -88,7 +88,7 @@ impl Job {
     /// Estimated duration, s, for showing the progress of a series.
     #[must_use]
     pub fn cost_s(&self) -> f64 {
-        // Connecting and closing take time, too; a simulation is about fifty times as fast.
+        // Connecting and closing also take time; a simulation is about fifty times as fast.
         let lasts = self.experiment.duration(self.seed).as_secs_f64();
         if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
     }
@@ -149,7 +149,7 @@ impl Series<'_> {
         if lacking { None } else { self.store.read(job) }
     }
 
-    /// Makes the missing runs and returns all, in order. `progress` is called after every run with the completed
+    /// Makes the missing runs and returns all runs, in order. `progress` is called after every run with the completed
     /// part of the cost, the total cost, and the run.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Series<'_> {
         if missing.iter().any(|(_, job)| job.lane.stack.is_real_time()) {
             check_real_time()?;
         }
-        // Runs in virtual time come first: they would take processors from runs in real time.
+        // Runs in virtual time come first, so that they do not take processors from runs in real time.
         for real_time in [false, true] {
             let now: Vec<(usize, &Job)> = missing
                 .iter()
@@ -215,7 +215,8 @@ pub struct Progress<'a> {
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs \
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which \
+            needs \
          root: use sudo, or virtual time (`--stack sim`)"
     );
     let swept = crate::net::remove_remains();

@@ -18,7 +18,7 @@
 //! command = "down"
 //! ```
 //!
-//! The first path has the default route; each address leaves by the interface it is on.
+//! The first path has the default route; packets leave through the interface that has their source address.
 
 mod path_text;
 
@@ -101,7 +101,7 @@ pub struct Path {
     /// The server's addresses, with prefix lengths.
     #[serde(default)]
     pub server: Vec<IpNet>,
-    /// Largest packet of the interfaces at both ends, bytes of IP packet, 576 to 65,535; none: 1,500.
+    /// MTU of the interfaces at both ends, bytes, 576 to 65,535; default 1,500.
     pub mtu: Option<u32>,
     /// Price of a GB in either direction, in any currency.
     pub price: Option<f64>,
@@ -209,8 +209,8 @@ impl Event {
 
 impl Path {
     /// Parses the link's description. If it does not mention a radio, but its preset's or the path's name implies
-    /// one, that radio's energy is counted without delaying packets. The link refuses packets larger than `mtu`
-    /// and notifies their senders.
+    /// one, that radio's energy is counted without delaying packets. The link drops packets larger than `mtu` and
+    /// notifies their senders.
     ///
     /// # Errors
     /// The description cannot be parsed.
@@ -255,7 +255,7 @@ impl Scenario {
     /// Reads a scenario and checks it.
     ///
     /// # Errors
-    /// The file is invalid; the error names mistakes and their places.
+    /// The file is invalid; the error lists the mistakes with their positions.
     pub fn from_file(file: &FilePath) -> anyhow::Result<Scenario> {
         let named = || format!("scenario {}", file.display());
         let text = std::fs::read_to_string(file).with_context(named)?;
@@ -265,7 +265,7 @@ impl Scenario {
     /// Reads a scenario from its text and checks it.
     ///
     /// # Errors
-    /// The text is invalid; the error names mistakes and their places.
+    /// The text is invalid; the error lists the mistakes with their positions.
     pub fn from_toml(text: &str) -> anyhow::Result<Scenario> {
         let scenario: Scenario = toml::from_str(text)?;
         scenario.check()?;
@@ -358,8 +358,8 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     })
 }
 
-/// Rejects sysctls outside of `net.`: a host is a network namespace, which has its own settings there only. Any
-/// other would change the whole machine, from a file that may be untrusted.
+/// Rejects sysctls outside of `net.`: a host is a network namespace, which has its own settings only under `net.`. Any
+/// other sysctl would change the whole machine, from a file that may be untrusted.
 fn check_sysctl(key: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let own = key.starts_with("net.") && key.chars().all(plain);
@@ -371,7 +371,7 @@ fn check_sysctl(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if a path's name may contain this character: interfaces have the same name.
+/// Returns true if a path's name, which is also the interface name, may contain this character.
 const fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }

@@ -1,4 +1,4 @@
-//! Scenes: experiments with a question of a user as their title, and checks that say what the right answer is.
+//! Scenes: experiments with a user's question as their title, and checks that define the right answer.
 //!
 //! They run in virtual time with a few seeds. An answer is the median of the runs' values.
 
@@ -15,7 +15,7 @@ use crate::runs::Record;
 
 /// Runs of each variant.
 const SEEDS: u64 = 3;
-/// Messages in a row that must be fast for a connection to be settled.
+/// Number of consecutive fast messages after which a connection counts as settled.
 const SETTLED_MESSAGES: usize = 5;
 
 /// A question with its answer.
@@ -23,11 +23,11 @@ const SETTLED_MESSAGES: usize = 5;
 pub struct Answer {
     /// Title of the scene.
     pub question: String,
-    /// Values of the sweep, what was asked, and the bound.
+    /// Values of the sweep, the question, and the bound.
     pub asked: String,
     /// Measured value.
     pub measured: String,
-    /// The right answer was given.
+    /// True if the measured value is a right answer.
     pub holds: bool,
 }
 
@@ -61,7 +61,7 @@ pub fn read_directory(directory: &Path) -> anyhow::Result<Vec<ExperimentFile>> {
 /// Runs scenes on this many threads; their answers in order.
 ///
 /// # Errors
-/// A run is not possible.
+/// A run cannot be made.
 pub fn answers(scenes: &[ExperimentFile], jobs: usize) -> anyhow::Result<Vec<Answer>> {
     let points: Vec<Vec<Point>> =
         scenes.iter().map(ExperimentFile::points).collect::<anyhow::Result<_>>()?;
@@ -120,10 +120,10 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
         None => (format!("{asks} {sign} {limit}{unit}"), String::new()),
         Some((of, other)) => {
             let name = &file.contestants[of].variant.name;
-            (format!("{asks} {sign} {limit} x {name}"), format!(" ({})", shown(other)))
+            (format!("{asks} {sign} {limit} times {name}"), format!(" ({})", shown(other)))
         }
     };
-    // Numbers need the name of their key.
+    // Numbers alone are unclear without their key.
     let named = |(key, value): &(String, String)| {
         let is_number = value.starts_with(|first: char| first.is_ascii_digit());
         let item = key.rsplit('.').next().filter(|_| is_number);
@@ -139,7 +139,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
     }
 }
 
-/// The measured value of a run; infinite if something never happened.
+/// The measured value of a run; infinite if the measured event never happened.
 fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
     let Some(of_load) = record.workloads().nth(check.workload) else { return f64::NAN };
     let fault_ms = record.faults_ms.first().copied().unwrap_or(0.0);
@@ -225,14 +225,15 @@ mod tests {
         let stopped = "[[check]]\nmeasure = 'max_ms'\nat_least = 190\nfrom = '1.8s'\n";
         let back =
             "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
-        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = 'fault'\n\
+        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = \
+            'fault'\n\
                     until = 'return'\n";
         let swept = "[sweep]\n'path.lte.delay' = ['40ms', '50ms']\n";
         let all = asked(&[quick, held, stopped, back, than, swept].concat());
         assert_eq!(all.len(), 10);
         assert!(all.iter().all(|(_, holds)| *holds), "{all:?}");
         assert_eq!(all[0].0, "delay 40ms: p50 ms ≤ 25 ms");
-        assert_eq!(all[9].0, "delay 50ms: max ms ≤ 0.5 x WiFi alone");
+        assert_eq!(all[9].0, "delay 50ms: max ms ≤ 0.5 times WiFi alone");
         assert!(!asked("[[check]]\nmeasure = 'p50_ms'\nat_most = 5\n")[0].1);
     }
 

@@ -1,4 +1,4 @@
-//! Places of a connection's segments, in their subflows and in the stream.
+//! Positions of a connection's segments, in their subflows and in the stream.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,30 +11,30 @@ use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 /// Sender and receiver.
 type Flow = (SocketAddr, SocketAddr);
 
-/// Place of a segment.
+/// Position of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Place of the payload's first byte in its subflow, from 0.
+    /// Position of the payload's first byte in its subflow, from 0.
     pub(crate) subflow_offset: u32,
-    /// Place of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
+    /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
     pub(crate) stream_offset: Option<u64>,
-    /// Acknowledged place in the peer's subflow, bytes.
+    /// Acknowledged position in the peer's subflow, bytes.
     pub(crate) acked: u32,
-    /// Acknowledged place in the peer's stream, bytes.
+    /// Acknowledged position in the peer's stream, bytes.
     pub(crate) data_acked: Option<u64>,
 }
 
-/// One direction of the connection. Sequence numbers are tracked by their low 32 bits, which every option has.
+/// One direction of the connection. Sequence numbers are tracked by their low 32 bits, which are in every option.
 #[derive(Debug)]
 struct Stream {
     /// DSN of the first byte.
     start: u32,
-    /// The last place seen.
+    /// The last position seen.
     seen: u64,
 }
 
 impl Stream {
-    /// The place in the stream of a DSN.
+    /// Position of a DSN in the stream.
     fn offset(&mut self, dsn: u32) -> Option<u64> {
         let offset = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
         self.seen = offset;
@@ -53,7 +53,7 @@ pub(crate) struct StreamPlaces {
 }
 
 impl StreamPlaces {
-    /// Returns the place of the next segment that is sent on `path`.
+    /// Returns the position of the next segment that is sent on `path`.
     pub(crate) fn place_segment(
         &mut self,
         from_client: bool,
@@ -74,8 +74,8 @@ impl StreamPlaces {
         Place { subflow_offset, stream_offset, acked, data_acked }
     }
 
-    /// The place of the payload in the stream, and the acknowledged place in the other stream. `placed` is the
-    /// place of its DSN by the mappings so far.
+    /// Position of the payload in the stream, and the acknowledged position in the other stream. `placed` is the
+    /// position of its DSN according to the mappings so far.
     fn data(
         &mut self,
         from_client: bool,

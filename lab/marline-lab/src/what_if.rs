@@ -2,14 +2,14 @@
 //! both.
 //!
 //! Packets of the two paths that were sent at about the same time are a *pair*: either could have carried the
-//! other's bytes. For each pair, four ways of sending have a delay: the first path and the second path alone, the
-//! path with the lower smoothed round trip as far as answers were back by then (weight 1/8, RFC 6298), and
-//! duplication, which takes the lesser delay. A lost packet has an infinite delay: captures do not show the delay
-//! of a retransmission that another way of sending would have made.
+//! other's bytes. For each pair, four sending methods have a delay: the first path and the second path alone, the path
+//! with the lower smoothed round trip according to the answers received by then (weight 1/8, RFC 6298), and
+//! duplication, which takes the lesser delay. A lost packet has an infinite delay: captures do not show the delay of a
+//! retransmission that another method would have made.
 //!
-//! Frömmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: nothing is sent twice to
-//! learn the result of sending once. The method holds as long as copies do not fill a queue. On a full path, a
-//! copy delays the packets after it, and captures without copies do not show that.
+//! Frömmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: single-path results are computed,
+//! not measured. The method is valid while copies do not fill a queue. On a full path, a copy delays the packets after
+//! it, and captures without copies do not show that.
 //!
 //! Delays close in time are correlated, so intervals (95 %) are bootstraps over blocks of time.
 
@@ -23,7 +23,7 @@ use crate::import::Passage;
 
 /// Number of blocks of time, which are the units of the bootstrap.
 const BLOCKS: usize = 30;
-/// Fewest pairs of a block.
+/// Minimum number of pairs in a block.
 const MIN_BLOCK_PAIRS: usize = 10;
 /// Weight of a new sample in a smoothed round trip.
 const GAIN: f64 = 1.0 / 8.0;
@@ -31,13 +31,13 @@ const GAIN: f64 = 1.0 / 8.0;
 /// Meaning of the packets' delays.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// One-way delay: the way back is assumed to take as long.
+    /// One-way delay. The other direction is assumed to take as long.
     OneWay,
     /// Round trip, with the answer.
     RoundTrip,
 }
 
-/// A way of sending.
+/// A sending method.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sending {
     /// All packets on the first path.
@@ -51,7 +51,7 @@ pub enum Sending {
 }
 
 impl Sending {
-    /// All ways of sending.
+    /// All sending methods.
     pub const ALL: [Sending; 4] =
         [Sending::First, Sending::Second, Sending::LowestRtt, Sending::Both];
 }
@@ -72,7 +72,7 @@ pub struct WhatIf {
     pub apart: Duration,
 }
 
-/// Pairs the packets of two paths, each in the order of sending, that were sent no further apart than `within`.
+/// Pairs the packets of two paths, each in the order of sending, that were sent at most `within` apart.
 ///
 /// # Errors
 /// There are fewer than 300 pairs.
@@ -86,8 +86,9 @@ pub fn what_if(
     let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
-        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are needed. \
-         Were both captured at the same time, by one clock? (--within sets a longer time)",
+        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are \
+            needed. \
+         Were both captured at the same time, using the same clock? (--within allows a longer gap)",
         first.len(),
         second.len(),
         pairs.len()
@@ -132,14 +133,14 @@ fn pair_passages(
     pairs
 }
 
-/// Delays of the pairs for every way of sending.
+/// Delays of the pairs for every sending method.
 fn delays_of_pairs(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
     let ways = match delay {
         Delay::OneWay => 2,
         Delay::RoundTrip => 1,
     };
     let mut smoothed = [None, None];
-    // Round trips by the time at which their answer is back, the path, and the number.
+    // Round trips by arrival time of the answer, path, and index.
     let mut coming: BTreeMap<(i64, usize, usize), f64> = BTreeMap::new();
     let mut delays = Vec::with_capacity(pairs.len());
     for (number, (one, other)) in pairs.iter().enumerate() {
@@ -171,14 +172,13 @@ fn delays_of_pairs(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
 }
 
 impl WhatIf {
-    /// A quantile of the delay of a way of sending, ms, by the nearest rank; infinite if that many packets were
-    /// lost.
+    /// A quantile of the delay of a sending method, ms, by the nearest rank; infinite if too many packets were lost.
     #[must_use]
     pub fn quantile(&self, way: Sending, share: f64) -> Estimate {
         self.blocks.estimate(|blocks| rank(blocks, way, share))
     }
 
-    /// The ratio of this quantile for duplication to that of another way, pair by pair; below 1, duplication is
+    /// The ratio of this quantile for duplication to that of another method, pair by pair; below 1, duplication is
     /// faster.
     #[must_use]
     pub fn ratio(&self, other: Sending, share: f64) -> Estimate {
@@ -186,13 +186,13 @@ impl WhatIf {
             .estimate(|blocks| rank(blocks, Sending::Both, share) / rank(blocks, other, share))
     }
 
-    /// Share of the packets that are lost.
+    /// Share of the packets that were lost.
     #[must_use]
     pub fn lost(&self, way: Sending) -> Estimate {
         self.blocks.estimate(|blocks| lost(blocks, way))
     }
 
-    /// Share lost on both paths over the share that independent losses would give; NaN if a path lost nothing.
+    /// Share lost on both paths, divided by the share expected from independent losses; NaN if a path lost nothing.
     #[must_use]
     pub fn joint_loss_ratio(&self) -> Estimate {
         let share = |blocks: &[&Vec<Delays>]| {
@@ -241,8 +241,8 @@ mod tests {
         assert_eq!((result.pairs, result.apart), (600, Duration::from_millis(1)));
         assert_eq!(values(&result, 0.25), [10.0, 40.0, 10.0, 10.0]);
         assert_eq!(values(&result, 0.75), [100.0, 40.0, 40.0, 40.0]);
-        // Answers with a delay of 100 ms come after 200 ms, ten packets later, and four of them raise the average
-        // above that of the other path: about 13 packets.
+        // Answers with a delay of 100 ms arrive after 200 ms, ten packets later, and four of them raise the average
+        // above the other path's: about 13 packets.
         assert_eq!(values(&result, 0.99), [100.0, 40.0, 100.0, 40.0]);
         let slow = result.blocks.all().iter().flatten().filter(|pair| pair[2] == 100.0).count();
         assert!((11..=14).contains(&slow), "{slow}");
@@ -271,7 +271,7 @@ mod tests {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
         let error = what_if(&first, &second, Duration::from_millis(3), Delay::OneWay).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");
-        // With four times as many packets, each is used once.
+        // With four times as many packets, each is used only once.
         let dense: Vec<Passage> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
         let result = what_if(&dense, &second, Duration::from_millis(3), Delay::OneWay).unwrap();
         assert_eq!(result.pairs, 600);

@@ -2,9 +2,8 @@
 //! multimob-live use them.
 //!
 //! A seed determines a walk: the movement of the phone, the losses and pauses of WiFi
-//! ([`marline_link::PhoneMobility`]), and the part of a recorded LTE drive that accompanies it. A seed gives the
-//! same walk in virtual time and over emulated links, because random numbers are derived from the names of the
-//! links.
+//! ([`marline_link::PhoneMobility`]), and the part of a recorded LTE drive that is replayed with it. A seed gives the
+//! same walk in virtual time and over emulated links, because random numbers are derived from the names of the links.
 
 use std::path::Path as FilePath;
 use std::sync::LazyLock;
@@ -50,7 +49,7 @@ struct Recording {
     lasts: String,
 }
 
-/// Bounds for the model's results; see the file.
+/// Bounds for the model's results, explained in the file.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
@@ -147,8 +146,8 @@ impl MobilityRun {
         self.paths().into_iter().map(link).collect()
     }
 
-    /// Times without an address of the WiFi interface, after the start of the links; without an end, the address
-    /// does not return. Empty if the interface always has an address.
+    /// Times after the start of the links at which the WiFi interface has no address; without an end, the address does
+    /// not return. Empty if the interface always has an address.
     ///
     /// # Errors
     /// The link does not use the WiFi mobility model.
@@ -294,7 +293,7 @@ mod tests {
             away.first().is_some_and(|away| away.0 < walk_duration())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);
-        // A walk within range loses almost nothing and is never slow.
+        // A walk within range has almost no loss and is never slow.
         let still = probe(all, false).expect("probes");
         assert_eq!(still.seconds.1, 0);
         assert!((still.lost as f64) < 0.005 * still.rtts_ms.len() as f64, "{}", still.lost);

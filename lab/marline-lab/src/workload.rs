@@ -1,9 +1,8 @@
 //! Workloads of applications for any kind of stream, with a log of all event times.
 //!
-//! Both ends derive their times from one schedule, which follows from a seed and is relative to a given start. It
-//! is an open loop: a late answer does not delay the next request. Times are those of the machine's monotonic
-//! clock, which all namespaces share, so the logs of both ends can be compared: latencies are one-way where
-//! stated.
+//! Both ends derive their times from the same schedule, which follows from a seed and is relative to a given start. It
+//! is an open loop: a late answer does not delay the next request. Times are those of the machine's monotonic clock,
+//! which all namespaces share, so the logs of both ends can be compared: latencies are one-way where stated.
 
 pub(crate) mod page;
 
@@ -13,7 +12,7 @@ use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Time after a call's last frame, in which frames may still arrive.
+/// Time after a call's last frame during which frames may still arrive.
 const VOICE_TAIL: Duration = Duration::from_secs(1);
 
 /// A byte stream of any stack.
@@ -46,8 +45,8 @@ pub enum Workload {
         /// Number of requests.
         count: u32,
     },
-    /// The client sends requests, each in pieces, while not too much is unanswered; the server answers each at
-    /// once.
+    /// The client sends requests, each in pieces, while not too much is unanswered; the server answers each
+    /// immediately.
     Dialogue {
         /// Request size, bytes.
         request_bytes: u32,
@@ -87,7 +86,7 @@ pub enum Workload {
     },
     /// The client plays a film, with a bit rate of its choice.
     Film(Film),
-    /// The client loads pages, each over connections of its own.
+    /// The client loads pages, each over its own connections.
     Web {
         /// Interval of the pages' start times.
         gap: Gap,
@@ -177,9 +176,9 @@ pub struct Mark {
 /// Log of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// Start of each message's writing (blocks: when the stack had accepted it).
+    /// When the writing of each message began (blocks: when the stack had accepted it).
     pub sent: Vec<Mark>,
-    /// End of each message's reading.
+    /// When each message had been read completely.
     pub received: Vec<Mark>,
     /// Due requests that were skipped.
     #[serde(default)]
@@ -191,7 +190,7 @@ pub struct Log {
 pub struct EndLogs {
     /// A log for each workload, in their order.
     pub flows: Vec<Log>,
-    /// Payload that this end sent again on another subflow, bytes, if known.
+    /// Payload that this end also sent on another subflow, bytes, if known.
     pub reinjected_bytes: u64,
 }
 
@@ -199,7 +198,7 @@ pub struct EndLogs {
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Neither is negative for this clock.
+    // Neither part is negative for this clock.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
@@ -253,7 +252,7 @@ impl Workload {
         }
     }
 
-    /// Returns true if its messages begin at the client: requests, or what it uploads.
+    /// Returns true if the messages begin at the client: requests or uploads.
     #[must_use]
     pub const fn is_from_client(&self) -> bool {
         matches!(
@@ -266,8 +265,8 @@ impl Workload {
         )
     }
 
-    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed. Those of a film depend on its
-    /// player, and are 0.
+    /// Sizes of answers, blocks or bursts. Random sizes are uniform, drawn from the seed. Sizes of a film depend on
+    /// its player and are 0.
     #[must_use]
     pub fn sizes(&self, seed: u64) -> Sizes {
         match *self {

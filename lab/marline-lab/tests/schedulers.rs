@@ -17,7 +17,7 @@ fn at(ms: u64) -> Instant {
 
 /// A window of 42 segments and 24 bytes.
 const WINDOW: u64 = 60_000;
-/// 20 ms with 14 segments under way and a queue for as many; 200 ms.
+/// 20 ms with 14 segments in flight and a queue for as many; 200 ms.
 const LINKS: [(&str, &str); 2] =
     [("wifi", "rate=8M,delay=10ms,queue=20ms"), ("3g", "rate=2M,delay=100ms,queue=1s")];
 
@@ -38,7 +38,7 @@ fn record(
     let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(at(to_ms));
-    let log = paths.world.observer::<SegmentLog>().expect("it was put there");
+    let log = paths.world.observer::<SegmentLog>().expect("the observer was set");
     log.segments().to_vec()
 }
 
@@ -53,7 +53,7 @@ struct Sent {
     at: Instant,
     start: u64,
     end: u64,
-    /// First unacknowledged byte, as far as the server knew.
+    /// First byte that is unacknowledged from the server's view.
     una: u64,
     /// End of the data sent before.
     next: u64,
@@ -110,13 +110,13 @@ fn bare(wrapper: &str) -> Variant {
 fn without_the_mechanisms_the_fast_path_waits_for_the_slow_one() {
     let all = sent(&flood(bare(""), 2_000));
     assert!(all.iter().all(|s| !s.is_repeat()), "nothing is sent twice");
-    // WiFi sends the data after the first 3G segment until the window is full, and stands still until that segment
+    // WiFi sends the data after the first 3G segment until the window is full, and then waits until that segment
     // arrives.
     let first = all.iter().find(|s| s.path == CELL).expect("3G is used");
     let stuck: Vec<&Sent> = all.iter().filter(|s| s.una == first.start).collect();
-    let last = stuck.last().expect("WiFi went on");
+    let last = stuck.last().expect("WiFi continued");
     assert!(last.end <= first.start + WINDOW && last.end > first.start + WINDOW - MSS, "{last:?}");
-    let next = all.iter().find(|s| s.at > last.at).expect("it goes on");
+    let next = all.iter().find(|s| s.at > last.at).expect("it continues");
     let silence = next.at.since(last.at);
     assert!(silence > Duration::from_millis(150), "{silence:?}");
 }
@@ -162,7 +162,12 @@ fn wide_goes_on_with_all_that_the_slow_path_holds() {
     let mut next = start.una;
     for repeat in burst {
         assert_eq!(repeat.start, next, "in order, the oldest first, nothing left out");
-        assert_eq!((repeat.path, repeat.before), (WIFI, Some(CELL)), "what 3G had taken before");
+        assert_eq!(
+            (repeat.path, repeat.before),
+            (WIFI, Some(CELL)),
+            "data that 3G had taken \
+            before"
+        );
         next = repeat.end;
     }
 }
@@ -194,7 +199,11 @@ fn the_later_kernel_penalizes_once_per_round_trip_of_the_fast_path_and_2012_of_t
     let gaps = |cuts: &[u64]| -> Vec<u64> { cuts.windows(2).map(|w| w[1] - w[0]).collect() };
     let later = penalties("+orp,penalize=kernel");
     assert!(later.len() >= 3 && gaps(&later).iter().all(|gap| *gap >= 19), "{later:?}");
-    assert!(gaps(&later).iter().any(|gap| *gap < 190), "within one of the slow path's: {later:?}");
+    assert!(
+        gaps(&later).iter().any(|gap| *gap < 190),
+        "within one RTT of the slow path: \
+        {later:?}"
+    );
     let first = penalties("+orp,penalize=paper");
     assert!(first.len() >= 2 && gaps(&first).iter().all(|gap| *gap >= 190), "{first:?}");
 }
@@ -207,7 +216,7 @@ fn blest_and_ecf_keep_the_end_of_a_burst_from_the_slow_path() {
     let workload = Workload::Bursts { bytes: 60_000, gap, count: 4 };
     let on_slow = |scheduler: &str| -> u64 {
         let variant = Variant::new(scheduler).scheduler(scheduler).congestion("reno");
-        // The first bursts teach both paths their RTT.
+        // The first bursts measure the RTT of both paths.
         let all = sent(&record(&links, workload, &variant, 5_000));
         let late = all.iter().filter(|s| s.path == CELL && s.at >= at(1_900));
         late.map(|s| s.end - s.start).sum()
@@ -246,9 +255,9 @@ fn a_capped_window_leaves_a_deep_buffer_nearly_empty() {
     };
     let (full, _) = srtt_ms("cubic-classic");
     let (capped, goodput) = srtt_ms("cubic-classic+cap");
-    assert!(full > 600.0, "the buffer was there to be filled: {full}");
+    assert!(full > 600.0, "the buffer is filled: {full}");
     assert!(capped < 2.3 * 156.0, "about twice the base: {capped}");
-    assert!(goodput > 1.7, "and the link is still full: {goodput}");
+    assert!(goodput > 1.7, "the link is still full: {goodput}");
 }
 
 #[test]
@@ -270,7 +279,7 @@ fn buffers_are_fixed_or_follow_windows_or_rates() {
     let fixed = most_outstanding(BufferTuning::Fixed);
     let windows = most_outstanding(BufferTuning::Windows);
     let rates = most_outstanding(BufferTuning::Rates);
-    assert!(fixed > 4_000_000, "all of it at once: {fixed}");
+    assert!(fixed > 4_000_000, "the whole buffer: {fixed}");
     // 10 Mbit/s times 450 ms is 560 kB; the windows alone are 100 kB and 110 kB.
     assert!(windows < rates && rates < fixed, "{windows} < {rates} < {fixed}");
     assert!(rates > 1_000_000, "twice the sum of rates times the longest RTT: {rates}");

@@ -32,15 +32,15 @@ pub struct LinkConfig {
     pub radio: Option<RadioConfig>,
 }
 
-/// The radio of one direction of a link. The other direction has the same one, and both share its
-/// state after `Link::share_radio`.
+/// The radio of one direction of a link. The other direction has the same radio, and both share its state after
+/// `Link::share_radio`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioConfig {
-    /// Its parameters.
+    /// Parameters of the radio.
     pub parameters: RadioParameters,
     /// Direction: bytes to and from the phone cost different energy.
     pub direction: Direction,
-    /// Whether a packet that finds the radio idle waits for its promotion. Otherwise only energy is counted.
+    /// True if packets wait for the promotion of an idle radio. Otherwise only energy is counted.
     pub waits: bool,
 }
 
@@ -56,23 +56,23 @@ pub struct Offset<T> {
 /// Rate at which packets leave the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RateConfig {
-    /// No limit: packets leave at once.
+    /// No limit: packets leave immediately.
     #[default]
     Unlimited,
-    /// At this rate.
+    /// A constant rate.
     Constant(Rate),
-    /// At rates that change with time; zero stops the link and keeps the queue.
+    /// Rates that change with time. Zero stops the link and keeps the queue.
     Steps(Arc<Steps<Rate>>),
-    /// At the delivery opportunities of a mahimahi trace.
+    /// The delivery opportunities of a mahimahi trace.
     Trace(Offset<Opportunities>),
 }
 
 /// Largest packet of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mtu {
-    /// Bytes of IP packet, [`Mtu::RANGE`]; larger ones are dropped.
+    /// Largest IP packet in bytes, within [`Mtu::RANGE`]. Larger packets are dropped.
     pub bytes: u32,
-    /// Whether drops are silent (a black hole). Otherwise the sender is notified as by a router (ICMP "fragmentation
+    /// True if drops are silent (a black hole). Otherwise the sender is notified as by a router (ICMP "fragmentation
     /// needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] is implemented.
     pub silent: bool,
 }
@@ -81,7 +81,7 @@ impl Mtu {
     /// Valid sizes in bytes: from what every host accepts (RFC 791) to the largest IPv4 packet.
     pub const RANGE: core::ops::RangeInclusive<u32> = 576..=65_535;
 
-    /// The smaller of two limits; among equal ones, the one that notifies the sender.
+    /// Returns the smaller of two limits; if they are equal, one that notifies the sender.
     #[must_use]
     pub fn lower_of(self, other: Mtu) -> Mtu {
         core::cmp::min_by_key(self, other, |mtu| (mtu.bytes, mtu.silent))
@@ -94,9 +94,8 @@ impl Mtu {
 pub enum QueueLimit {
     /// Bytes.
     Bytes(u64),
-    /// The amount the link sends in this time: at its current rate (steps), its mean rate (traces),
-    /// or `Link::UNLIMITED_QUEUE_BYTES` where the rate has no limit. Never less than two full
-    /// packets.
+    /// The amount that the link sends in this time, at its current rate (steps) or mean rate (traces), or
+    /// `Link::UNLIMITED_QUEUE_BYTES` if the rate is unlimited. Never less than two full packets.
     Time(Duration),
 }
 
@@ -122,18 +121,17 @@ pub struct MiddleboxConfig {
     pub rebind: Option<Rebind>,
     /// Long segments are split.
     pub split: Option<Split>,
-    /// A segment waits this long for the next one, and both are merged, with the options of the
-    /// first, if they fit into 1,500 bytes.
+    /// How long a segment waits for the next one. Both are merged, with the options of the first, if they fit into
+    /// 1,500 bytes.
     pub coalesce: Option<Duration>,
-    /// Of this many consecutive pure acknowledgments of a flow only the last passes, at most 10 ms
-    /// late.
+    /// Number of consecutive pure acknowledgments of a flow of which only the last passes, at most 10 ms late.
     pub thin: Option<u32>,
     /// Probability that a segment with data is acknowledged by the middlebox and dropped.
     pub swallow: f64,
 }
 
 impl MiddleboxConfig {
-    /// Whether there are any middleboxes other than those that act on options.
+    /// Returns true if there are middleboxes other than those that act on options.
     pub(crate) fn has_middleboxes(&self) -> bool {
         let reshapes = self.split.is_some() || self.coalesce.is_some() || self.thin.is_some();
         reshapes || self.renumber.is_some() || self.rebind.is_some() || self.swallow > 0.0
@@ -154,7 +152,7 @@ pub enum Renumber {
 pub struct Rebind {
     /// Time since the link's start.
     pub at: Duration,
-    /// The direction is that from the client, whose ports (from 32,768 on) are translated.
+    /// True for the direction from the client, whose ports (from 32,768 on) are translated.
     pub from_client: bool,
 }
 
@@ -181,9 +179,9 @@ pub enum SplitOptions {
 /// An option in some segments.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct OptionRule {
-    /// Which option.
+    /// The option.
     pub option: TcpOption,
-    /// In which segments.
+    /// Affected segments.
     pub segments: Segments,
     /// Time from which it applies, since the link's start.
     pub from: Duration,
@@ -194,7 +192,7 @@ pub struct OptionRule {
 pub enum TcpOption {
     /// By its kind; 30 is Multipath TCP.
     Kind(u8),
-    /// Of Multipath TCP, by its subtype (RFC 8684 section 7.2).
+    /// A Multipath TCP option, by its subtype (RFC 8684 section 7.2).
     Mptcp(u8),
 }
 
@@ -216,7 +214,7 @@ pub enum Segments {
 pub struct LossConfig {
     /// Independently for each packet, with this probability.
     pub random: f64,
-    /// In bursts.
+    /// Losses in bursts.
     pub gilbert_elliott: Option<GilbertElliott>,
     /// These packets, counted from 1 as they leave the queue, ascending.
     pub pattern: Vec<u64>,
@@ -246,7 +244,7 @@ pub enum Jitter {
     /// None.
     #[default]
     None,
-    /// Uniform between minus and plus this.
+    /// Uniform between minus and plus this value.
     Uniform(Duration),
     /// Normal with this standard deviation (sum of twelve uniforms: within six deviations).
     Normal(Duration),
@@ -259,13 +257,13 @@ pub struct DelayConfig {
     pub base: Duration,
     /// Random part.
     pub jitter: Jitter,
-    /// Whether jitter and a shrinking trace delay may let packets overtake each other.
+    /// True if jitter and a shrinking trace delay may reorder packets.
     pub overtaking: bool,
     /// Adds half of this trace's current round-trip time.
     pub trace: Option<Offset<PingTrace>>,
 }
 
-/// Held-back packets: with `probability` a packet arrives `extra` later, past its followers.
+/// Held-back packets: with `probability` a packet arrives `extra` later, after its followers.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Reorder {
     /// Probability.
@@ -279,10 +277,9 @@ pub struct Reorder {
 pub struct Faults {
     /// Reordering.
     pub reorder: Option<Reorder>,
-    /// Probability to arrive twice.
+    /// Probability that a packet arrives twice.
     pub duplicate: f64,
-    /// Probability to arrive with one to three bits of one 16-bit word flipped, which the Internet
-    /// checksum always detects.
+    /// Probability that one to three bits of one 16-bit word are flipped, which the Internet checksum always detects.
     pub corrupt: f64,
     /// Probability that a TCP segment arrives with a changed payload byte and a correct checksum,
     /// as behind an application gateway. Only a checksum of a higher layer detects this.
@@ -292,10 +289,10 @@ pub struct Faults {
 /// Treatment of the packets on a link that goes down.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum OutageMode {
-    /// All are lost, and so are all packets offered until it is up.
+    /// All are lost, including packets offered until the link is up.
     #[default]
     Kill,
-    /// All are held until it is up; the queue accepts more until it is full.
+    /// All are held until the link is up; the queue accepts more until it is full.
     Suspend,
 }
 

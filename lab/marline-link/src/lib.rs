@@ -1,14 +1,14 @@
 //! Link model for virtual and for real time.
 //!
-//! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a delay, and faults of
-//! single packets (reordering, duplication, corruption), up to outages of the link itself. It is a state machine
-//! without I/O over opaque packets. [`Link::offer`] accepts one, [`Link::next_event`] returns the next deadline, and
+//! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a delay, faults of
+//! single packets (reordering, duplication, corruption), and outages of the link itself. It is a state machine without
+//! I/O over opaque packets. [`Link::offer`] accepts a packet, [`Link::next_event`] returns the next deadline, and
 //! [`Link::poll`] returns packets that have arrived. The simulator calls it in virtual time, a relay or TUN emulator
 //! with the time of its clock.
 //!
-//! Each stage has its own named random stream, drawn once per packet whether or not it matters. Events that depend on
-//! time (Gilbert-Elliott states, outages, walking away from the access point) are drawn along the time line. So two
-//! senders with different policies meet the same conditions, packet for packet or second for second.
+//! Each stage has its own named random stream, from which every packet draws once, even without effect. Events that
+//! depend on time (Gilbert-Elliott states, outages, walking away from the access point) are drawn along the time line.
+//! So two senders with different policies have the same conditions, packet for packet or second for second.
 //!
 //! A link may use a [`radio`] that sleeps, takes time to wake, and draws energy.
 //!

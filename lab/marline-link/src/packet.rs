@@ -2,35 +2,35 @@
 
 /// A packet as a link sees it: a number of bytes that can be damaged.
 pub trait Packet: Clone {
-    /// Bytes the packet takes on the link, lower headers included.
+    /// Bytes of the packet on the link, including lower headers.
     fn wire_len(&self) -> usize;
 
-    /// The bytes that corruption may hit; may be fewer than `wire_len`, may be none.
+    /// Bytes that corruption may change, possibly fewer than `wire_len` or none.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// The TCP segment in it, header and payload; `None` if there is none or only a fragment.
+    /// The TCP segment (header and payload) in the packet; `None` if there is none or only a fragment.
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
 
-    /// True if it is not the traffic of the link's own host: the host's radio sleeps through it.
+    /// True for competing traffic of other hosts, which does not wake the host's radio.
     fn is_foreign(&self) -> bool {
         false
     }
 
-    /// The same packet with another TCP segment; `None` if that is not possible.
+    /// Returns the same packet with another TCP segment; `None` if that is not possible.
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// A packet with this TCP segment to the sender of this one; `None` if that is not possible.
+    /// Returns a packet with this TCP segment, addressed to the sender of this packet; `None` if that is not possible.
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// A router's notice to the sender of this packet that a link accepts at most `mtu_bytes` of IP packet; `None` if
+    /// A router's notice to the sender of this packet that a link accepts IP packets of at most `mtu_bytes`; `None` if
     /// there is none.
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         let _ = mtu_bytes;

@@ -12,7 +12,7 @@ pub struct Steps<T> {
 impl<T: Copy> Steps<T> {
     /// A step function from values and their ascending start times. With a `period`, it repeats.
     ///
-    /// A description of the error: no step, times that do not ascend, or a period that ends before the last step.
+    /// No step, times that do not ascend, or a period that ends before the last step.
     pub fn new(points: Vec<(Duration, T)>, period: Option<Duration>) -> Result<Self, &'static str> {
         let Some(last) = points.last() else { return Err("there must be at least one step") };
         if period.is_some_and(|period| period <= last.0 || period.is_zero()) {
@@ -24,10 +24,10 @@ impl<T: Copy> Steps<T> {
         Ok(Steps { points, period })
     }
 
-    /// The same steps, starting at `start`. Only for repeating ones.
+    /// Returns the same steps, starting at `start`. Only for steps that repeat.
     ///
     /// # Errors
-    /// If the steps do not repeat.
+    /// The steps do not repeat.
     pub fn with_start(&self, start: Duration) -> Result<Self, &'static str> {
         let Some(period) = self.period else { return Err("steps without a period") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));

@@ -1,4 +1,4 @@
-//! Test of the recorded traces: all parse, and match their descriptions.
+//! Test of the recorded traces: all can be parsed and match their descriptions.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn read(dir: &Path, folder: &str, file: &str) -> Vec<u8> {
 }
 
 fn files(dir: &Path, folder: &str, end: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(dir.join(folder)).expect("the folder is there");
+    let entries = std::fs::read_dir(dir.join(folder)).expect("the folder exists");
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.ends_with(end)).collect();
     names.sort();
@@ -47,7 +47,7 @@ fn a_saturated_link_delivers_every_trace_opportunity() {
     let spec: DuplexSpec = "trace=ATT-LTE-driving@30s,delay=20ms,queue=100kB".parse().unwrap();
     let load = &mut |file: &str| std::fs::read(dir.join("mahimahi").join(file)).ok();
     let config = spec.resolve(&SeedTree::new(1), load).unwrap().down;
-    let RateConfig::Trace(trace) = config.rate.clone() else { panic!("a trace was asked for") };
+    let RateConfig::Trace(trace) = config.rate.clone() else { panic!("a trace was requested") };
     let (first, end) = (trace.trace.first_at(30_000), trace.trace.first_at(90_000));
     let mut link = Link::new(config, &SeedTree::new(1), Instant::ZERO);
     let mut arrived = 0u64;
@@ -60,7 +60,7 @@ fn a_saturated_link_delivers_every_trace_opportunity() {
             arrived += 1;
         }
     }
-    // One packet of exactly an opportunity's size leaves at each; the last may be on its way.
+    // One packet of exactly an opportunity's size leaves at each opportunity; the last may be in flight.
     assert!(arrived.abs_diff(end - first) <= 60, "{arrived} of {}", end - first);
 }
 

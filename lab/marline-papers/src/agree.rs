@@ -1,4 +1,4 @@
-//! Agreement of verdicts under several master roots. A claim that one root accepts and another refuses is not a
+//! Agreement of verdicts under several master roots. A claim that one root accepts and another rejects is not a
 //! result.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct Agreement {
     pub rows: usize,
     /// Numbers of undecided rows and of judged rows, over all roots.
     pub undecided: (usize, usize),
-    /// Rows that one root accepts and another refuses, with key, row and each measured value.
+    /// Rows that one root accepts and another rejects, with key, row and each measured value.
     pub contradictions: Vec<String>,
     /// Rows that are undecided under some root.
     pub open: Vec<String>,

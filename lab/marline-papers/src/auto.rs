@@ -47,10 +47,10 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
-            "A case is a pair at one position in its recordings. Worse than the best path alone is more than \
-             {} % and, \
-             of latencies, more than {} ms, for each of five figures (median and 99th percentile of echoes and \
-             of 100 kB bursts, goodput) beside the better of TCP alone on either path.",
+            "A case is a pair at one position in its recordings. There are five figures: median \
+                and 99th percentile of echoes and of 100 kB bursts, and goodput. A figure is \
+                worse than on the best path alone if it is worse than the better of TCP alone on \
+                either path by more than {} % and, for latencies, by more than {} ms.",
             number(100.0 * share),
             number(ms)
         ));
@@ -105,7 +105,7 @@ fn on_generated(
 ) -> anyhow::Result<()> {
     let samples = context.sample(GENERATED, |root| generated::measure(context, setup, root))?;
     let pairs: usize = samples.all().iter().map(Vec::len).sum();
-    let title = format!("{pairs} generated pairs, beside the better of the two paths alone");
+    let title = format!("{pairs} generated pairs, compared with the better path alone");
     result.tables.push(Table::new("generated", title, generated::rows(&samples, limits)));
     result
         .grids

@@ -1,7 +1,7 @@
 //! Key `datagrams`: tests if the datagram lane carries a call, a game and an opaque bulk flow within its limits.
 //!
-//! The links are the recorded pairs of the half that was not used for tuning (as in the key `auto`), a pair of
-//! which one link dies, and a pair of which one link loses packets.
+//! The links are the recorded pairs of the half that was not used for tuning (as in the key `auto`), a pair with a
+//! link that dies, and a pair with a link that loses packets.
 
 mod cell;
 mod lossy;
@@ -45,9 +45,10 @@ impl Paper for Datagrams {
         result.tables.extend(tables);
         result.grids.push(everything);
         result.notes.push(
-            "A case is a pair at one position in its recordings. Extra bytes are those of frames that left a second \
-             time, of both ends, over those of all frames that carried datagrams for the first time; frames with \
-             only acknowledgments or requests have their own column. Misses are summed over all cases of a half."
+            "A case is a pair at one position in its recordings. Extra bytes are retransmitted \
+                frame bytes of both ends, divided by the bytes of all datagram frames sent for \
+                the first time. Frames that carry only acknowledgments or requests have a \
+                separate column. Misses are totals over the cases of a half."
                 .to_owned(),
         );
         Ok(result)

@@ -14,8 +14,8 @@ pub(super) struct Download {
 }
 
 impl Download {
-    /// Runs the download once and returns the client's report. With one seed, a path of one name has the same
-    /// losses, whatever the variant and the other paths.
+    /// Runs the download once and returns the client's report. With the same seed, paths with the same name have the
+    /// same losses, regardless of the variant and the other paths.
     ///
     /// # Errors
     /// Unknown policy, unknown path in the variant, or a corrupted byte.
@@ -23,7 +23,7 @@ impl Download {
         Ok(self.run_counted(variant, seed)?.0)
     }
 
-    /// Runs the download as [`Download::run`] does, and counts the bytes that were sent again on another path.
+    /// Runs the download as [`Download::run`] does, and counts the bytes that were also sent on another path.
     ///
     /// # Errors
     /// As [`Download::run`].
@@ -37,7 +37,7 @@ impl Download {
         let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
         anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
         let links = used.iter().map(|(_, link)| link.clone()).collect();
-        // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
+        // The hosts of the paper ran kernels, which use the interface MTU as the path MTU.
         let mut scene = PathsConfig::new(links, variant.connection()?).with_known_mtu();
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 ///     url = "https://example.org/echoes"
 ///     command = "marline-lab paper example"
 ///     accepted = "the average within 15 %"
-///     buffers = ["200 KB said, 400 KB used: Linux doubles what is set"]
+/// buffers = ["200 KB stated, 400 KB used: Linux doubles the value"]
 ///     assumptions = ["The loss of the paths is independent."]
 ///     [published]
 ///     average_ms = 42.0
@@ -50,12 +50,12 @@ pub struct PaperFile<P> {
     /// The buffers of the study and ours.
     #[serde(default)]
     pub buffers: Vec<String>,
-    /// Assumptions where the paper is silent.
+    /// Assumptions about details that the paper does not state.
     #[serde(default)]
     pub assumptions: Vec<String>,
     /// The paper's numbers.
     pub published: P,
-    /// Tolerances by name. They are shares unless the name says otherwise.
+    /// Tolerances by name. They are shares unless the name has a unit.
     #[serde(default)]
     pub tolerance: BTreeMap<String, f64>,
 }
@@ -64,7 +64,7 @@ impl<P: DeserializeOwned> PaperFile<P> {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// The file is malformed. The error names the place.
+    /// The file is malformed. The error gives the position.
     pub fn parse(text: &str) -> anyhow::Result<PaperFile<P>> {
         Ok(toml::from_str(text)?)
     }

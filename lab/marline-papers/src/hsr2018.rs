@@ -36,7 +36,7 @@ pub(crate) fn fast_ride_downloads(seed: u64) -> anyhow::Result<(Download, [&'sta
 const RIDES: Part = Part::new("rides", 50, 240);
 const STUDIED: Part = Part::new("studied", 20, 60);
 const REPLAY: Part = Part::new("replay", 100, 1000);
-/// Minimum length of a quick look. Connections over such paths need seconds to start.
+/// Minimum length of a quick run. Connections over such paths need seconds to start.
 const SHORTEST: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Deserialize)]
@@ -189,7 +189,7 @@ fn tables(sets: &EfficiencySets, most: f64) -> Vec<Table> {
         let rows = rows::shares(set, class.is_moving().then_some(most));
         tables.push(Table::new(class.key, format!("Two carriers, {}", class.name), rows));
     }
-    let title = "Three carriers: against the best of the three alone";
+    let title = "Three carriers: compared with the best of the three alone";
     tables.push(Table::new("three-carriers", title, of_classes(&sets.three_carriers, Some(most))));
     tables
 }

@@ -1,8 +1,8 @@
 //! Rows of a reproduction: the published value, the measured one with its interval, the acceptance
 //! criterion, and the verdict.
 //!
-//! A criterion is met if the whole interval lies inside the required range, and missed if it lies outside. In
-//! between, the roots do not decide, and the row estimates how many would.
+//! A criterion is met if the whole interval lies inside the required range, and missed if it lies outside. Otherwise
+//! it is undecided, and the row estimates how many roots would decide it.
 
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub enum Verdict {
     Accepted,
     /// A requirement is not met.
     NotAccepted,
-    /// No requirement is missed, but the roots do not decide at least one.
+    /// No requirement is missed, but at least one is undecided.
     Inconclusive,
     /// There is a requirement, but too few roots for a verdict.
     NotJudged,
@@ -75,13 +75,13 @@ pub struct Row {
     pub requirement: String,
     /// Verdict on the requirement.
     pub verdict: Verdict,
-    /// Number of roots behind the verdict. 0: nothing in it is random. `None`: measured once, in real time.
+    /// Number of roots that the verdict is based on. 0: nothing is random. `None`: measured once, in real time.
     pub roots: Option<usize>,
     /// Approximate number of roots that would decide the row.
     pub needed: Option<u64>,
     /// Parameter that was fitted to this scene, and the value it was fitted to. Empty: none.
     pub fitted: String,
-    /// Remark, such as evidence why the requirement cannot be met.
+    /// Remark, such as the reason why the requirement cannot be met.
     pub remark: String,
 }
 
@@ -229,8 +229,8 @@ impl Row {
         self.require_range(asked, format!("within {} % of the paper", number(100.0 * share)))
     }
 
-    /// Requires our value to be within this share of `of`, called `name`. `of` is a constant. Measured values are
-    /// compared by a ratio instead.
+    /// Requires our value to be within this share of the constant `of`, called `name`. Measured values are compared by
+    /// a ratio instead.
     #[must_use]
     pub fn within_of(self, share: f64, of: f64, name: &str) -> Row {
         let text = format!("within {} % of {name} ({})", number(100.0 * share), number(of));

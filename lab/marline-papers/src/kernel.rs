@@ -1,9 +1,9 @@
 //! Key `kernel`: Marline compared with the kernel's TCP and Multipath TCP, in real time.
 //!
-//! The rows are those of [`marline_lab::compare`] that show the problems of interactive users with stock Multipath
-//! TCP: echoes under loss, blocks over unequal paths, bursts during which a path dies, a window that is too small,
-//! a handover to a backup. Each run is stored, so that an interrupted command can continue. Runs of Marline are
-//! valid for one build, those of the kernel for all.
+//! The rows are those of [`marline_lab::compare`] in which interactive users have problems with stock Multipath TCP:
+//! echoes under loss, blocks over unequal paths, bursts during which a path dies, a window that is too small, a
+//! handover to a backup. Each run is stored, so that an interrupted command can continue. Stored runs of Marline are
+//! valid for one build, stored runs of the kernel for all.
 
 use std::collections::BTreeMap;
 
@@ -160,14 +160,14 @@ fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contes
     let mut line = Line::new(format!("{}, {}: {title}", row.title, number.what))
         .paper(kernel, number.unit)
         .measured(ours, number.unit)
-        .with_remark(format!("{:.2} x the kernel's", ours / kernel));
+        .with_remark(format!("{:.2} times the kernel's", ours / kernel));
     if let Some(ratio) = number.bound_ratio(pool(who)) {
         line = line.bound_ratio(ratio);
     }
     line
 }
 
-/// Adds the requirements to a line: ahead of the kernel's Multipath TCP and, without a failure, close to the fast
+/// Adds the requirements to a line: better than the kernel's Multipath TCP and, without a failure, close to the fast
 /// path alone. A one-packet message without a failure takes the same time with every stack.
 fn judge_row(
     line: Line,
@@ -265,7 +265,7 @@ impl Paper for Kernel {
 fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let who = [Contestant::FirstPath, Contestant::Marline, Contestant::Best];
     let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
-    let title = "Latency beside the kernel's Multipath TCP";
+    let title = "Latency compared with the kernel's Multipath TCP";
     let mut bars =
         Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");
     for (row, by) in pools {
@@ -279,7 +279,8 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
             bars = bars.group(&name, &who.map(|who| (of(who) / kernel, None)));
         }
     }
-    let caption = "Less is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and 3G; \
+    let caption = "Lower is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and \
+        3G; \
                    2c: bursts, WiFi dies in one of them; 2e: handover to a backup.";
     bars.figure("relative", caption)
 }
@@ -293,7 +294,7 @@ const GRID: [(&str, &str); 8] = [
     ("value", ""),
     ("ratio to kernel MPTCP", ""),
     ("ratio to bound", ""),
-    ("kernel MPTCP before", ""),
+    ("kernel MPTCP, earlier", ""),
 ];
 
 fn fill(grid: &mut Grid, row: &Row, by: &BTreeMap<Contestant, Pool>, numbers: &[Number]) {

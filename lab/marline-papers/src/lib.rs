@@ -1,10 +1,10 @@
 //! Reproductions of published measurements: `marline-lab paper KEY`.
 //!
 //! A paper is a file `papers/KEY.toml` in the repository and a module of this crate. The file holds the published
-//! values, our assumptions where the text is silent, the buffers and the tolerances. The module runs the same
-//! experiment and compares, row by row, the paper's value with ours and states the requirement and the verdict
-//! ([`Row`]). A missed requirement stays in the table and makes the command fail. Tables without a counterpart in
-//! the paper are [`Grid`]s.
+//! values, our assumptions about unstated details, the buffers and the tolerances. The module runs the same experiment
+//! and compares, row by row, the paper's value with ours and states the requirement and the verdict ([`Row`]). A
+//! missed requirement stays in the table and makes the command fail. Tables without a counterpart in the paper are
+//! [`Grid`]s.
 //!
 //! To add a key, write the file and the module, implement [`Paper`], and add it to [`all`].
 

@@ -79,7 +79,7 @@ impl Paper for Live {
             ("p95", "ms"),
             ("p99", "ms"),
             ("goodput", "Mbit/s"),
-            ("p99 to the bound", ""),
+            ("p99, ratio to bound", ""),
         ];
         let mut grid = Grid::new("both", "both sides", &columns);
         for (title, range) in families.iter().zip(ends.windows(2)) {
@@ -106,7 +106,7 @@ impl Paper for Live {
         }
         let kernel = keep::kernel_release();
         Ok(Reproduction {
-            tables: vec![Table::new("agreement", "live beside virtual time", rows)],
+            tables: vec![Table::new("agreement", "live compared with virtual time", rows)],
             grids: vec![grid],
             figures,
             notes: vec![format!("Kernel {kernel}. \"paper\" is virtual time.")],

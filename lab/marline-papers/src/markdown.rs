@@ -33,7 +33,7 @@ pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Resu
     with_text(page, &text)
 }
 
-/// Page with a line for each key between its marks: the numbers of its rows by verdict.
+/// Page with a line for each key between its marks: the number of rows with each verdict.
 ///
 /// # Errors
 /// As [`page_with_verdicts`].
@@ -81,7 +81,7 @@ fn verdict_counts(table: &StoredTable) -> String {
     if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
 }
 
-/// Rows with one requirement that is missed or undecided, one sentence per verdict.
+/// Rows with this requirement that miss it or are undecided, one sentence per verdict.
 fn open(rows: &[&StoredRow]) -> Vec<String> {
     let with = |verdict| -> Vec<&StoredRow> {
         rows.iter().filter(|row| row.has_verdict(verdict)).copied().collect()

@@ -1,8 +1,8 @@
 //! Key `matrix`: every policy on the links of every study.
 //!
 //! Each study has a policy that is good on its own links. This key checks if one policy, the default, is good on
-//! all of them. In each row it is compared with the best contestant that keeps to its budget of copies, and with
-//! the best of all, without a budget.
+//! all of them. In each row it is compared with the best contestant within the same budget of copies and, without a
+//! budget, with the best of all.
 
 mod beside;
 mod measure;
@@ -44,7 +44,7 @@ struct Contestant {
     name: String,
     scheduler: String,
     congestion: String,
-    /// The contestant sends repairs, which exceed the budget and are not counted as copies.
+    /// True if the contestant sends repairs, which exceed the budget and are not counted as copies.
     #[serde(default)]
     repairs: bool,
 }
@@ -92,8 +92,8 @@ impl Paper for Matrix {
             |samples| Ok(View { setup, samples }.rows(margin)),
         )?;
         let mut result = Reproduction::default();
-        let title =
-            "The default beside the best under its budget, and without one beside the best of all";
+        let title = "The default compared with the best within its budget, and without a budget \
+            with the best of all";
         result.tables.push(Table::new("matrix", title, rows));
         let rides = match context.effort {
             Effort::Quick => Part::fixed(RIDES.name, 4),
@@ -101,7 +101,8 @@ impl Paper for Matrix {
         };
         let rides = context.sample(rides, |root| measure::ride(&variants[AUTO], root))?;
         let (below, least) = (file.tolerance("rides_below")?, file.tolerance("rides_least")?);
-        let title = "Rides by train at 150 to 310 km/h: the default's goodput over that of the best carrier alone";
+        let title = "Rides by train at 150 to 310 km/h: goodput of the default relative to the \
+            best carrier alone";
         result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
         let range = |least: &str, most: &str| {
             anyhow::Ok(RequiredRange { least: file.tolerance(least)?, most: file.tolerance(most)? })
@@ -121,7 +122,7 @@ impl Paper for Matrix {
 fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     let share = rides.share(|ride| (u64::from(ride.ratio_to_best_carrier() < 1.0), 1));
     let row =
-        Row::new("rides on which it is below the best carrier").estimate(&share.percent(), "%");
+        Row::new("rides on which auto is below the best carrier").estimate(&share.percent(), "%");
     let asked = format!("at most {} %", 100.0 * below);
     let shares = row.require_also(&share, RequiredRange::at_most(below), asked);
     let worst = rides.estimate(|picked| {
@@ -160,7 +161,7 @@ impl View<'_> {
         among.iter().map(|other| ratio(*other)).fold(1.0, f64::max)
     }
 
-    /// Contestants whose copies keep to the budget in a scene.
+    /// Contestants whose copies stay within the budget in a scene.
     fn contestants_within_budget(&self, scene: usize) -> Vec<usize> {
         let all = 0..self.setup.contestant.len();
         all.filter(|contestant| {
@@ -186,8 +187,8 @@ impl View<'_> {
                     let what = format!("{name}, {}: {who}", measure.name());
                     rows.push(Row::new(what).estimate(&estimate, "").at_most(1.0 + margin));
                 };
-                row("auto over the best within its budget", AUTO, &frugal);
-                row("mode redundant over the best of all", REDUNDANT, &everybody);
+                row("auto, ratio to the best within its budget", AUTO, &frugal);
+                row("mode redundant, ratio to the best of all", REDUNDANT, &everybody);
             }
         }
         rows
@@ -198,8 +199,9 @@ impl View<'_> {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =
             [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
-        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and \
-             copies in percent of the payload";
+        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), \
+            and \
+             copies as a percentage of the payload";
         let mut grid = Grid::new("contestants", title, &columns);
         let picked: Vec<&Vec<SceneCells>> = self.samples.all().iter().collect();
         for (number, scene) in SCENES.iter().enumerate() {

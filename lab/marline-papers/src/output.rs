@@ -1,5 +1,5 @@
-//! Results on disk: `DIR/KEY/result.json`, a CSV file for each table, an SVG file for each figure, and `run.json`
-//! with the data that differ from run to run.
+//! Results on disk: `DIR/KEY/result.json`, a CSV file for each table, an SVG file for each figure, and `run.json` with
+//! data that changes from run to run.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct RunInfo {
     pub jobs: usize,
     /// Wall clock, seconds.
     pub seconds: f64,
-    /// Processor time, seconds, including the original cost of roots that were kept.
+    /// Processor time, seconds, including the original cost of stored roots.
     pub cpu_s: f64,
     /// Hash over all packets, times and bytes read in the simulated runs, in hexadecimal. Equal hashes mean equal
     /// behavior. Empty if nothing was simulated.

@@ -1,6 +1,6 @@
 //! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small buffer, five mobile
-//! scenarios, the argument of the slides that bonding cannot win below RTT_max x best rate, and the claims of the
-//! slides in randomly drawn scenes.
+//! scenarios, the argument of the slides that bonding cannot win with a buffer below RTT_max x best rate, and the
+//! claims of the slides in randomly drawn scenes.
 
 mod cells;
 mod contestants;

@@ -63,7 +63,7 @@ pub struct Context<'a> {
     pub jobs: usize,
     /// Identifier of the build. Roots that another build measured are measured again.
     pub program: &'a str,
-    /// Directory of this key's results, for files that let an interrupted run continue. It exists.
+    /// Existing directory of this key's results, for files that let an interrupted run continue.
     pub results: &'a std::path::Path,
     /// Directory of the recorded traces.
     pub traces: Option<&'a std::path::Path>,
@@ -80,20 +80,20 @@ impl Context<'_> {
         ((full as f64 * self.scale).round() as usize).max(1)
     }
 
-    /// The length `full`, or a twentieth of it for a quick look. For a few long runs.
+    /// The length `full`, or a twentieth of it in a quick run. For parts with a few long runs.
     #[must_use]
     pub fn length(&self, full: marline_time::Duration) -> marline_time::Duration {
         if self.effort == Effort::Quick { full.mul_f64(0.05) } else { full }
     }
 
-    /// The number `full`, or a twentieth of it (at least one) for a quick look. For messages of a run or walks of
-    /// a root.
+    /// The number `full`, or a twentieth of it (at least one) in a quick run. For messages of a run or walks of a
+    /// root.
     #[must_use]
     pub fn count(&self, full: usize) -> usize {
         if self.effort == Effort::Quick { full.div_ceil(20) } else { full }
     }
 
-    /// Records the cost of a root. A root that this run measured itself is not recorded twice.
+    /// Records the cost of a root. A root measured in this run is not recorded twice.
     pub(crate) fn record_cost(&self, part: &'static str, root: u64, cpu_s: f64) {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.entry((part, root)).or_insert(cpu_s);
@@ -137,8 +137,8 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a run panicked")
 }
 
-/// Directory of the recorded traces: `MARLINE_TRACE_DIR`, or `shared/traces` beside the current directory. `None`
-/// if neither exists.
+/// Directory of the recorded traces: `MARLINE_TRACE_DIR`, or `shared/traces` next to the current directory. `None` if
+/// neither exists.
 #[must_use]
 pub fn trace_directory() -> Option<PathBuf> {
     let named = directory_of_environment();

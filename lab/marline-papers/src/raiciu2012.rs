@@ -37,11 +37,11 @@ struct PublishedAt {
     both: Shape,
     none: Shape,
     cellular: Cellular,
-    /// Mean latency of TCP over WiFi, relative to that without M.
+    /// Mean latency of TCP over WiFi, relative to Multipath TCP without M1 and M2.
     mean_wifi_over_none: f64,
 }
 
-/// TCP over 3G. The plots show only the start of its distribution.
+/// TCP over 3G. The plots show only the start of the distribution.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cellular {
@@ -53,13 +53,15 @@ struct Cellular {
 }
 
 const NOTES: [&str; 3] = [
-    "A receive window of which less than a segment is left did not count as blocked in Marline \
-     before this experiment was run, and M1 and M2 hardly ever acted under small windows; since fixed in the core.",
-    "The ratio to bound says little here: the bound is that of a block that finds nothing \
-     queued before it, and a full send buffer is what is measured. With jitter that is cut at 0 some \
-     packet of 3G takes no time at all, and the bound assumes such luck throughout.",
-    "A send buffer that is always full holds its size over the goodput: a slower variant has \
-     less throughput. So no M cannot be slower than WiFi and still gain throughput.",
+    "Before this experiment, Marline did not count a receive window with less than a segment left \
+        as blocked, so M1 and M2 hardly ever acted under small windows. This has been fixed in \
+        the core.",
+    "The ratio to bound says little here: the bound is for a block with nothing queued before it, \
+        but the measured delay is that of a full send buffer. With jitter cut off at 0, some 3G \
+        packets have no delay at all, and the bound assumes this for every packet.",
+    "A send buffer that is always full takes its size divided by the goodput to drain, so a \
+        slower variant has less throughput. Without M, a connection cannot be slower than WiFi \
+        and still gain throughput.",
 ];
 
 /// Key `raiciu2012`.
@@ -147,7 +149,8 @@ fn plot_figure_four(runs: &density::Runs, file: &PaperFile<Published>, place: us
     };
     plot.x_range(0.0, PLOT_ENDS_MS).figure(
         &name,
-        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G continues beyond the end \
+        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G \
+            continues beyond the end \
          of the plot.",
     )
 }

@@ -6,7 +6,7 @@ pub(crate) mod setup;
 
 use crate::judge::Row;
 
-/// Row that marks missing traces, so that the test does not count as done.
+/// Row that marks missing traces, so that the test does not count as passed.
 ///
 /// # Errors
 /// `MARLINE_REQUIRE_ALL=1` is set, which requires the traces.

@@ -1,5 +1,5 @@
 //! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path and redundantly
-//! on both. It also has single paths computed from captures, flow completion times by degree of redundancy,
+//! on both. It also covers single paths computed from captures, flow completion times by degree of redundancy,
 //! adaptive redundancy, and redundancy that competes with a TCP. The assumptions are in `papers/remp2015.toml`.
 
 mod coding;

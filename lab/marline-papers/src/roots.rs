@@ -23,9 +23,9 @@ use crate::estimate::Samples;
 use crate::judge::{Row, Verdict};
 use crate::paper::{Context, Effort};
 
-/// A row that needs more than this many times the maximum roots of its part gets no more roots.
+/// A row whose estimate exceeds the part's maximum number of roots by more than this factor gets no more roots.
 const MAX_ROOT_FACTOR: u64 = 2;
-/// Number of roots of a quick look.
+/// Number of roots in a quick run.
 const QUICK_ROOTS: usize = 2;
 
 /// One replication.
@@ -64,8 +64,8 @@ impl Part {
         Part { name, least, most }
     }
 
-    /// A part with a fixed number of roots: nothing is judged, or more roots would not decide anything. With fewer
-    /// than [`MIN_ROOTS`](crate::MIN_ROOTS) it is shown only.
+    /// A part with a fixed number of roots: either nothing is judged, or more roots would not decide anything. With
+    /// fewer than [`MIN_ROOTS`](crate::MIN_ROOTS) it is shown only.
     #[must_use]
     pub const fn fixed(name: &'static str, roots: usize) -> Part {
         Part { name, least: roots, most: roots }
@@ -119,7 +119,7 @@ impl Context<'_> {
         }
     }
 
-    /// The first roots of this key, for keys that run in real time and store their runs themselves.
+    /// The first roots of this key, for real-time keys, which store their own runs.
     #[must_use]
     pub fn roots(&self, count: usize) -> Vec<Root> {
         expand(self.master, self.key, count)
@@ -170,7 +170,7 @@ impl Context<'_> {
             {
                 (Some((sample, runs)), _) => (sample, runs, 0.0),
                 (None, Some(line)) => (line.read(part.name)?, line.digest, line.cpu_s),
-                (None, None) => anyhow::bail!("{}: a root was lost", part.name),
+                (None, None) => anyhow::bail!("{}: a root is missing", part.name),
             };
             digest::run_ended(runs);
             self.record_cost(part.name, root.seed, cpu_s);
@@ -260,7 +260,7 @@ impl Ledger {
     }
 }
 
-/// Directory of the roots of a key. Each master root has its own, and so do quick looks, which shorten runs.
+/// Directory of the roots of a key. Each master root has its own, as do quick runs, which are shorter.
 fn directory(context: &Context<'_>) -> PathBuf {
     let name = match context.effort {
         Effort::Quick => format!("{}-quick", context.master),
@@ -300,7 +300,7 @@ mod tests {
         all.extend(expand(1, "other", 300).iter().map(|root| root.seed));
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] > 1_000));
-        // A larger number of roots starts with the same roots.
+        // More roots extend the same sequence.
         assert_eq!(expand(1, "key", 10)[..], expand(1, "key", 300)[..10]);
     }
 

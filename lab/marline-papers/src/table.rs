@@ -28,13 +28,13 @@ impl Table {
 /// A column of a [`Grid`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// Name of its contents.
+    /// What the column contains.
     pub name: String,
     /// Unit of its numbers. Empty: none.
     pub unit: String,
 }
 
-/// Measurements without a counterpart in the paper. The columns are free, and nothing is judged.
+/// Measurements without a counterpart in the paper. Any columns are allowed, and nothing is judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
     /// Name of its file: letters, digits, `-`.
@@ -132,7 +132,7 @@ impl Reproduction {
         }
     }
 
-    /// Resets all verdicts, because the runs were only a quick look.
+    /// Resets all verdicts after a quick run.
     pub(crate) fn clear_verdicts(&mut self) {
         for row in self.tables.iter_mut().flat_map(|table| &mut table.rows) {
             if row.verdict.is_judged() {

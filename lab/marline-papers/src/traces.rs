@@ -2,7 +2,7 @@
 //! bursts, goodput, the share of each path, the distance from the clairvoyant bound, and a comparison with the
 //! best single path.
 //!
-//! A root draws the place in the recordings at which each pair starts. The shipped default is judged against the
+//! A root draws the position in the recordings at which each pair starts. The shipped default is judged against the
 //! two paths alone. Every other scheduler is shown only, with fewer roots.
 
 mod cell;
@@ -24,8 +24,9 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use cell::{Cell, Place};
 
-const TITLE: &str = "The shipped default beside the better of the two paths alone, on every pair";
-/// Scheduler that ships as default.
+const TITLE: &str =
+    "The shipped default compared with the better of the two paths alone, on every pair";
+/// The default scheduler.
 const DEFAULT: &str = "auto";
 const JUDGED: Part = Part::new("default", 20, 80);
 const SHOWN: Part = Part::fixed("schedulers", 3);
@@ -124,7 +125,7 @@ fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: Margins
     measure.is_worse(cells[2 + scheduler].figure(measure), best, margins)
 }
 
-/// Shares of the pairs and places in which the default is not worse, by measure and in all measures.
+/// Shares of the pairs and positions in which the default is not worse, for each measure and for all of them.
 fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Row> {
     let share = |measures: &[Measure]| {
         samples.share(|cells| {
@@ -137,7 +138,7 @@ fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> V
     let row = |what: String, measures: &[Measure]| {
         let text = format!("at least {} %", number(100.0 * never));
         let share = share(measures).percent();
-        let row = Row::new(what).paper_claim("never worse, which is our own promise");
+        let row = Row::new(what).paper_claim("never worse, which is our own guarantee");
         row.estimate(&share, "%").require_range(RequiredRange::at_least(100.0 * never), text)
     };
     let each = Measure::ALL.map(|measure| {
@@ -200,10 +201,10 @@ fn reproduction(rows: Vec<Row>, measured: &MeasuredResults) -> Reproduction {
         grids,
         figures: figures(measured),
         notes: vec![format!(
-            "Never worse than the best single path: in the median and the 99th percentile of echoes and \
-             of bursts and in goodput, for each the better of TCP alone on either path (which a user \
-             cannot know beforehand, and which may be a different one for each figure); by more than \
-             {} % and {} ms it counts as worse.",
+            "Never worse than the best single path in five figures: median and 99th percentile of \
+                echoes and of bursts, and goodput. For each figure, the best path is the better \
+                of TCP alone on either path, which a user cannot know beforehand. A figure is \
+                worse if it differs by more than {} % and {} ms.",
             number(100.0 * measured.margins.share),
             number(measured.margins.ms)
         )],
@@ -215,7 +216,7 @@ fn cells_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("pair", ""),
         ("scheduler", ""),
-        ("places where it is never worse than the best path", ""),
+        ("positions at which it is never worse than the best path", ""),
         ("echo p50", "ms"),
         ("echo p99", "ms"),
         ("echo p99.9", "ms"),
@@ -229,7 +230,7 @@ fn cells_grid(measured: &MeasuredResults) -> Grid {
         ("bytes on links per byte of bursts", ""),
     ];
     let title = format!(
-        "Every pair and scheduler, TCP alone on either path first: means over {} places",
+        "Every pair and scheduler, TCP alone on either path first: means over {} positions",
         measured.roots.len()
     );
     let mut grid = Grid::new("cells", title, &columns);
@@ -267,18 +268,18 @@ fn cells_grid(measured: &MeasuredResults) -> Grid {
 fn schedulers_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
-        ("never worse than the best path, pairs and places", "%"),
+        ("never worse than the best path, pairs and positions", "%"),
         ("echo p50", "ms"),
         ("echo p99", "ms"),
         ("echo p99, ratio to bound", ""),
         ("burst p50", "ms"),
         ("burst p50, ratio to bound", ""),
-        ("goodput over the best path's", ""),
+        ("goodput, ratio to the best path", ""),
         ("bytes on links per byte of bursts", ""),
     ];
     let pairs = measured.pairs.len();
     let title = format!(
-        "Every scheduler, not judged: medians over {pairs} pairs of the means over {} places",
+        "Every scheduler, not judged: medians over {pairs} pairs of the means over {} positions",
         measured.roots.len()
     );
     let mut grid = Grid::new("schedulers", title, &columns);
@@ -305,7 +306,7 @@ fn schedulers_grid(measured: &MeasuredResults) -> Grid {
     grid
 }
 
-/// Every pair on which a scheduler is worse somewhere, a row for each measure.
+/// Every pair on which a scheduler is worse at some position, with a row for each measure.
 fn violations_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
@@ -316,7 +317,8 @@ fn violations_grid(measured: &MeasuredResults) -> Grid {
         ("first path alone", ""),
         ("second path alone", ""),
     ];
-    let title = "Worse than the best single path: in how many places, and means over all of them";
+    let title = "Worse than the best single path: number of positions, and means over all \
+        positions";
     let mut grid = Grid::new("violations", title, &columns);
     for (index, scheduler) in measured.schedulers.iter().enumerate() {
         for (number, pair) in measured.pairs.iter().enumerate() {
@@ -348,20 +350,26 @@ fn figures(measured: &MeasuredResults) -> Vec<Figure> {
     let mean = |of: fn(&Cell) -> f64| {
         move |pair: usize, scheduler: usize| measured.mean(pair, 2 + scheduler, of)
     };
-    let echo = map("Echo, 99th percentile over the bound's", "times the bound").log();
+    let echo = map("Echo, 99th percentile, ratio to bound", "times the bound").log();
     let echo = fill(echo.range(1.0, 30.0), &mean(|cell| cell.echo.p99_ratio()));
-    let burst = map("100 KB bursts, median over the bound's", "times the bound").log();
+    let burst = map("100 KB bursts, median, ratio to bound", "times the bound").log();
     let burst = fill(burst.range(1.0, 30.0), &mean(|cell| cell.burst.p50_ratio()));
-    let goodput = map("Goodput over the best single path's", "times the best path").range(0.5, 2.0);
+    let goodput =
+        map("Goodput, ratio to the best single path", "times the best path").range(0.5, 2.0);
     let goodput = fill(goodput, &|pair, scheduler| measured.goodput_gain(pair, scheduler));
     vec![
         echo.figure("echo-p99", "1 is what a clairvoyant sender reaches; darker is worse."),
         burst.figure(
             "burst-p50",
-            "The bound of bursts is a fluid over both paths from empty queues; no scheduler reaches it. Darker is \
+            "The bound of bursts treats data as a fluid over both paths with empty queues, so no \
+                scheduler reaches it. Darker is \
              worse.",
         ),
-        goodput.figure("goodput", "Above 1 both paths together carry more; darker is better."),
+        goodput.figure(
+            "goodput",
+            "Above 1, both paths together carry more than the best one; \
+            darker is better.",
+        ),
     ]
 }
 

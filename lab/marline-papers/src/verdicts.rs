@@ -1,7 +1,7 @@
 //! Verdicts of a paper's rows as stored in the repository, `docs/research/papers/verdicts/KEY.toml`.
 //!
-//! The pages are made from these files, and results are compared with them. The comparison finds rows that are
-//! gone, new, have another requirement, or have another verdict. Rows without a requirement are not stored. They
+//! The pages are made from these files, and results are compared with them. The comparison finds rows that were
+//! removed or added, or that have a different requirement or verdict. Rows without a requirement are not stored. They
 //! are in the report.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub struct StoredRow {
     pub ours: String,
     /// Requirement, as text.
     pub asked: String,
-    /// Verdict in words, as [`Row::verdict_words`], with `fitted` without the parameter.
+    /// Verdict in words, as [`Row::verdict_words`], but without the parameter after `fitted`.
     pub verdict: String,
 }
 
@@ -110,7 +110,7 @@ impl StoredVerdicts {
     /// Reads a file.
     ///
     /// # Errors
-    /// The text is not one that [`text`](Self::text) wrote.
+    /// The text was not written by [`text`](Self::text).
     pub fn parse(text: &str) -> anyhow::Result<StoredVerdicts> {
         toml::from_str(text).context("not a valid file of verdicts")
     }
@@ -148,7 +148,7 @@ impl StoredVerdicts {
     }
 
     /// Differences of a result from the stored verdicts, one line each. Verdicts are compared only where the
-    /// result has them. A quick look still checks that the rows and their requirements are unchanged.
+    /// result has them. A quick run still checks that the rows and their requirements are unchanged.
     #[must_use]
     pub fn changes(&self, result: &Reproduction) -> Vec<String> {
         let mut kept = BTreeMap::new();

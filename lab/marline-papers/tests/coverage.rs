@@ -1,6 +1,6 @@
-//! Comparison of docs/research/papers/coverage.md with the program. Everything that a line names must exist, every
-//! policy and every paper in virtual time must be named, no line may be missing an explanation, and the counts at
-//! the top must be right.
+//! Comparison of docs/research/papers/coverage.md with the program. Every item that a line names must exist, every
+//! policy and every paper in virtual time must be named, every absence needs a reason, and the counts at the top must
+//! be right.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -90,7 +90,7 @@ impl Kind {
 fn named(cell: &str) -> Result<Vec<(Kind, &str)>, String> {
     let pieces: Vec<&str> = cell.split('`').collect();
     if pieces.len().is_multiple_of(2) {
-        return Err("a backtick without another".to_owned());
+        return Err("unpaired backtick".to_owned());
     }
     let mut kind = None;
     let mut found = Vec::new();
@@ -134,19 +134,19 @@ impl Line<'_> {
         }
     }
 
-    /// Error in the words of the line, independent of the names.
+    /// Error in the text of the line, independent of the names.
     fn complaint(&self) -> Option<&'static str> {
         let names_something = self.place.contains('`');
         let why = self.place.strip_prefix("**not here**, because").map(str::trim);
         let state = self.state();
         if !LINE_KINDS.contains(&self.kind) {
-            Some("a kind that is none")
+            Some("unknown kind")
         } else if self.what.is_empty() {
-            Some("nothing in `what`")
+            Some("`what` is empty")
         } else if self.place.is_empty() {
-            Some("nothing in `where`")
+            Some("`where` is empty")
         } else if state == State::Missing {
-            Some("missing: it is built, or the line says why it is not here")
+            Some("`missing` is not allowed: name the item, or say why it is not here")
         } else if state == State::NotHere && why.is_none_or(str::is_empty) {
             Some("why is it not here?")
         } else if state != State::NotHere && !names_something {
@@ -318,7 +318,7 @@ fn a_wrong_line_is_found() {
     };
     assert_eq!(wrong("| cited | ECF | scheduler `ecf,beta=0.5` and file `Cargo.toml` |"), 0);
     assert_eq!(wrong("| claim | all | partly: schedulers `ecf`, `blest`; key `hsr2018` |"), 0);
-    assert_eq!(wrong("| claim | all | **not here**, because nobody has it |"), 0);
+    assert_eq!(wrong("| claim | all | **not here**, because it was never published |"), 0);
     for row in [
         "| cited | ECF | scheduler `efc` |",
         "| cited | ECF | scheduler `ecf,gamma=1` |",

@@ -32,7 +32,7 @@ fn check(key: &str, result: &Reproduction) {
     let mut judged = 0;
     let mut files = BTreeSet::new();
     for table in &result.tables {
-        assert!(files.insert(table.name.clone()), "{key}: two files `{}`", table.name);
+        assert!(files.insert(table.name.clone()), "{key}: duplicate file `{}`", table.name);
         for row in &table.rows {
             assert!(!row.what.is_empty(), "{key}: a row without a name in {}", table.name);
             let asked = !row.requirement.is_empty();
@@ -41,13 +41,13 @@ fn check(key: &str, result: &Reproduction) {
             judged += usize::from(asked);
         }
     }
-    assert!(judged > 0, "{key}: nothing is asked");
+    assert!(judged > 0, "{key}: no row has a requirement");
     for grid in &result.grids {
-        assert!(files.insert(grid.name.clone()), "{key}: two files `{}`", grid.name);
+        assert!(files.insert(grid.name.clone()), "{key}: duplicate file `{}`", grid.name);
     }
     for name in result.grids.iter().map(|g| &g.name).chain(result.figures.iter().map(|f| &f.name)) {
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        assert!(plain && !name.is_empty(), "{key}: `{name}` names a file");
+        assert!(plain && !name.is_empty(), "{key}: `{name}` is not a valid file name");
     }
     for figure in &result.figures {
         assert!(figure.svg.starts_with("<svg"), "{key}: {}", figure.name);

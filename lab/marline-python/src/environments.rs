@@ -71,7 +71,7 @@ impl Environments {
         })
     }
 
-    /// Number of features of each path, and of the connection.
+    /// Numbers of features per path, and of the connection.
     #[staticmethod]
     fn features() -> (Vec<&'static str>, Vec<&'static str>) {
         (FEATURES_OF_PATH.to_vec(), FEATURES_OF_ALL.to_vec())
@@ -102,13 +102,13 @@ impl Environments {
     }
 
     /// Advances all runs by one step. `actions` contains for each run a weight for each path, then for each path a
-    /// value that allows copies on it if above 0.5. Writes the observations, the rewards, whether runs have ended (by
-    /// their end, by time), and for each run the number of messages received and the sum of their latencies in
-    /// seconds. A run that had ended before restarts instead if `renew` is set. Returns the latencies of each run in
+    /// value that allows copies on it if above 0.5. Writes the observations, the rewards, two flags for ended runs
+    /// (finished, timed out), and for each run the number of messages received and the sum of their latencies in
+    /// seconds. If `renew` is set, a run that had already ended restarts instead. Returns the latencies of each run in
     /// seconds.
     #[expect(
         clippy::too_many_arguments,
-        reason = "arrays that the caller keeps, so that nothing is allocated"
+        reason = "arrays owned by the caller, so that nothing is allocated"
     )]
     fn step<'py>(
         &self,
@@ -129,7 +129,7 @@ impl Environments {
         PyList::new(py, made.latencies_s)
     }
 
-    /// Returns for each run so far a hash that identifies equal runs, and the bytes that both ends sent again on
+    /// Returns for each run so far a hash that identifies equal runs, and the bytes that both ends also sent on
     /// another path.
     fn counts(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         py.detach(|| self.lock().counts()).map_err(PyRuntimeError::new_err)

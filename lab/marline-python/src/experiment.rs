@@ -24,7 +24,8 @@ pub(crate) struct Plan {
 
 #[pymethods]
 impl Plan {
-    /// Reads a text of this name. `classes`: kind, name, class, and the text of each parameter's default.
+    /// Reads an experiment from a text with this name. `classes`: kind, name, class, and the text of each parameter's
+    /// default.
     #[new]
     #[pyo3(signature = (name, text, trace_dir=None, classes=Vec::new()))]
     fn new(

@@ -21,14 +21,14 @@ thread_local! {
 /// raised, if any.
 ///
 /// A policy cannot return an error to the core. After the first exception, or once `canceled` is set, Python is not
-/// called again. Schedulers then wait, and the rest of the run passes quickly because nothing is sent.
+/// called again. Schedulers then wait, and the rest of the run is fast because nothing is sent.
 pub(crate) fn run<R>(canceled: &Arc<AtomicBool>, work: impl FnOnce() -> R) -> (R, Option<PyErr>) {
     RUN.replace(Run { canceled: Arc::clone(canceled), failure: None });
     let result = work();
     (result, RUN.take().failure)
 }
 
-/// Calls Python; `None` if it raised an exception or must not be called any more.
+/// Calls Python; `None` if it raised an exception or must no longer be called.
 pub(crate) fn call_python<R>(ask: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
     let over = RUN.with_borrow(|run| run.failure.is_some() || run.canceled.load(Ordering::Relaxed));
     if over {

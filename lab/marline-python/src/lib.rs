@@ -1,8 +1,9 @@
 //! Native part of the Python package `marline`: the lab's experiments, policies that are Python objects, and
 //! environments for learning, all in virtual time.
 //!
-//! The public interface is the Python code in `python/marline`; this module contains only what it needs. Simulations
-//! run on their own threads, without the interpreter's lock. They take it only to call a policy written in Python.
+//! The public interface is the Python code in `python/marline`; this module contains only the functions that it needs.
+//! Simulations run on their own threads, without the interpreter's lock. They take it only to call a policy written in
+//! Python.
 
 mod environments;
 mod experiment;
@@ -19,7 +20,7 @@ pyo3::create_exception!(
     marline._native,
     ExperimentError,
     pyo3::exceptions::PyValueError,
-    "An experiment cannot be read or run; the text says what is wrong and where."
+    "An experiment cannot be read or run; the message gives the error and its position."
 );
 
 /// Converts an error of the lab to a Python exception, with its causes in one line.

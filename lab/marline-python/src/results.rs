@@ -1,4 +1,4 @@
-//! Results of runs: the lab's tables, handed out as Arrow's C streams.
+//! Results of runs: the lab's tables, exported as Arrow C streams.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ struct SharedState {
     changed: Condvar,
 }
 
-/// Results of runs besides their measurements, and their destination.
+/// Destination of the results of runs, and files to write in addition.
 #[derive(Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) timelines: Option<TimelineConfig>,
@@ -37,7 +37,7 @@ pub(crate) struct Outputs {
     pub(crate) pcap: Option<PathBuf>,
     /// Directory of traces, as `marline-lab run` writes them.
     pub(crate) qlog: Option<PathBuf>,
-    /// Store of runs; existing runs are not repeated. Without a store they are held for [`Running::results`].
+    /// Store of runs; existing runs are not repeated. Without a store, runs are held for [`Running::results`].
     pub(crate) store: Option<Store>,
 }
 
@@ -151,7 +151,7 @@ impl SharedState {
             return Ok(());
         }
         let RunResult { record, .. } = self.guarded(job)?;
-        // Python policies saw only a part of a canceled run.
+        // Python policies saw only part of a canceled run.
         if self.canceled.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -191,8 +191,8 @@ impl SharedState {
 
 #[pymethods]
 impl Running {
-    /// Waits until all runs are finished, up to a limit, without the interpreter's lock. Returns true if they are.
-    /// Raises the exception of a policy.
+    /// Waits until all runs are finished, up to a limit, without the interpreter's lock. Returns true if all are
+    /// finished. Raises the exception of a policy.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         let (over, failure) = py.detach(|| {
@@ -205,12 +205,12 @@ impl Running {
         failure.map_or(Ok(over), Err)
     }
 
-    /// Number of finished runs, and of all.
+    /// Number of finished runs, and of all runs.
     fn progress(&self) -> (usize, usize) {
         (self.shared.lock().done, self.shared.jobs.len())
     }
 
-    /// Starts no further runs. Those in progress end by themselves.
+    /// Starts no further runs. Runs in progress end on their own.
     fn cancel(&self) {
         self.shared.canceled.store(true, Ordering::Relaxed);
     }

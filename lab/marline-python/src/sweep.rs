@@ -13,7 +13,7 @@ use crate::experiment;
 use crate::experiment_error;
 use crate::running::{Outputs, Running};
 
-/// Identifies this build of the module. The running program's file would not, because that is the interpreter.
+/// Identifies this build of the module, because the running program is the interpreter.
 #[pyfunction]
 pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
     py.detach(|| keep::file(&module)).map_err(|error| experiment_error(&error))
@@ -72,13 +72,13 @@ impl Sweep {
         self.plan.points().map(<[_]>::to_vec).collect()
     }
 
-    /// All runs in pieces of limited size, each of one variant at one combination: index of the first run, and past
+    /// All runs in pieces of limited size, each with one variant and combination: index of the first run, and one past
     /// the last.
     fn pieces(&self, most: usize) -> Vec<(usize, usize)> {
         self.plan.pieces(most).into_iter().map(|piece| (piece.start, piece.end)).collect()
     }
 
-    /// Starts those of the runs from `start` to `end` that are not in the store yet.
+    /// Starts the runs from `start` to `end` that are not in the store yet.
     #[pyo3(signature = (start, end, jobs=0))]
     fn start(&self, start: usize, end: usize, jobs: usize) -> PyResult<Running> {
         let at_once = if jobs == 0 { parallel::available() } else { jobs };

@@ -1,5 +1,5 @@
-"""What somebody new does once the package is installed: the page's Python in one go, tables in the libraries that it
-names, and the notebooks as Jupyter runs them. It needs those libraries; `cargo xtask nightly newcomer` has it."""
+"""A newcomer's steps after installation: the page's Python at once, tables in the libraries that it names, and the
+notebooks in Jupyter. It needs those libraries; `cargo xtask nightly newcomer` installs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pyarrow.parquet
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples/python"
 SHARES = [0.5, 0.95, 0.99]
-# What takes minutes is made shorter.
+# Limits for notebooks that would take minutes.
 SHORT = {"MARLINE_EPISODES": "12", "MARLINE_SEEDS": "1", "MARLINE_SECONDS": "6"}
 
 FILE = """
@@ -58,7 +58,7 @@ def page_runs() -> None:
 
 
 def lab_page_reads_results() -> None:
-    """What docs/research/lab.md does with pandas, on the files that the program would have written."""
+    """Runs the pandas code of docs/research/lab.md on the files that the program would have written."""
     page = (ROOT / "docs/research/lab.md").read_text()
     first = re.search(r"```toml\n(title.*?)```", page, re.DOTALL)
     assert first
@@ -75,7 +75,7 @@ def lab_page_reads_results() -> None:
 
 
 def tables_are_read() -> None:
-    """By every library that the page names, and with the quantiles that the program prints."""
+    """Reads tables with every library that the page names and compares quantiles with the program's."""
     results = marline.Experiment.from_toml(FILE.partition("[sweep]")[0]).run(seeds=10)
     plain = results.messages.to_dict()
     frames = {
@@ -90,7 +90,7 @@ def tables_are_read() -> None:
     for name, frame in frames.items():
         assert list(frame.columns) == list(plain), (name, list(frame.columns))
         for column, values in plain.items():
-            # What is not there is no number of a frame.
+            # Data frames have NaN or NA for missing values.
             read = [None if pandas.isna(value) else value for value in frame[column]]
             assert read == values, (name, column)
     metadata = pyarrow.table(messages).schema.field("latency_ms").metadata
@@ -116,7 +116,7 @@ def tables_are_read() -> None:
             assert one.equals(other), column
         units = pyarrow.parquet.read_schema(Path(place, "store/messages.parquet")).metadata
         assert units[b"unit.latency_ms"] == b"ms", units
-    print(f"tables are the same in {', '.join(frames)}; quantiles are the program's; Parquet has what CSV has")
+    print(f"tables are equal in {', '.join(frames)}; quantiles equal the program's; Parquet equals CSV")
 
 
 def notebooks_run() -> None:
@@ -133,7 +133,7 @@ def notebooks_run() -> None:
 
 
 def told_to_install() -> None:
-    """What the first cell of each notebook says, typed."""
+    """Runs the install command in the first cell of each notebook."""
     for file in sorted(EXAMPLES.glob("*.ipynb")):
         first = nbformat.read(file, as_version=4).cells[0].source
         command = re.findall(r"`(pip install .*?)`", first)

@@ -1,5 +1,5 @@
-"""The figure that a notebook draws is the one that `marline-lab paper raiciu2012` draws, number for number, at full length
-on two of the published roots. It takes the program (MARLINE_PROGRAM) half a minute; `cargo xtask ci python` runs it."""
+"""A notebook draws the same figure as `marline-lab paper raiciu2012`, number for number, at full length on two of the
+published roots. It takes the program (MARLINE_PROGRAM) half a minute; `cargo xtask ci python` runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TO_MS = 3_000.0
 
 
 def ticks(figure: str, held: str) -> list[tuple[float, float]]:
-    """Places and values of the ticks of an axis: its numbers are held at the middle or at the end."""
+    """Positions and values of the ticks of an axis, whose numbers are anchored at the middle or at the end."""
     place = "x" if held == "middle" else "y"
     text = r'<text ([^>]*)text-anchor="%s"([^>]*fill="#666666"[^>]*)>\n([0-9.]+)\n' % held
     found = re.findall(text, figure)
@@ -27,14 +27,14 @@ def ticks(figure: str, held: str) -> list[tuple[float, float]]:
 
 
 def scale(ticks: list[tuple[float, float]]) -> tuple[float, float]:
-    """Where zero is, and what a unit of the drawing is worth."""
+    """The position of zero, and the value per unit of the drawing."""
     (first, low), (last, high) = ticks[0], ticks[-1]
     worth = (high - low) / (last - first)
     return first - low / worth, worth
 
 
 def drawn(figure: str) -> list[list[tuple[float, float]]]:
-    """Latencies, ms, and shares that the lines of the figure go through. A sample in the legend has two points."""
+    """Latencies, ms, and shares on the lines of the figure. Lines with two points are samples in the legend."""
     (x0, ms), (y0, share) = scale(ticks(figure, "middle")), scale(ticks(figure, "end"))
     lines = re.findall(r'<polyline [^>]*stroke-width="20" points="([^"]*)"', figure)
     points = [[tuple(map(float, point.split(","))) for point in line.split()] for line in lines]
@@ -44,7 +44,7 @@ def drawn(figure: str) -> list[list[tuple[float, float]]]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         command = [os.environ["MARLINE_PROGRAM"], "paper", "raiciu2012", "--master", "101"]
-        # Rows that are not accepted are no failure here.
+        # Rejected rows are not a failure here.
         ran = subprocess.run([*command, "--roots", str(ROOTS), "--out", place], capture_output=True, check=False)
         assert ran.returncode in (0, 1), ran.stderr
         results = Path(place, "raiciu2012")
@@ -62,7 +62,7 @@ def main() -> None:
     for line, (at, share) in zip(lines, names["curves"].values(), strict=True):
         ours = [(x, y) for x, y in zip(at, share) if x <= TO_MS]
         assert len(ours) == len(line)
-        # A place is a tenth of a pixel, as are those of the ticks: 0.48 ms, and less than 0.0001.
+        # Positions, also of ticks, are multiples of a tenth of a pixel: 0.48 ms, and less than 0.0001.
         assert all(abs(x - a) < 1.0 and abs(y - b) < 3e-4 for (x, y), (a, b) in zip(ours, line))
     print(f"{len(kept)} roots, {len(lines)} curves: the notebook's figure is the lab's")
 

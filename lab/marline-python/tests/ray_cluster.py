@@ -1,6 +1,6 @@
-"""A sweep on a Ray cluster of two nodes, of which a worker and then a whole node are killed: the tables are those of
-one process, byte for byte, and so are those of `marline-lab sweep --engine ray`. It needs Ray and the program
-(MARLINE_PROGRAM): `cargo xtask ci ray` has them, in an environment of its own, for Ray is large."""
+"""A sweep on a Ray cluster of two nodes, where a worker and then a whole node are killed: the tables equal those of
+one process, byte for byte, and so do those of `marline-lab sweep --engine ray`. It needs Ray and the program
+(MARLINE_PROGRAM): `cargo xtask ci ray` has them, in a separate environment, because Ray is large."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ray.cluster_utils import Cluster
 from test_sweep import FILE, tables
 
 SEEDS = 60
-# Long enough that something is under way whenever it is looked at.
+# Long enough that a task is always in progress when the test looks.
 TEXT = FILE.replace("count = 5", "count = 200")
 
 
 def workers() -> list[int]:
-    """Processes with a task that descend from this one, by their ids."""
+    """Ids of this process's descendants that run a task."""
     parents: dict[int, int] = {}
     busy = []
     for place in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Shared code of the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def experiment(scheduler: object = None, **more: object) -> marline.Experiment:
 
 
 class Fastest(marline.Scheduler):
-    """The fastest subflow that takes data; data on the others only while it is full."""
+    """The fastest subflow that accepts data; others only while it is full."""
 
     probe_patience_us = None
 

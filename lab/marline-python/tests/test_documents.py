@@ -1,4 +1,4 @@
-"""What is told to readers runs: notebooks, the page, the examples, what stands in docstrings."""
+"""Runs all documented Python: notebooks, the page, the examples and docstrings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = ROOT / "examples/python"
 
 
 def named(text: str) -> list[tuple[str, str]]:
-    """What a text says to install by pip: each name, and the folder of the repository if it is one."""
+    """The packages that a text installs with pip: each name, and its directory in the repository, if any."""
     found = []
     for arguments in re.findall(r"pip install((?: +(?:'[^']+'|[\w./-][\w./=>\[\]-]*))+)", text):
         for name in arguments.replace("'", "").split():
@@ -37,14 +37,14 @@ def named(text: str) -> list[tuple[str, str]]:
 
 class Documents(unittest.TestCase):
     def setUp(self) -> None:
-        # Whatever they write is not the repository's, and what they print is not the test's.
+        # Keep their files out of the repository and their output out of the test's.
         for said in (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())):
             self.enterContext(said)
         place = tempfile.TemporaryDirectory()
         self.addCleanup(place.cleanup)
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(place.name)
-        # Notebooks import what stands beside them, as they do where they are opened, and train for a moment.
+        # Notebooks import the modules next to them, as in Jupyter, and train briefly.
         sys.path.insert(0, str(EXAMPLES))
         self.addCleanup(sys.path.remove, str(EXAMPLES))
         small = {"MARLINE_EPISODES": "12", "MARLINE_SOURCE": str(ROOT), "MARLINE_SEEDS": "1", "MARLINE_SECONDS": "6"}
@@ -78,13 +78,13 @@ class Documents(unittest.TestCase):
         words = [(file.name, *found) for file in told if file.is_file() for found in named(file.read_text())]
         self.assertGreater(len(words), 8)
         for file, name, folder in words:
-            # Nothing is published under this name; what a registry has under it is somebody else's.
+            # The package is not published; one with this name in a registry would be someone else's.
             self.assertNotRegex(name, r"^marline\b", file)
             self.assertTrue(not folder or (ROOT / folder).exists(), f"{file}: {folder}")
 
     def test_what_costs_are_measured_with_runs(self) -> None:
         for script, arguments, said in [
-            ("speed.py", ["--envs", "2", "--seconds", "0.2"], r"\d+ steps of 10 ms per second of processor"),
+            ("speed.py", ["--envs", "2", "--seconds", "0.2"], r"\d+ steps of 10 ms per second of processor time"),
             ("many.py", ["--runs", "100"], r"100 runs made: \d+ .*\n100 runs read: \d+ "),
         ]:
             ran = subprocess.run([sys.executable, EXAMPLES / script, *arguments], capture_output=True, text=True)
@@ -109,8 +109,8 @@ class Documents(unittest.TestCase):
         came = {row[0]: int(row[1]) for row in words if row[1].isdigit()}
         self.assertEqual(set(came), {"linucb", "auto", "min-rtt", "redundant"})
         self.assertEqual((came["auto"], came["min-rtt"]), (40, 40))
-        self.assertEqual(came["linucb"], 40, "nothing is lost by a bad choice")
-        # Trained again it is the same model.
+        self.assertEqual(came["linucb"], 40, "bad choices lose no messages")
+        # Training again gives the same model.
         first = Path("linucb.npz").read_bytes()
         before, sys.argv = sys.argv, ["train.py", "--episodes", "3", "--messages", "20"]
         try:

@@ -125,7 +125,7 @@ class Experiments(unittest.TestCase):
         digests = there.run(seeds=2).digests
         self.assertEqual(here.run(seeds=range(4, 6)).digests, digests)
         self.assertEqual(marline.Experiment.from_toml(here.to_toml()).run(2).digests, digests)
-        self.assertEqual(len(set(digests)), 4, "each run is another")
+        self.assertEqual(len(set(digests)), 4, "all runs differ")
 
     def test_the_number_of_threads_changes_nothing_and_a_pickle_is_the_experiment(self) -> None:
         one = experiment().run(seeds=4, jobs=1)
@@ -182,7 +182,7 @@ class Experiments(unittest.TestCase):
         lines = (results.messages.to_csv() or "").splitlines()[1:]
         self.assertEqual(column, [float(line.split(",")[latency]) for line in lines])
         self.assertEqual({row["counted"] for row in rows}, {True})
-        # Read again: a table is not used up.
+        # A table can be read again.
         self.assertEqual(nanoarrow.Array(results.messages).to_pylist(), rows)
 
     def test_a_bar_is_drawn_where_tqdm_is_installed(self) -> None:
@@ -212,7 +212,7 @@ class Experiments(unittest.TestCase):
         finally:
             over.set()
             other.join()
-        # A thread that waits for runs holds the interpreter's lock for a tenth of a second at a time.
+        # A waiting thread that kept the interpreter's lock would hold it for a tenth of a second at a time.
         self.assertGreater(turns[0], 30 * (time.monotonic() - begun))
 
     def test_ctrl_c_ends_it_at_once(self) -> None:
@@ -228,7 +228,7 @@ class Experiments(unittest.TestCase):
                 print("ended", flush=True)
         """
         command = [sys.executable, "-c", textwrap.dedent(program)]
-        # The parent of these tests may ignore the signal, as a shell's background jobs do.
+        # The tests' parent may ignore the signal, like background jobs of a shell.
         heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heeds) as child:
             assert child.stdout is not None

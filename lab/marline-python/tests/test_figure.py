@@ -1,6 +1,6 @@
-"""The figure of a paper that a notebook draws is made of the lab's own runs, and drawn by the lab's own rule. That the
-experiment file is what the paper runs, and the seeds are the published ones, is tested beside the paper
-(marline-papers, raiciu2012/curves.rs)."""
+"""A notebook draws a paper's figure from the lab's own runs by the lab's own rule. Tests of marline-papers
+(raiciu2012/curves.rs) check that the experiment file equals the paper's, and that the seeds are the published
+ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = os.environ.get("MARLINE_PROGRAM")
 
 
 def notebook(seeds: int, seconds: int) -> dict[str, Any]:
-    """What the notebook's cells leave behind, with so many seeds and runs of so many seconds."""
+    """The variables of the notebook's cells after runs with this number of seeds and seconds."""
     small = {"MARLINE_SOURCE": str(ROOT), "MARLINE_SEEDS": str(seeds), "MARLINE_SECONDS": str(seconds)}
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = json.loads((ROOT / "examples/python/figure_of_a_paper.ipynb").read_text())["cells"]
@@ -59,7 +59,7 @@ class Figure(unittest.TestCase):
         self.assertEqual({name: runs[seed] for name, runs in names["latencies"].items()}, theirs)
 
     def test_a_line_is_smoothed_as_the_lab_does(self) -> None:
-        # The numbers of density.rs, of the same values.
+        # The numbers in the tests of density.rs for the same values.
         at, share = self.names["line"]([[300.0 + number for number in range(500)]] * 2)
         self.assertEqual((at[0], at[1] - at[0]), (2.5, 5.0))
         for place, wanted in [(60, 0.021670029), (100, 0.041817229), (150, 0.033759830)]:

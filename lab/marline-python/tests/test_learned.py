@@ -1,4 +1,4 @@
-"""Learned schedulers: what they are made of learns, their scripts run, and training never sees the judged half."""
+"""Learned schedulers: their parts learn, their scripts run, and training never uses the judged half."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Parts(unittest.TestCase):
         for _ in range(3_000):
             seen = rng.integers(2, size=width).astype(float)
             choice = int(rng.integers(len(agent.choices)))
-            # The right one depends on what is seen.
+            # The right choice depends on the observation.
             right = 4 if seen[-1] else 1
             agent.learn(seen, choice, 1.0 if choice == right else 0.0, seen, False)
         seen = rng.integers(2, size=(50, width)).astype(float)
@@ -89,7 +89,7 @@ class Parts(unittest.TestCase):
         self.assertEqual([monitor.fits(0.1) for _ in range(4)], [True, True, False, True])
 
     def test_halves_are_those_of_the_paper(self) -> None:
-        # The grid `pairs` of `marline-lab paper auto` has them so.
+        # As in the grid `pairs` of `marline-lab paper auto`.
         tuned = """s042 tmobile + verizon, s048 tmobile + verizon, s051 tmobile + verizon, s114 atnt + tmobile,
             s114 tmobile + verizon, s123 atnt + tmobile, s131 atnt + verizon, s152 atnt + tmobile,
             s152 tmobile + verizon, att-lte + verizon-lte, tmobile-lte + tmobile-umts"""
@@ -128,7 +128,7 @@ class Scripts(unittest.TestCase):
         self.assertTrue(halves["tuned"] and halves["judged"])
         load = recorded.loads()["10kB"]
         training = learned.Training("dqn-copies", load, 3)
-        with self.assertRaisesRegex(ValueError, "the tuned half alone"):
+        with self.assertRaisesRegex(ValueError, "only pairs of the tuned half"):
             learned.train(training, found, self.traces, self.place, lambda said: None)
         kept = []
         for folder, number in (("once", 1), ("twice", 1), ("twice", 2)):
@@ -138,7 +138,7 @@ class Scripts(unittest.TestCase):
                 kept.append([file[name] for name in file.files])
         for one, again, _ in zip(*kept):
             np.testing.assert_array_equal(one, again)
-        self.assertFalse(np.array_equal(kept[0][0], kept[2][0]), "another training is another")
+        self.assertFalse(np.array_equal(kept[0][0], kept[2][0]), "trainings differ")
 
     def test_all_are_held_against_built_in_schedulers(self) -> None:
         page = self.place / "page.md"
@@ -154,7 +154,7 @@ class Scripts(unittest.TestCase):
 
         evaluated("--trainings", "1")
         once = json.loads(Path("raw.json").read_text())["cases"]["10kB"]
-        # What was played is not played again: from an empty file nothing could be.
+        # Finished runs are not repeated, so empty model files do no harm.
         Path("models/dqn-10kB.npz").write_bytes(b"")
         said = evaluated("--trainings", "2")
         twice = json.loads(Path("raw.json").read_text())["cases"]["10kB"]

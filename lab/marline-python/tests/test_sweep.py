@@ -1,4 +1,4 @@
-"""Sweeps from Python: the program's tables, a store that is gone on with, pieces as a cluster makes them."""
+"""Sweeps from Python: the program's tables, a resumed store, and pieces like those of a cluster."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Sweeps(unittest.TestCase):
         command = [str(PROGRAM), "sweep", str(self.file), "--seeds", "3", "--out"]
         subprocess.run([*command, str(self.place / "there")], capture_output=True, check=True)
         self.assertEqual(tables(self.place / "there"), here)
-        # What the program has Python do, but for the engine.
+        # Python's part of the program's sweep, except for the engine.
         theirs = [sys.executable, "-m", "marline", "sweep", str(self.file), "--seeds", "3", "--engine", "local"]
         theirs += ["--format", "csv,parquet", "--out", str(self.place / "theirs")]
         said = subprocess.run(theirs, capture_output=True, text=True, check=True).stdout
         self.assertIn("messages, runs and sweep (csv,parquet) in ", said)
         self.assertEqual(tables(self.place / "theirs"), here)
         self.assertTrue((self.place / "theirs/messages.parquet").read_bytes().startswith(b"PAR1"))
-        # The program says what is missing where Ray is.
+        # Without Ray, the program says what is missing.
         env = {**os.environ, "MARLINE_PYTHON": str(self.place / "python")}
         ray = [*command, str(self.place / "none"), "--engine", "ray"]
         refused = subprocess.run(ray, capture_output=True, text=True, env=env)
@@ -126,7 +126,7 @@ class Sweeps(unittest.TestCase):
         _ray._task("token", task, *pieces[0])
         plan.collect(["csv"])
         self.assertEqual(tables(place), whole)
-        # What comes to nothing takes no table of earlier away, and leaves nothing behind.
+        # A failed sweep keeps earlier tables and leaves no files.
         next((place / "runs").iterdir()).unlink()
         before = sorted(path.name for path in place.iterdir())
         with self.assertRaisesRegex(marline.ExperimentError, "1 runs of this combination are not in"):
@@ -153,7 +153,7 @@ class Sweeps(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "policies written in Python"):
             marline.sweep(mine, seeds=2, store=place)
         marline.sweep(mine, seeds=2, store=place, policies="first")
-        # Without a table [sweep] it is the experiment itself, and what its own `run` shows.
+        # Without a table [sweep], the results are those of the experiment's `run`.
         self.assertEqual((place / "runs.csv").read_text(), mine.run(seeds=2).runs.to_csv())
         self.assertFalse((place / "sweep.csv").exists())
         marline.sweep(mine, seeds=2, store=place, policies="second")
@@ -165,13 +165,13 @@ class Sweeps(unittest.TestCase):
 
         with self.assertRaisesRegex(KeyError, "broken"):
             marline.sweep(experiment(Broken), seeds=2, store=self.place / "bad", policies="x")
-        self.assertEqual(list((self.place / "bad/runs").iterdir()), [], "nothing of it is kept")
+        self.assertEqual(list((self.place / "bad/runs").iterdir()), [], "the failed run is not stored")
 
     def test_errors_say_what_is_wrong(self) -> None:
         place = self.place / "none"
         for wanted, arguments in [
             ("expected 'local' or 'ray'", {"engine": "slurm"}),
-            ("address is of engine='ray'", {"address": "auto"}),
+            ("address needs engine='ray'", {"address": "auto"}),
             ("expected 'raise' or 'keep'", {"on_error": "ignore"}),
         ]:
             with self.assertRaisesRegex(ValueError, wanted):

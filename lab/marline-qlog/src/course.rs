@@ -1,24 +1,24 @@
-//! Course of a connection's stream, extracted from a trace: when each byte was sent, on which subflow and in which
-//! manner, what was acknowledged, and where delivery stalled. Sequence plots are drawn from it.
+//! Course of a connection's stream, extracted from a trace: when, on which subflow and how each byte was sent, what
+//! was acknowledged, and where delivery stalled. Sequence plots are drawn from it.
 
 use crate::header::Vantage;
 use crate::read::Recording;
 
-/// Manner in which bytes were carried.
+/// Kind of transmission.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TransmissionKind {
-    /// For the first time.
+    /// First transmission.
     New,
     /// A copy requested by the scheduler.
     Copy,
-    /// On another subflow, because the first one was in trouble.
+    /// Reinjection on another subflow because the first one failed.
     Reinjection,
-    /// Again on the same subflow: a retransmission or a probe.
+    /// Retransmission or probe on the same subflow.
     Repeat,
 }
 
 impl TransmissionKind {
-    /// All manners, in the order of their names.
+    /// All kinds, in the order of their names.
     pub const ALL: [TransmissionKind; 4] = [
         TransmissionKind::New,
         TransmissionKind::Copy,
@@ -26,7 +26,7 @@ impl TransmissionKind {
         TransmissionKind::Repeat,
     ];
 
-    /// Name of the manner.
+    /// Name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ pub struct CarriedBytes {
     pub dsn: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// Manner of transmission.
+    /// Kind of transmission.
     pub manner: TransmissionKind,
 }
 
@@ -60,7 +60,7 @@ pub struct Hole {
     pub began_ms: f64,
     /// End of the pause in milliseconds.
     pub ended_ms: f64,
-    /// The subflow that was unreachable then, if any, and what showed it.
+    /// The subflow that was unreachable at that time, if any, and the cause.
     pub unreachable: Option<(u64, String)>,
 }
 
@@ -69,7 +69,7 @@ pub struct Hole {
 pub struct Course {
     /// Carried bytes, ordered by time.
     pub carried: Vec<CarriedBytes>,
-    /// Acknowledgments: time in milliseconds, and the position before which the peer had everything.
+    /// Acknowledgments: time in milliseconds, and the position before which the peer had received all data.
     pub acked: Vec<(f64, u64)>,
     /// Pauses in delivery.
     pub holes: Vec<Hole>,
@@ -129,7 +129,7 @@ impl Course {
         self.subflows.push((subflow, address.trim_matches(['[', ']']).to_owned()));
     }
 
-    /// Number of bytes carried in this manner.
+    /// Number of bytes carried by this kind of transmission.
     #[must_use]
     pub fn bytes(&self, manner: TransmissionKind) -> u64 {
         self.carried.iter().filter(|carried| carried.manner == manner).map(|c| c.bytes).sum()

@@ -2,17 +2,17 @@
 
 use serde_json::json;
 
-/// Where the events were observed.
+/// End at which the events were observed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Vantage {
-    /// At the end that opened the connection.
+    /// The end that opened the connection.
     Client,
-    /// At the end that accepted it.
+    /// The end that accepted the connection.
     Server,
 }
 
 impl Vantage {
-    /// Its name: `client` or `server`.
+    /// Name: `client` or `server`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Vantage {
 pub struct Header {
     /// The program (`marline client`), or the variant of an experiment.
     pub title: String,
-    /// Where the events were observed.
+    /// End at which the events were observed.
     pub vantage: Vantage,
     /// Number of the connection as in `marline monitor`. It differs between traces of the same connection at both ends.
     pub connection: u64,
@@ -38,8 +38,8 @@ pub struct Header {
 impl Header {
     /// URI of the format: one trace, written sequentially.
     pub const FILE_SCHEMA: &str = "urn:ietf:params:qlog:file:sequential";
-    /// URI of our events. An unregistered name must not look like a registered one (section 8.1 of the main schema), so
-    /// it is a URL with month and year.
+    /// URI of our event schema. It must not look like a registered name (section 8.1 of the main schema), so it is a
+    /// URL with month and year.
     pub const EVENT_SCHEMA: &str = "https://github.com/marline-net/marline/112026/mptcp";
 
     /// The first record. `qlog_version` and `qlog_format` come from drafts before 10. Readers from that time, such as

@@ -1,13 +1,14 @@
 //! qlog for Multipath TCP: the events of a connection in a form that QUIC tools can read.
 //!
-//! *Problem.* A capture contains segments, but not why they were sent. A copy requested by a scheduler, data rescued
-//! from a silent path and a retransmission look alike. A program's own log format is not supported by any other tool.
+//! *Problem.* A capture contains segments, but not why they were sent. A copy requested by a scheduler, data
+//! reinjected from a silent path and a retransmission look alike. A program's own log format is not supported by any
+//! other tool.
 //!
 //! *How.* The main schema of qlog (draft-ietf-quic-qlog-main-schema) defines the structure of a log. Here it is a JSON
 //! text sequence (RFC 7464): a header and then one record per event, which may be cut off anywhere. The namespace
 //! `mptcp` defines the events of Multipath TCP. It is ours: [`SCHEMA`] lists its events and fields, and
-//! docs/spec/qlog.md shows the same. A [`Trace`] turns the core's events into records. It reads no clock and writes no
-//! file, so a live program and a simulation use the same code, and a simulation writes the same bytes each time.
+//! docs/spec/qlog.md documents them. A [`Trace`] turns the core's events into records. It reads no clock and writes no
+//! file, so a live program and a simulation use the same code, and a simulation writes identical bytes each time.
 //! [`read()`] parses records, and [`Course`] extracts where and when each byte of the stream was sent.
 //!
 //! A trace contains neither keys nor payload, but it contains addresses.

@@ -13,7 +13,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Starts the record of an event with this name, `after` the trace's zero.
+    /// Starts the record of an event with this name at the time `after` the trace's zero.
     pub(crate) fn begin(out: &'a mut String, after: Duration, name: &str) -> Line<'a> {
         // Writing to a String cannot fail.
         let _ =

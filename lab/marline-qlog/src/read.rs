@@ -10,11 +10,11 @@ use crate::schema::SCHEMA;
 pub struct Recording {
     /// The program or experiment.
     pub title: String,
-    /// Where the events were observed.
+    /// End at which the events were observed.
     pub vantage: Vantage,
     /// The events of the namespace `mptcp`, ordered by time.
     pub records: Vec<Record>,
-    /// Whether the last record is incomplete, because the file was cut off during writing.
+    /// True if the last record is incomplete because the file was cut off during writing.
     pub is_cut_off: bool,
 }
 
@@ -84,7 +84,7 @@ pub fn read(text: &str) -> Result<Recording, ReadError> {
         let Some(record) = event(part).map_err(|what| wrong(index + 1, what))? else { continue };
         if record.time_ms < last_ms {
             let what =
-                format!("time {} is before that of the record before, {last_ms}", record.time_ms);
+                format!("time {} is before the previous record's, {last_ms}", record.time_ms);
             return Err(wrong(index + 1, what));
         }
         last_ms = record.time_ms;

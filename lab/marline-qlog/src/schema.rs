@@ -6,7 +6,7 @@
 pub struct EventKind {
     /// Event name, without `mptcp:`.
     pub name: &'static str,
-    /// When it is written.
+    /// When the event is written.
     pub about: &'static str,
     /// Fields of its data.
     pub fields: &'static [Field],
@@ -19,7 +19,7 @@ pub struct Field {
     pub name: &'static str,
     /// Unit or form.
     pub unit: &'static str,
-    /// Whether it may be absent.
+    /// True if the field may be absent.
     pub optional: bool,
     /// Meaning.
     pub about: &'static str,
@@ -34,7 +34,7 @@ const fn optional_field(name: &'static str, unit: &'static str, about: &'static 
 }
 
 const SUBFLOW: Field =
-    field("subflow", "number", "slot of the subflow, 0 to 31; may be used again after it closed");
+    field("subflow", "number", "slot of the subflow, 0 to 31; may be reused after it closed");
 const LOCAL: Field = field("local", "address:port", "this endpoint");
 const REMOTE: Field = field("remote", "address:port", "the peer");
 const DSN: Field = field("dsn", "bytes", "position in the stream; the first byte is 0");
@@ -53,7 +53,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "connection_closed",
-        about: "The connection is over; subflows may linger.",
+        about: "The connection has ended; subflows may still be closing.",
         fields: &[field(
             "reason",
             "word",
@@ -63,7 +63,7 @@ pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "fallback",
         about: "The connection continues as plain TCP.",
-        fields: &[field("reason", "word", "why: `syn_ack_without_a_usable_mp_capable`, ...")],
+        fields: &[field("reason", "word", "reason: `syn_ack_without_a_usable_mp_capable`, ...")],
     },
     EventKind {
         name: "extensions_agreed",
@@ -74,14 +74,14 @@ pub const SCHEMA: &[EventKind] = &[
         name: "address_announced",
         about: "The peer announced an address (ADD_ADDR).",
         fields: &[
-            field("address_id", "number", "its id"),
-            field("address", "address:port", "the address; port 0: that of the connection"),
+            field("address_id", "number", "id of the announced address"),
+            field("address", "address:port", "the address; port 0 means the connection's port"),
         ],
     },
     EventKind {
         name: "address_removed",
         about: "The peer withdrew an address (REMOVE_ADDR).",
-        fields: &[field("address_id", "number", "its id")],
+        fields: &[field("address_id", "number", "id of the withdrawn address")],
     },
     EventKind {
         name: "subflow_created",
@@ -95,18 +95,18 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             LOCAL,
             REMOTE,
-            field("backup", "true or false", "it carries data only while no other can"),
+            field("backup", "true or false", "carries data only while no other subflow can"),
         ],
     },
     EventKind {
         name: "subflow_closed",
-        about: "A subflow that was established is gone.",
+        about: "An established subflow has ended.",
         fields: &[SUBFLOW, LOCAL, REMOTE, field("reason", "word", "as for `connection_closed`")],
     },
     EventKind {
         name: "subflow_priority_changed",
-        about: "Either end made it a backup, or a regular one again (MP_PRIO).",
-        fields: &[SUBFLOW, field("backup", "true or false", "from now on")],
+        about: "Either end changed the backup flag of a subflow (MP_PRIO).",
+        fields: &[SUBFLOW, field("backup", "true or false", "new value")],
     },
     EventKind {
         name: "subflow_health_changed",
@@ -116,8 +116,9 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "health",
                 "word",
-                "`silent`: something is due and does not arrive; `unreachable`: its data is sent on other \
-                 subflows; `reachable`: it received something again; `address_pair_degraded`, \
+                "`silent`: due data does not arrive; `unreachable`: its data is sent \
+                    on other \
+                 subflows; `reachable`: data arrived again; `address_pair_degraded`, \
                  `address_pair_usable`: the path health monitor's verdict",
             ),
             optional_field(
@@ -129,21 +130,23 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "segment_sent",
-        about: "A segment was built, or several under one mapping; they are sent next.",
+        about: "A segment, or several with one mapping, was built and is sent next.",
         fields: &[
             SUBFLOW,
             field(
                 "purpose",
                 "word",
                 "`new`: data for the first time; `copy`: data that another subflow carries, by the \
-                 scheduler's decision; `reinjection`: data of a subflow in trouble; `retransmission`: data that this \
-                 subflow lost; `probe`: its last data again (tail loss probe); `repair`: a sum of data; `handshake`, \
+                 scheduler's decision; `reinjection`: data of a failing subflow; \
+                 `retransmission`: data that this subflow lost; `probe`: a repetition of its last \
+                 data (tail loss probe); `repair`: a combination of data; `handshake`, \
                  `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
             optional_field(
                 "cause",
                 "word",
-                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`, \
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, \
+                    `subflow_closed`, `data_timeout`, \
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
@@ -166,7 +169,7 @@ pub const SCHEMA: &[EventKind] = &[
             optional_field(
                 "flags",
                 "words",
-                "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
+                "control bits except ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
             ),
             field("length", "bytes", "payload"),
             optional_field(
@@ -184,12 +187,12 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             DSN,
             field("length", "bytes", "number of bytes"),
-            optional_field("duplicate_length", "bytes", "number of them that are duplicates"),
+            optional_field("duplicate_length", "bytes", "number of duplicate bytes"),
         ],
     },
     EventKind {
         name: "data_acked",
-        about: "The peer acknowledged everything before this position (DATA_ACK).",
+        about: "The peer acknowledged all data before this position (DATA_ACK).",
         fields: &[SUBFLOW, DSN],
     },
     EventKind {
@@ -221,13 +224,13 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "metrics_updated",
-        about: "The state of a subflow after it received something or its timer expired: the fields that changed.",
+        about: "The changed state of a subflow after a segment arrived or a timer expired.",
         fields: &[
             SUBFLOW,
             optional_field("phase", "word", "`open`, `recovery`, `loss`"),
             optional_field("cwnd_bytes", "bytes", "congestion window"),
             optional_field("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
-            optional_field("in_flight_bytes", "bytes", "in flight"),
+            optional_field("in_flight_bytes", "bytes", "bytes in flight"),
             optional_field("srtt_us", "µs", "smoothed RTT"),
             optional_field("rttvar_us", "µs", "RTT variation"),
             optional_field("min_rtt_us", "µs", "smallest RTT"),
@@ -237,25 +240,31 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "delivery_hole",
-        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end of the hole.",
+        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end \
+            of the hole.",
         fields: &[
-            field("direction", "word", "`sent` or `received`, seen from here"),
-            field("began", "ms", "its start, in the trace's time"),
+            field("direction", "word", "`sent` or `received`, seen from this endpoint"),
+            field("began", "ms", "start of the hole, in the trace's time"),
             field("duration", "ms", "length of the hole"),
             field("subflow", "number", "slot of the subflow that delivered next"),
             optional_field(
                 "unreachable_subflow",
                 "number",
-                "slot of a subflow that was unreachable then",
+                "slot of a subflow that was unreachable during the hole",
             ),
-            optional_field("cause", "word", "the cause of that state"),
+            optional_field("cause", "word", "cause of the unreachability"),
         ],
     },
     EventKind {
         name: "scheduler_decided",
-        about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
+        about: "The scheduler decided where data goes, or that it waits. Only if decisions are \
+            requested.",
         fields: &[
-            field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
+            field(
+                "rule",
+                "word",
+                "rule of the scheduler: `first`, `rescue`, `late`, `no_room`, ...",
+            ),
             optional_field("subflow", "number", "slot of the subflow that was chosen, or rejected"),
             optional_field(
                 "other_subflow",
@@ -266,20 +275,20 @@ pub const SCHEMA: &[EventKind] = &[
             optional_field(
                 "other_us",
                 "µs",
-                "the same on the other subflow, or time until its answer is due",
+                "time until the data arrives on the other subflow, or until its answer is due",
             ),
             optional_field("gain_us", "µs", "what a copy is expected to save"),
-            optional_field("price_us", "µs", "smallest gain worth its price"),
+            optional_field("price_us", "µs", "minimum gain that is worth the cost"),
         ],
     },
     EventKind {
         name: "events_missed",
-        about: "Events before the next are missing, because memory or disk could not hold them.",
+        about: "Events before the next one are missing, because memory or disk was full.",
         fields: &[field("count", "count", "number of missing events")],
     },
     EventKind {
         name: "trace_cut",
-        about: "The last event of a file that has its full size.",
-        fields: &[field("limit_bytes", "bytes", "the size")],
+        about: "The last event of a file that reached its size limit.",
+        fields: &[field("limit_bytes", "bytes", "the size limit")],
     },
 ];

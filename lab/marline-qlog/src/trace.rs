@@ -26,8 +26,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts a trace in `out`. Times count from `zero`. The trace takes at most `limit_bytes` plus a record that says
-    /// it was cut.
+    /// Starts a trace in `out`. Times count from `zero`. The trace takes at most `limit_bytes` plus a record that it
+    /// was cut off.
     #[must_use]
     pub fn begin(header: &Header, zero: Instant, limit_bytes: u64, out: &mut String) -> Trace {
         let record = header.record();
@@ -36,7 +36,7 @@ impl Trace {
         Trace { zero, metrics: BTreeMap::new(), limit_bytes, written_bytes, cut: false }
     }
 
-    /// Whether the size limit was reached, so that nothing more is written.
+    /// Returns true if the size limit was reached, so that nothing more is written.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.cut
@@ -65,7 +65,7 @@ impl Trace {
     /// completely, because the last ones may be among the missing events.
     pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
         self.metrics.clear();
-        // If there was a record of the cut, it is among them.
+        // A record of the cut would be among the missing events.
         self.cut &= unkept_bytes == 0;
         self.written_bytes = self.written_bytes.saturating_sub(unkept_bytes);
         let before = out.len();

@@ -1,4 +1,4 @@
-//! Words of the core's values in records: stable, in small letters, joined by underscores.
+//! Names of the core's values in records: stable, in lower case, joined by underscores.
 
 use marline_core::{CloseReason, FallbackReason, Purpose, Timer};
 use marline_policy::{AddressPairFault, ReinjectionCause, UnreachableCause};
@@ -49,7 +49,7 @@ pub(crate) const fn timer(timer: Timer) -> &'static str {
     }
 }
 
-/// Sentences of the program as words: `reset by the peer` is `reset_by_the_peer`.
+/// Converts a text of the program to a name: `reset by the peer` becomes `reset_by_the_peer`.
 fn to_identifier(sentence: &impl std::fmt::Display) -> String {
     let small = sentence.to_string().to_lowercase();
     let parts = small.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
@@ -72,7 +72,7 @@ pub(crate) fn fallback(reason: FallbackReason) -> String {
     to_identifier(&reason)
 }
 
-/// Control bits, in the order of the header, without `ACK`, which nearly all have: `syn fin`.
+/// Control bits in the order of the header, without `ACK`, which nearly all segments have: `syn fin`.
 pub(crate) fn flags(flags: TcpFlags) -> String {
     let names = [
         (TcpFlags::FIN, "fin"),

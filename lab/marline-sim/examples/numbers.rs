@@ -1,8 +1,7 @@
-//! Simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example
-//! numbers [ROW ...]`. Rows: speed, cost, crowd, clean, loss, death, sleep, pairs, worlds, and, if asked
-//! for, anchors (published schedulers beside ours) and digests. `SEED=n` replays one random world,
-//! and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` sets the number of worlds and
-//! `MARLINE_WORLDS_FROM=n` the first seed;
+//! The simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example numbers [ROW
+//! ...]`. Rows: speed, cost, crowd, clean, loss, death, sleep, pairs, worlds, and, on request, anchors (published
+//! schedulers compared with ours) and digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its
+//! packets; `MARLINE_WORLDS=n` sets the number of worlds and `MARLINE_WORLDS_FROM=n` the first seed;
 //! `MARLINE_TRACE_DIR` is the directory of the traces.
 
 #![allow(
@@ -63,7 +62,7 @@ fn speed_row() {
     }
 }
 
-/// Turns with one path, and with two.
+/// Repetitions with one path, and with two.
 const COST_ROUNDS: usize = 7;
 
 /// Cost of simulating a bulk transfer: the whole core at both ends, every byte written and checked. Measured as CPU
@@ -83,7 +82,8 @@ fn cost_row() {
             costs[paths - 1].push(cpu_s * 1e6 / data_packets);
             if round == 0 {
                 println!(
-                    "{paths} x {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of wall time), \
+                    "{paths} times {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of \
+                        wall time), \
                      {:.2} us per packet of either kind",
                     outcome.goodput,
                     length.as_secs_f64() / cpu_s,
@@ -106,7 +106,8 @@ fn cpu_s() -> f64 {
 
 fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
     println!(
-        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent {:?}, \
+        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent \
+            {:?}, \
          again {:?}, {:.2} us per packet",
         outcome.goodput,
         outcome.share(rates) * 100.0,
@@ -135,7 +136,8 @@ fn crowd_row() {
         }
         let ran = outcome.expect("rounds");
         println!(
-            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} completed after \
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} \
+                dropped, {} completed after \
              {:.1} s",
             median(&costs),
             ran.packets,
@@ -201,14 +203,15 @@ fn death_row() {
                 let ratio = outcome.hole.as_secs_f64() / outcome.allowed.as_secs_f64();
                 worst = worst.max(ratio);
                 println!(
-                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt {:?}, \
+                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt \
+                        {:?}, \
                      finished at {}",
                     outcome.hole, outcome.allowed, outcome.srtt, outcome.finished
                 );
             }
         }
     }
-    println!("worst: {worst:.2} of what is allowed");
+    println!("worst: {worst:.2} of the allowed value");
 }
 
 fn sleep_row() {
@@ -265,7 +268,8 @@ fn anchors_row() {
             let [p50, p95, p99, most] = [0.5, 0.95, 0.99, 1.0].map(|q| messages.delay_ms(q));
             let [near, far] = messages.shares;
             println!(
-                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  {far:.2}  {:.2} s",
+                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  \
+                    {far:.2}  {:.2} s",
                 download.as_secs_f64()
             );
         }

@@ -41,5 +41,5 @@ fn main() {
             println!("  ({:.1} s)", begun.elapsed().as_secs_f64());
         }
     }
-    println!("{missed} do not hold");
+    println!("{missed} criteria missed");
 }

@@ -21,8 +21,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures packets of `node` at these addresses, up to `max_bytes` of file. Keys are written unchanged, because
-    /// they protect nothing in a simulation.
+    /// Captures packets of `node` at these addresses, up to `max_bytes` of file. Keys are written unchanged, because a
+    /// simulation has no secrets.
     #[must_use]
     pub fn new(node: NodeId, addresses: &[IpAddr], max_bytes: usize) -> Self {
         let mut bytes = Vec::new();

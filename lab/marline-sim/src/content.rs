@@ -1,8 +1,8 @@
 //! Verifiable stream content: byte `n` of a stream is a function of `n` and the stream's seed.
 //!
-//! The bytes come from one random table of prime length, which each stream enters at a different position. So
-//! generating is a copy and checking is a comparison. Bytes moved, lost or repeated by less than a quarter of a
-//! megabyte, and bytes of another stream, are detected.
+//! The bytes come from one random table of prime length, which each stream enters at a different position. Generating
+//! is therefore a copy, and checking a comparison. Bytes that are lost, repeated or shifted by less than a quarter of
+//! a megabyte, and bytes of another stream, are detected.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 //! Stable hash over all events of a run: equal runs have equal digests.
 //!
 //! For a fixed input, a step is a bijection of the state, and for a fixed state, a bijection of the input. So no value
-//! erases earlier ones, and two runs that differ in a single number, or in a single word of bytes, always have
+//! hides earlier ones, and two runs that differ in a single number, or in a single word of bytes, always have
 //! different digests. Not secure against adversaries.
 
 use core::cell::Cell;
@@ -24,7 +24,7 @@ const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// One step. The addition ensures that a zero after a state of zero still counts.
+/// One step. The addition ensures that a zero changes a state of zero.
 const fn step(state: u64, value: u64) -> u64 {
     mix(state ^ value).wrapping_add(K1)
 }
@@ -165,7 +165,7 @@ mod tests {
                 };
                 for place in 0..words {
                     let digests: BTreeSet<u64> = (0..50).map(|word| beside(place, word)).collect();
-                    assert_eq!(digests.len(), 50, "word {place} is not seen beside {word:#x}");
+                    assert_eq!(digests.len(), 50, "word {place} has no effect next to {word:#x}");
                 }
             }
         }

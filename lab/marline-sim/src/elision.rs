@@ -1,12 +1,13 @@
-//! Payload elision: for a packet in flight, only the header is stored if the payload is a piece of the table from which
-//! verifiable streams are made.
+//! Payload elision: for a packet in flight, only the header is stored if the payload is a piece of the table of
+//! verifiable content.
 //!
 //! A link of 50 Mbit/s holds half a megabyte of packets. Worlds that run in turns, such as environments for learning,
 //! would evict each other's packets from the processor's caches. Instead, a piece of the table is represented by its
-//! position, and the packet is restored before a host or a middlebox sees it. Runs are the same, bit for bit.
+//! position, and the packet is restored before a host or a middlebox sees it. Runs are bit for bit the same as without
+//! elision.
 //!
-//! The position of a payload in the table is guessed first: a stream continues where it was. Otherwise the table is
-//! searched by keys at some of its positions; every payload of a segment's size contains one.
+//! The position of a payload in the table is guessed first: a stream continues at its last position. Otherwise the
+//! table is searched by keys at some of its positions; every payload of a segment's size contains one.
 
 use std::sync::OnceLock;
 
@@ -16,7 +17,8 @@ use crate::content::{MAX_PIECE, TABLE_BYTES, piece_at};
 const STRIDE: usize = 64;
 /// Length of a key in bytes.
 const KEY_BYTES: usize = 8;
-/// Minimum length of an elided payload. Eliding shorter ones would save too little, and each longer one contains a key.
+/// Minimum length of an elided payload. Eliding shorter payloads would save too little, and every longer payload
+/// contains a key.
 const MIN_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
 /// After repeated failures, only one of this many packets is searched for.
 const MAX_PAUSE: u32 = 64;

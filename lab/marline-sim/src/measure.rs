@@ -35,7 +35,7 @@ impl Samples {
         self.values.len()
     }
 
-    /// Whether there are no samples.
+    /// True if there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -78,8 +78,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Goodput of a link: rate x payload / packet, for full segments of `payload` bytes of application
-/// data in packets of `packet` bytes on the link.
+/// Goodput of a link: rate times payload / packet, for full segments of `payload` bytes of application data in packets
+/// of `packet` bytes on the link.
 #[must_use]
 pub fn link_goodput(rate: Rate, payload: u64, packet: u64) -> Rate {
     let bits = u128::from(rate.bits_per_s()) * u128::from(payload) / u128::from(packet.max(1));

@@ -12,8 +12,8 @@ pub trait Node {
     /// Processes an arriving packet. Its path is the sender's: `remote` is this node.
     fn handle_packet(&mut self, now: Instant, packet: &Packet);
 
-    /// A router reports that a segment sent by this node exceeds a link's MTU of `mtu_bytes` (IP packet). `_quoted`
-    /// contains the segment's beginning. The path is that of the message: `remote` is this node.
+    /// Handles a router's report that a segment sent by this node exceeds a link's MTU of `mtu_bytes` (IP packet).
+    /// `_quoted` contains the beginning of the segment. The path is the message's: `remote` is this node.
     fn handle_too_big(&mut self, _now: Instant, _quoted: &Packet, _mtu_bytes: u32) {}
 
     /// Called when the time of `poll_timeout` has come, or the world asks for pending work.
@@ -25,10 +25,10 @@ pub trait Node {
     /// Puts all packets to send now into `outbox`.
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>);
 
-    /// One of its addresses became available or disappeared.
+    /// Called when an address of this node became available or disappeared.
     fn set_address(&mut self, _now: Instant, _address: IpAddr, _up: bool) {}
 
-    /// A hash over the observations of its applications.
+    /// Returns a hash over the observations of the node's applications.
     fn digest(&self) -> u64 {
         0
     }
@@ -40,7 +40,7 @@ pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
-    /// Whether observers see the packets.
+    /// True if observers see the packets.
     pub(crate) watched: bool,
 }
 

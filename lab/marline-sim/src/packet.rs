@@ -14,8 +14,8 @@ pub struct Packet {
     /// Number of the packet in its world, from 1 in the order of sending. A copy made by a link has the number of its
     /// original. Set by the world.
     pub number: u64,
-    /// For a router's message (ICMP) to the sender of a packet that exceeds a link's MTU: that MTU in bytes of IP
-    /// packet. `segment` then contains the beginning of the quoted TCP header. `None` for a segment.
+    /// For a router's message (ICMP) to the sender of a packet that exceeds a link's MTU: that MTU in bytes, including
+    /// the IP header. `segment` then contains the beginning of the quoted TCP header. `None` for a segment.
     pub too_big_mtu: Option<u32>,
     /// Sender (`local`) and receiver (`remote`) as the sender sees them.
     pub path: FourTuple,
@@ -27,7 +27,7 @@ pub struct Packet {
     pub peer_flow: u64,
     /// Bytes of headers below TCP.
     pub overhead: u16,
-    /// It belongs to strangers who share the link.
+    /// True for competing traffic of other hosts on the link.
     pub foreign: bool,
     /// The sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver need not
     /// verify it, which saves part of the cost per packet.
@@ -70,7 +70,7 @@ impl Packet {
         core::mem::take(&mut self.elided).append_to(&mut self.segment);
     }
 
-    /// The same packet with another segment.
+    /// Returns the same packet with another segment.
     fn with_segment(&self, segment: &[u8]) -> Self {
         let segment = segment.to_vec();
         Packet { is_unmodified: false, segment, elided: ElidedPayload::default(), ..self.clone() }
@@ -178,8 +178,8 @@ impl Pool {
         packet
     }
 
-    /// Restores the payload of an arrived packet in memory shared by all such packets. Returns whether it was elided;
-    /// if so, [`keep_memory`](Self::keep_memory) must be called before the next packet.
+    /// Restores the payload of an arrived packet in memory shared by all such packets. Returns true if it was elided;
+    /// in that case, [`keep_memory`](Self::keep_memory) must be called before the next packet.
     pub(crate) fn complete(&mut self, packet: &mut Packet) -> bool {
         let was_without = packet.elided.len() > 0;
         if was_without {
@@ -203,14 +203,14 @@ impl Pool {
     }
 }
 
-/// Where a packet was seen.
+/// Point at which a packet was seen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ObservationPoint {
     /// Leaving a host, before its link accepts it.
     Sent {
         /// The host.
         node: NodeId,
-        /// The link to which it is offered; `None` if there is no route or the interface is gone.
+        /// The link to which it is offered; `None` if there is no route or the interface was removed.
         link: Option<LinkId>,
     },
     /// Arriving at a host.
@@ -235,6 +235,6 @@ pub trait Observer: core::fmt::Debug {
         Ok(())
     }
 
-    /// For access to the concrete type.
+    /// Returns self for access to the concrete type.
     fn as_any(&self) -> &dyn core::any::Any;
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use marline_wire::mptcp::{WireDsn, WireMapping};
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
-/// Mappings that one end of a connection announced on each subflow. The caller chooses `K` to identify subflows. Keeps
-/// all mappings: for tests and measurements.
+/// Mappings that one end of a connection announced on each subflow. The caller chooses `K` to identify subflows. It
+/// keeps all mappings, so it is only for tests and measurements.
 #[derive(Clone, Debug)]
 pub struct Placement<K> {
     subflows: BTreeMap<K, Subflow>,

@@ -33,8 +33,8 @@ pub const UDP_CAPABILITIES: Capabilities = Capabilities {
 pub struct PathsConfig {
     /// One link per address of the client. Up is from the client.
     pub links: Vec<DuplexConfig>,
-    /// Names of the links. A named link derives its random streams from its name, as a live one does, regardless of
-    /// other links: it loses the same packets alone as with others.
+    /// Names of the links. A named link derives its random streams from its name, like a live link, so it loses the
+    /// same packets with and without other links.
     pub names: Vec<String>,
     /// Backup flag of each address; missing ones are false.
     pub backup: Vec<bool>,
@@ -48,7 +48,7 @@ pub struct PathsConfig {
     pub capabilities: Capabilities,
     /// Bytes of headers between IP and TCP.
     pub carrier_overhead: u16,
-    /// Bounds of both endpoints.
+    /// Limits of both endpoints.
     pub limits: Limits,
 }
 
@@ -98,11 +98,11 @@ pub struct Paths {
     /// Links to the client, by address.
     pub down: Vec<LinkId>,
     connection: ConnectionConfig,
-    /// Endpoint of strangers, which accepts nothing.
+    /// Endpoint configuration for competing traffic, which accepts nothing.
     endpoint: EndpointConfig,
     carrier_overhead: u16,
     stranger_hosts: u8,
-    /// Number of times that the client changed its address on each path, which determines the current one.
+    /// Number of address changes of the client on each path, which determines the current address.
     renumbered: Vec<u8>,
 }
 
@@ -241,7 +241,7 @@ impl Paths {
         let (client, config) = (self.client, self.connection.clone());
         self.world.run_at(when, move |world| {
             let now = world.now();
-            // Without room for a connection, its messages are missing.
+            // If there is no room for a connection, its messages count as missing.
             world.node_mut(client).connect(now, config, local, remote, app).ok();
         });
     }
@@ -263,7 +263,7 @@ impl Paths {
         connected
     }
 
-    /// Gives both hosts lanes over the first paths, as many as `count`, with the backup flags and costs of the streams.
+    /// Gives both hosts lanes over the first `count` paths, with the backup flags and costs of the streams.
     pub fn add_lanes(&mut self, client: &LaneConfig, server: &LaneConfig, count: usize) {
         let costs: Vec<_> = self
             .connection
@@ -286,8 +286,8 @@ impl Paths {
         }
     }
 
-    /// Adds a connection of two strangers, plain TCP as `config` says, over the links of a path from this time on. The
-    /// first application is that of the side of the client.
+    /// Adds a competing plain TCP connection of two other hosts with this configuration, over the links of a path from
+    /// this time on. The first application is on the client's side.
     pub fn add_strangers_at(
         &mut self,
         when: Instant,
@@ -320,7 +320,7 @@ impl Paths {
         self.world.run_at(when, move |world| {
             let (now, local) = (world.now(), SocketAddr::new(near_ip, 0));
             let remote = SocketAddr::new(far_ip, SERVER_PORT);
-            // A host that has just been made has room for a connection.
+            // A new host has room for a connection.
             world.node_mut(client).connect(now, config, local, remote, near).ok();
         });
     }
@@ -346,13 +346,13 @@ impl Paths {
             .run_at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
-    /// The client's interface loses its address or gets it back, and the client is notified.
+    /// Removes or restores the address of the client's interface, and notifies the client.
     pub fn set_address_at(&mut self, when: Instant, path: usize, up: bool) {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
-    /// Gives the client another address on this path at `when`. The old one must be gone by then.
+    /// Gives the client another address on this path at `when`. The old address must have been removed by then.
     pub fn renumber_at(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));

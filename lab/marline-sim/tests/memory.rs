@@ -1,7 +1,7 @@
-//! Memory of a world: what one of two hosts and a bulk transfer over 50 Mbit/s holds at most.
+//! Memory of a world: the peak for two hosts and a bulk transfer over 50 Mbit/s.
 //!
-//! Environments for learning are such worlds, many on a thread and run in turns: what they hold together should fit
-//! the processor's caches. A program of its own, because it counts what all of its process allocates.
+//! Environments for learning are such worlds, with many on a thread that run in turns, so their total memory should
+//! fit into the processor's caches. This is a separate program, because it counts all allocations of its process.
 
 #[path = "../../../crates/marline-core/benches/counting.rs"]
 mod counting;
@@ -14,8 +14,8 @@ use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Of a world. Most of it is what waits for its place in the stream or on a subflow, and free memory of that kind.
-/// With copies of the payloads that are not acknowledged and of those on their way, it was 5.1 MB.
+/// Limit for a world. Most of it is data that waits for its position in the stream or on a subflow, and unused memory
+/// of that kind. With copies of unacknowledged payloads and payloads in flight, it was 5.1 MB.
 const MOST: u64 = 2_200_000;
 const STEP: Duration = Duration::from_millis(10);
 const END: Instant = Instant::from_secs(5);
@@ -25,7 +25,7 @@ fn link(text: &str) -> DuplexConfig {
     spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no trace is needed")
 }
 
-/// Builds a world and runs it: how much more was allocated at most after a step of it, and what it received, bytes.
+/// Builds a world and runs it. Returns the peak of additionally allocated memory after a step, and the received bytes.
 fn most_of_a_world() -> (u64, u64) {
     let before = LIVE_BYTES.load(Relaxed);
     let links = ["rate=30M,delay=10ms,queue=50ms", "rate=20M,delay=30ms,queue=50ms"].map(link);
@@ -45,7 +45,7 @@ fn most_of_a_world() -> (u64, u64) {
 
 #[test]
 fn a_world_holds_no_copies_of_payloads() {
-    // The first one makes what all have in common: the table of content, and its index.
+    // The first world creates the shared data: the table of content, and its index.
     most_of_a_world();
     let (most, received) = most_of_a_world();
     println!("{most} bytes at most, for {received} bytes received");

@@ -1,4 +1,4 @@
-//! Ways of a neutral client to the neutral server through a system.
+//! Transports of a neutral client to the neutral server through a system.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 /// A byte stream of any system.
 pub type Stream = Box<dyn Duplex>;
 
-/// Way to the server, as written on the command line: `KIND[,KEY=VALUE]..`.
+/// Transport to the server, as written on the command line: `KIND[,KEY=VALUE]..`.
 #[derive(Clone)]
 pub enum Dial {
-    /// Socket of the kernel, perhaps of Multipath TCP, bound to an interface, with a congestion control.
+    /// Socket of the kernel, optionally with Multipath TCP, an interface, and a congestion control.
     Kernel {
         to: SocketAddr,
         multipath: bool,
@@ -32,10 +32,10 @@ pub enum Dial {
 }
 
 impl Dial {
-    /// Reads a way to the server.
+    /// Parses a transport.
     ///
     /// # Errors
-    /// It is invalid, or the library cannot be started.
+    /// The text is invalid, or the library cannot be started.
     pub async fn parse(text: &str) -> anyhow::Result<Dial> {
         let mut items = text.split(',');
         let kind = items.next().unwrap_or_default();
@@ -59,7 +59,7 @@ impl Dial {
                 }
                 Dial::Library { client: std::sync::Arc::new(builder.bind().await?), to }
             }
-            _ => bail!("no way `{kind}`"),
+            _ => bail!("unknown transport `{kind}`"),
         })
     }
 
@@ -92,9 +92,14 @@ impl Dial {
     /// Opens a UDP socket, which reaches the server at its connected address.
     ///
     /// # Errors
-    /// The system has no datagrams, or no socket can be opened.
+    /// The system does not support datagrams, or no socket can be opened.
     pub async fn datagrams(&self) -> anyhow::Result<UdpSocket> {
-        let Dial::Kernel { to, interface, .. } = self else { bail!("this way has no datagrams") };
+        let Dial::Kernel { to, interface, .. } = self else {
+            bail!(
+                "datagrams are supported only \
+            over the kernel stack"
+            )
+        };
         let socket = UdpSocket::bind("0.0.0.0:0").await?;
         socket.bind_device(interface.as_ref().map(|name| name.as_bytes()))?;
         socket.connect(to).await?;
@@ -102,10 +107,9 @@ impl Dial {
     }
 }
 
-/// A TCP socket of the kernel that sends at once.
+/// A TCP socket of the kernel with TCP_NODELAY.
 ///
-/// # Errors
-/// The kernel refuses.
+/// # Errors A system call failed.
 pub fn tcp_socket(multipath: bool) -> anyhow::Result<Socket> {
     let protocol = if multipath { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
@@ -114,7 +118,7 @@ pub fn tcp_socket(multipath: bool) -> anyhow::Result<Socket> {
     Ok(socket)
 }
 
-/// The socket for use with tokio.
+/// Converts the socket for use with tokio.
 ///
 /// # Errors
 /// Never for sockets of [`tcp_socket`].
@@ -129,7 +133,7 @@ async fn socks_connect(proxy: SocketAddr, to: SocketAddr) -> anyhow::Result<TcpS
     stream.write_all(&[5, 1, 0]).await?;
     let mut chosen = [0; 2];
     stream.read_exact(&mut chosen).await?;
-    ensure!(chosen == [5, 0], "the proxy wants another method: {chosen:?}");
+    ensure!(chosen == [5, 0], "the proxy requires another authentication method: {chosen:?}");
     let mut request = vec![5, 1, 0, 1];
     request.extend(to.ip().octets());
     request.extend(to.port().to_be_bytes());

@@ -1,5 +1,5 @@
-//! Our own duplicator for WireGuard, which removes copies by itself: the client sends each datagram over both paths,
-//! the server answers over all that a client was heard on.
+//! Our own duplicator for WireGuard, which itself removes copies. The client sends each datagram over both paths; the
+//! server answers over every path on which it received a datagram of the client.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ pub const PORT_WIREGUARD: u16 = 51_820;
 /// Port of the duplicator, at both ends.
 pub const PORT: u16 = 51_830;
 
-/// The client: datagrams of the local WireGuard go over both paths.
+/// The client, which sends datagrams of the local WireGuard over both paths.
 ///
 /// # Errors
 /// A port is in use.
@@ -24,7 +24,7 @@ pub async fn client() -> anyhow::Result<()> {
     println!("ready");
     let [mut datagram, mut from_wifi, mut from_lte] = [[0; 2_048]; 3];
     loop {
-        // What cannot be sent is lost on that path only.
+        // A datagram that cannot be sent is lost on this path only.
         tokio::select! {
             Ok(bytes) = local.recv(&mut datagram) => {
                 let _ = wifi.send(&datagram[..bytes]).await;

@@ -1,4 +1,4 @@
-//! The same users' questions to Marline and to what they would take instead: README.md.
+//! Comparison of Marline with its alternatives on typical user workloads: README.md.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -28,12 +28,13 @@ use run::Job;
 use systems::{ALL, Programs, System};
 
 const USAGE: &str = "\
-usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] [--condition TEXT]
+usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] \
+[--condition TEXT]
 
-Measures rows, without a name all, and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
-cpu memory. --write keeps the results in lab/rivals/results.json, beside those of other rows and systems, and writes
-docs/compare.md. --parallel: worlds side by side (8; cpu is always alone). --condition: what else the
-machine did, for the page. `cargo xtask rivals page-only --write` writes the page alone.
+Measures rows (default: all) and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
+cpu memory. --write stores the results in lab/rivals/results.json, with those of other rows and systems, and writes
+docs/compare.md. --parallel: number of worlds in parallel (8; cpu always runs alone). --condition: what else the
+machine did, for the page. `cargo xtask rivals page-only --write` writes only the page.
 
 `cargo xtask rivals world NAME` starts one system and prints its namespaces, for other programs, until standard
 input ends; the lines `down` and `up` end and restore WiFi.
@@ -105,7 +106,7 @@ fn tasks(rows: &[String]) -> anyhow::Result<Vec<Task>> {
     Ok(all().filter(|task| rows.is_empty() || rows.iter().any(|row| row == task.row)).collect())
 }
 
-/// The systems that can be measured here; the others are named loudly.
+/// Systems that can be measured here; prints a warning for each of the others.
 fn present(
     names: &[String],
     programs: &Programs,
@@ -144,13 +145,13 @@ fn hold(name: &str, programs: &Programs) -> anyhow::Result<()> {
         println!("{side:?}: ip netns exec {} sh", world.namespace(side));
     }
     println!("logs: {}", world.dir.display());
-    // Its ports are for the other programs.
+    // Print its ports for the other programs.
     world.neutral.clear();
     for line in std::io::stdin().lines() {
         match line?.trim() {
             "down" => world.wifi_silent(true)?,
             "up" => world.wifi_silent(false)?,
-            other => println!("`{other}`: not down or up"),
+            other => println!("`{other}`: expected down or up"),
         }
     }
     world.system.clear();

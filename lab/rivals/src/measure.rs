@@ -1,4 +1,4 @@
-//! Tasks: each is measured in a world of its own, and gives some metrics.
+//! Tasks. Each is measured in a separate world and has several metrics.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::stats::quantile;
 use crate::systems::{Kind, Programs, System, Ways};
 use crate::world::{LTE, Links, World};
 
-/// Measured values by metric; without a value it never happened.
+/// Measured values by metric; `None`: the event never happened.
 pub type Values = Vec<(String, Option<f64>)>;
 
-/// A system, running.
+/// A running system.
 pub struct Bench<'a> {
     /// The world in which it runs.
     pub world: &'a mut World,
-    /// Ways through it.
+    /// Transports through the system.
     pub ways: &'a Ways,
     /// The system.
     pub system: System,
-    /// Programs.
+    /// Paths of the programs.
     pub programs: &'a Programs,
 }
 
@@ -31,19 +31,19 @@ pub struct Bench<'a> {
 pub enum What {
     /// Echoes alone.
     Idle,
-    /// One stream alone, each way.
+    /// One stream alone, in each direction.
     Bulk,
-    /// Echoes beside a stream, each way.
+    /// Echoes during a stream, in each direction.
     Loaded,
-    /// WiFi dies silently for so many seconds, and echoes at this interval.
+    /// WiFi dies silently for this many seconds, with echoes at this interval.
     Death { seconds: u64, interval_ms: u64 },
     /// WiFi's interface goes down.
     Signaled,
     /// Echoes, then a stream, with loss.
     Loss,
-    /// A page alone, and one while WiFi dies.
+    /// A page, and another one while WiFi dies.
     Page,
-    /// A call, in which WiFi dies.
+    /// A call during which WiFi dies.
     Call,
     /// Processor time.
     Processor,
@@ -58,7 +58,7 @@ pub struct Task {
     pub row: &'static str,
     /// Scene and workload.
     pub what: What,
-    /// In datagrams.
+    /// True for datagrams.
     pub datagrams: bool,
     /// Loss on both paths, percent.
     pub loss: Option<f64>,
@@ -100,12 +100,12 @@ pub const TASKS: [Task; 16] = [
 pub const MEMORY: Task = task("memory", What::Memory);
 
 impl Task {
-    /// Returns true if nothing may run beside it.
+    /// Returns true if nothing else may run at the same time.
     pub fn is_alone(self) -> bool {
         self.what == What::Processor
     }
 
-    /// Returns true if it says something about the system.
+    /// Returns true if the task applies to the system.
     pub fn applies(self, system: System) -> bool {
         let without_wifi = matches!(system.kind, Kind::Tcp { wifi: false, .. });
         let bbr = matches!(system.kind, Kind::Tcp { bbr: true, .. });
@@ -119,12 +119,12 @@ impl Task {
             && !(without_wifi && self.what == What::Processor)
     }
 
-    /// Links of its world.
+    /// Links of the task's world.
     pub fn links(self) -> Links {
         Links { loss: self.loss, fast: self.what == What::Processor }
     }
 
-    /// Measures.
+    /// Runs the measurement.
     ///
     /// # Errors
     /// The system does not work.
@@ -146,9 +146,9 @@ impl Task {
     }
 }
 
-/// Time that a system has to set up its paths before it is measured.
+/// Time for a system to set up its paths before it is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// An echo that is answered within this time went over WiFi: halfway between the round trips of 16 and 60 ms.
+/// An echo answered within this time used WiFi: halfway between the round trips of 16 and 60 ms.
 const OVER_WIFI_NS: u64 = 38_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -190,7 +190,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Megabits per second of a stream over some seconds, after a warm-up, with echoes' 95th percentile.
+    /// Megabits per second of a stream over some seconds, after a warm-up, with the 95th percentile of echoes.
     fn stream(
         &mut self,
         direction: &str,
@@ -206,7 +206,7 @@ impl Bench<'_> {
         let end = now();
         let rate = rate(&bulk, start, end).context("no bytes")?;
         let p95 = echo.map(|echo| {
-            // What is not answered yet counts as long as it has waited.
+            // An unanswered echo counts as the time it has waited.
             let times = echoes_or_waiting(&echo, start, end);
             quantile(&times, 0.95)
         });
@@ -327,7 +327,7 @@ impl Bench<'_> {
         let system = |world: &World| -> Vec<u32> {
             world.system.iter().map(|process| process.child.id()).collect()
         };
-        // The library has no processes but the neutral ones.
+        // The library runs only in the neutral processes.
         let library = self.system.kind == Kind::MarlineLibrary;
         let base = if library { processes(self.world) } else { system(self.world) };
         let before = memory_megabytes(&base)?;
@@ -344,9 +344,9 @@ impl Bench<'_> {
 
 /// An echo.
 struct Echo {
-    /// Time at which it was sent, nanoseconds.
+    /// Send time, nanoseconds.
     sent: u64,
-    /// Its round trip, nanoseconds; `None`: not answered.
+    /// Round trip, nanoseconds; `None`: not answered.
     round_trip: Option<u64>,
 }
 
@@ -363,7 +363,7 @@ fn echoes(client: &Client, start: u64, end: u64) -> Vec<Echo> {
     sent.map(echo).collect()
 }
 
-/// Round trips of [`echoes`], ms; what is not answered counts as long as it has waited.
+/// Round trips of [`echoes`], ms; an unanswered echo counts as the time it has waited.
 fn echoes_or_waiting(client: &Client, start: u64, end: u64) -> Vec<f64> {
     let (echoes, now) = (echoes(client, start, end), now());
     echoes.iter().map(|echo| ms(echo.round_trip.unwrap_or(now - echo.sent))).collect()

@@ -1,7 +1,7 @@
 //! A tunnel over noq: a stream per TCP connection, QUIC datagrams for UDP, over one connection with two paths.
 //!
 //! noq sends over the first usable path of the better status, so WiFi is opened as available and LTE as backup. Idle
-//! timeout and keep-alive of paths are those of iroh. A path that noq abandoned is opened again each second.
+//! timeout and keep-alive of paths are those of iroh. A path that noq abandoned is opened again every second.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-/// The server; it writes its certificate to a file.
+/// The server, which writes its certificate to a file.
 ///
 /// # Errors
 /// The port is in use.
@@ -94,7 +94,7 @@ pub async fn connect(certificate: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Opens a path, and again after it was abandoned.
+/// Opens a path, and opens it again after it was abandoned.
 async fn keep_open(connection: Connection, server: SocketAddr, local: IpAddr, status: PathStatus) {
     loop {
         let tuple = noq::FourTuple::new(server, Some(local));
@@ -131,14 +131,14 @@ async fn relay(
         copy(&mut receive, &mut to).await?;
         anyhow::Ok(())
     };
-    // A stream that breaks ends both directions.
+    // An error of a stream ends both directions.
     tokio::try_join!(out, into).map(drop)
 }
 
 async fn from_socket(connection: Connection, socket: Arc<UdpSocket>) -> anyhow::Result<()> {
     let mut buffer = [0; 2_048];
     loop {
-        // What does not fit is lost, as in any network.
+        // Datagrams that do not fit are lost, as in any network.
         if let Ok(bytes) = socket.recv(&mut buffer).await {
             let _ = connection.send_datagram(buffer[..bytes].to_vec().into());
         }

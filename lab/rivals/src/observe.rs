@@ -1,4 +1,4 @@
-//! A neutral client under observation, and what processes cost.
+//! A neutral client under observation, and the resource usage of processes.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -23,7 +23,7 @@ impl Client {
     /// Starts `rivals client ARGUMENTS`.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The client cannot be started.
     pub fn start(world: &World, programs: &Programs, arguments: &[&str]) -> anyhow::Result<Client> {
         let program = [&[programs.rivals.as_str(), "client"], arguments].concat();
         let mut command = world.command(Side::Client, &program);
@@ -57,10 +57,10 @@ impl Client {
         events.iter().filter(|(other, _)| other == kind).map(|(_, values)| values.clone()).collect()
     }
 
-    /// Waits until so many events of a kind were seen.
+    /// Waits for this many events of a kind.
     ///
     /// # Errors
-    /// They were not in time, or the client ended.
+    /// They did not arrive in time, or the client ended.
     pub fn await_events(
         &mut self,
         kind: &str,
@@ -75,7 +75,7 @@ impl Client {
                 return Ok(events);
             }
             if let Some(status) = ended {
-                // Its last lines may still be on their way.
+                // Its last lines may still be in the pipe.
                 std::thread::sleep(Duration::from_millis(50));
                 match self.events(kind) {
                     events if events.len() >= count => return Ok(events),
@@ -99,7 +99,7 @@ pub fn processes(world: &World) -> Vec<u32> {
 /// Processor time of these processes so far, seconds.
 ///
 /// # Errors
-/// One has ended.
+/// A process has ended.
 pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     let mut nanoseconds = 0.0;
     for process in processes {
@@ -116,7 +116,7 @@ pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
 /// Anonymous memory of these processes in RAM, megabytes.
 ///
 /// # Errors
-/// One has ended.
+/// A process has ended.
 pub fn memory_megabytes(processes: &[u32]) -> anyhow::Result<f64> {
     let mut kilobytes = 0.0;
     for process in processes {

@@ -9,14 +9,14 @@ pub const PORT_MULTIPATH: u16 = 9002;
 /// UDP port of Marline's library.
 pub const PORT_LIBRARY: u16 = 9003;
 
-/// Bytes of a page's request; the first four have the answer's length.
+/// Bytes of a page's request; the first four hold the answer's length.
 pub const REQUEST: usize = 500;
 
 /// Kinds of streams, the first byte of each.
 pub const ECHO: u8 = b'e';
 /// The server sends.
 pub const DOWN: u8 = b'd';
-/// The server receives, and reports how much.
+/// The server receives, and reports the number of bytes.
 pub const UP: u8 = b'u';
 /// Objects of a page.
 pub const PAGE: u8 = b'p';

@@ -6,42 +6,42 @@ use crate::results::Results;
 use crate::stats::Summary;
 use crate::systems::{ALL, System};
 
-/// A line of the table: metric, question, and whether more is better.
+/// A line of the table: metric, title, and true if more is better.
 struct Line(&'static str, &'static str, bool);
 
 const LINES: [Line; 35] = [
     Line("idle p50", "idle echo, p50, ms", false),
     Line("idle p99", "idle echo, p99, ms", false),
-    Line("idle lte", "LTE beside it, kbit/s", false),
+    Line("idle lte", "LTE during it, kbit/s", false),
     Line("idle udp p99", "idle UDP echo, p99, ms", false),
     Line("idle udp lost", "UDP echoes lost, %", false),
-    Line("death10 20 gap", "10 s dead, echo each 20 ms: gap, ms", false),
-    Line("death10 20 back", "each 20 ms: back, s", false),
-    Line("death10 50 gap", "each 50 ms: gap, ms", false),
-    Line("death10 50 back", "each 50 ms: back, s", false),
-    Line("death10 200 gap", "each 200 ms: gap, ms", false),
-    Line("death10 200 back", "each 200 ms: back, s", false),
-    Line("death10 udp gap", "UDP, each 50 ms: gap, ms", false),
-    Line("death10 udp back", "UDP: back, s", false),
-    Line("death30 50 gap", "30 s dead, each 50 ms: gap, ms", false),
-    Line("death30 50 back", "30 s dead: back, s", false),
+    Line("death10 20 gap", "10 s dead, echo every 20 ms: gap, ms", false),
+    Line("death10 20 back", "10 s dead, echo every 20 ms: recovery time, s", false),
+    Line("death10 50 gap", "10 s dead, echo every 50 ms: gap, ms", false),
+    Line("death10 50 back", "10 s dead, echo every 50 ms: recovery time, s", false),
+    Line("death10 200 gap", "10 s dead, echo every 200 ms: gap, ms", false),
+    Line("death10 200 back", "10 s dead, echo every 200 ms: recovery time, s", false),
+    Line("death10 udp gap", "10 s dead, UDP every 50 ms: gap, ms", false),
+    Line("death10 udp back", "10 s dead, UDP: recovery time, s", false),
+    Line("death30 50 gap", "30 s dead, echo every 50 ms: gap, ms", false),
+    Line("death30 50 back", "30 s dead: recovery time, s", false),
     Line("death30 udp gap", "30 s dead, UDP: gap, ms", false),
-    Line("death30 udp back", "30 s dead, UDP: back, s", false),
+    Line("death30 udp back", "30 s dead, UDP: recovery time, s", false),
     Line("signaled gap", "interface down for 5 s: gap, ms", false),
-    Line("signaled back", "interface down: back, s", false),
-    Line("loss 1 p99", "1 % loss on both: echo p99, ms", false),
+    Line("signaled back", "interface down: recovery time, s", false),
+    Line("loss 1 p99", "1 % loss on both paths: echo p99, ms", false),
     Line("loss 1 down", "1 % loss: download, Mbit/s", true),
-    Line("loss 5 p99", "5 % loss on both: echo p99, ms", false),
+    Line("loss 5 p99", "5 % loss on both paths: echo p99, ms", false),
     Line("loss 5 down", "5 % loss: download, Mbit/s", true),
-    Line("loaded down p95", "beside a download: echo p95, ms", false),
-    Line("loaded down rate", "the download, Mbit/s", true),
-    Line("loaded up p95", "beside an upload: echo p95, ms", false),
-    Line("loaded up rate", "the upload, Mbit/s", true),
+    Line("loaded down p95", "echo p95 during a download, ms", false),
+    Line("loaded down rate", "download with echoes, Mbit/s", true),
+    Line("loaded up p95", "echo p95 during an upload, ms", false),
+    Line("loaded up rate", "upload with echoes, Mbit/s", true),
     Line("bulk down", "download alone, Mbit/s", true),
     Line("bulk up", "upload alone, Mbit/s", true),
     Line("page clean", "page, ms", false),
-    Line("page dying", "page in which WiFi dies, ms", false),
-    Line("call bad", "call in which WiFi dies: late or lost, %", false),
+    Line("page dying", "page during WiFi failure, ms", false),
+    Line("call bad", "call during WiFi failure: late or lost, %", false),
     Line("cpu gigabyte", "CPU-s per GB, both ends", false),
     Line("cpu minute", "CPU-s of an idle echo per minute", false),
     Line("memory memory", "memory per 1,000 connections, MB", false),
@@ -80,7 +80,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
     })
 }
 
-/// Name of the best system in a line, and of those whose ranges overlap with its range.
+/// Names of the best system in a line and of systems whose ranges overlap with its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
     let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
@@ -126,7 +126,7 @@ pub fn page(results: &Results) -> String {
     let all = systems(results);
     let (ours, theirs): (Vec<System>, Vec<System>) =
         all.iter().partition(|system| system.is_ours());
-    // Not the best of Marline's: a user has one configuration.
+    // Not the best Marline configuration: a user has only one.
     let ours: Vec<System> = ours.into_iter().filter(|system| system.name == "marline").collect();
     let mut text = include_str!("page-head.txt").to_owned();
     text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";

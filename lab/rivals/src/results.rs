@@ -1,4 +1,4 @@
-//! Results as a file: a later measurement of some rows or systems replaces those, and keeps the others.
+//! Results as a file: a later measurement of some rows or systems replaces only their values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::stats::Summary;
 /// Everything measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
-    /// Values of all runs by system and metric; `null`: never.
+    /// Values of all runs by system and metric; `null`: the event never happened.
     pub values: BTreeMap<String, BTreeMap<String, Vec<Option<f64>>>>,
     /// Version of each system.
     pub versions: BTreeMap<String, String>,
-    /// Systems that could not be measured, and why.
+    /// Systems that could not be measured, with the reason.
     pub skipped: BTreeMap<String, String>,
-    /// Measured how, by row.
+    /// Conditions of the measurement, by row.
     pub conditions: BTreeMap<String, String>,
     /// Runs that failed or whose links were late, by system and row.
     pub remarks: BTreeMap<String, Vec<String>>,
@@ -27,7 +27,7 @@ impl Results {
     /// Reads a file, which may not exist yet.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The file is damaged.
     pub fn read(file: &Path) -> anyhow::Result<Results> {
         match std::fs::read_to_string(file) {
             Ok(text) => Ok(serde_json::from_str(&text)?),
@@ -38,9 +38,9 @@ impl Results {
     /// Writes the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, file: &Path) -> anyhow::Result<()> {
-        // One line per metric can be compared with an earlier version.
+        // One line per metric, so that versions can be compared.
         let mut text = String::new();
         let value = serde_json::to_value(self)?;
         write_value(&value, 0, &mut text);
@@ -48,7 +48,7 @@ impl Results {
         Ok(())
     }
 
-    /// Adds a run's value, of three digits.
+    /// Adds a run's value, rounded to three digits.
     pub fn add(&mut self, system: &str, metric: &str, value: Option<f64>) {
         let rounded = value.map(|value| {
             let scale = 10f64.powi(2 - value.abs().max(1e-3).log10().floor() as i32);
@@ -62,7 +62,7 @@ impl Results {
             .push(rounded);
     }
 
-    /// Takes over a new measurement of these tasks, instead of what was known of the same rows and systems.
+    /// Merges a new measurement of these tasks, which replaces the results of the same rows and systems.
     pub fn replace(&mut self, new: Results, tasks: &[Task], condition: &str) {
         let measured =
             |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));

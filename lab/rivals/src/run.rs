@@ -1,4 +1,4 @@
-//! Runs tasks, some side by side, each in a world of its own.
+//! Runs tasks, some in parallel, each in a separate world.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -17,11 +17,11 @@ pub struct Job {
     pub task: Task,
     /// The system.
     pub system: System,
-    /// Number of the run, which is the seed of the links' losses.
+    /// Number of the run, used as the seed of the links' losses.
     pub run: u64,
 }
 
-/// Runs all jobs, `parallel` at a time, those that must be alone at the end.
+/// Runs all jobs, `parallel` at a time, and at the end those that must run alone.
 pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, results: &mut Results) {
     let (alone, together): (Vec<Job>, Vec<Job>) = jobs.iter().partition(|job| job.task.is_alone());
     let results = Mutex::new(results);
@@ -44,7 +44,7 @@ pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, resu
     }
 }
 
-/// Writes down what came out, and returns it as text.
+/// Records the results of a run, and returns them as text.
 fn record(
     job: Job,
     measured: anyhow::Result<(Values, Option<String>)>,
@@ -76,7 +76,7 @@ fn record(
     text
 }
 
-/// Measures, and again if it failed or the links were late.
+/// Runs the measurement, and repeats it if it failed or the links were late.
 fn twice(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
     match once(job, programs, logs) {
         Ok((values, None)) => Ok((values, None)),
@@ -87,10 +87,10 @@ fn twice(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, 
     }
 }
 
-/// A world in which a system runs, and the ways through it.
+/// A world with a running system, and the transports through it.
 ///
 /// # Errors
-/// It does not start.
+/// The system does not start.
 pub fn start(
     system: System,
     links: Links,

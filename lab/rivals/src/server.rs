@@ -1,4 +1,4 @@
-//! The neutral server: it serves each workload to whatever system brings a stream or a datagram.
+//! The neutral server, which serves every workload over streams and datagrams of any system.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub async fn serve() -> anyhow::Result<()> {
 }
 
 async fn serve_stream(mut stream: Stream) {
-    // Clients end streams as they like.
+    // Clients may end streams at any time.
     let _ = answer(&mut stream).await;
 }
 

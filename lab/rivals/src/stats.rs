@@ -1,6 +1,6 @@
-//! Quantiles, medians and ranges. A value that never came is larger than all.
+//! Quantiles, medians and ranges. A missing value is larger than all others.
 
-/// The value below which this share of the sample is.
+/// The value below which this share of the samples lies.
 pub fn quantile(sample: &[f64], share: f64) -> Option<f64> {
     let mut sorted = sample.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -20,7 +20,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one run.
+    /// Computes them from at least one run.
     pub fn of(runs: &[Option<f64>]) -> Option<Summary> {
         let mut sorted: Vec<f64> = runs.iter().map(|run| run.unwrap_or(f64::INFINITY)).collect();
         sorted.sort_by(f64::total_cmp);
@@ -29,7 +29,7 @@ impl Summary {
         Some(Summary { median: lower / 2.0 + upper / 2.0, least, most })
     }
 
-    /// Returns true if the ranges have something in common.
+    /// Returns true if the ranges overlap.
     pub fn overlaps(self, other: Summary) -> bool {
         self.least <= other.most && other.least <= self.most
     }

@@ -1,4 +1,4 @@
-//! The systems under comparison: how each is started in a world, and the way through it.
+//! The systems under comparison: how each is started in a world, and the transports through it.
 
 mod mqvpn;
 mod wireguard;
@@ -14,7 +14,7 @@ use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 /// Implementation and configuration of a system.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Marline's proxy by SOCKS5 and a forwarded UDP port, in a mode.
+    /// Marline's proxy in a mode, with SOCKS5 and a forwarded UDP port.
     MarlineProxy(&'static str),
     /// `marline up`.
     MarlineUp,
@@ -22,21 +22,21 @@ pub enum Kind {
     MarlineLibrary,
     /// The kernel's Multipath TCP.
     Kernel {
-        /// LTE is flagged as backup.
+        /// True if LTE has the backup flag.
         backup: bool,
     },
     /// The kernel's TCP over one path.
     Tcp {
-        /// WiFi, or LTE.
+        /// The path: WiFi or LTE.
         wifi: bool,
-        /// Both ends use BBR instead of CUBIC.
+        /// True if both ends use BBR instead of CUBIC.
         bbr: bool,
     },
     /// A tunnel over noq.
     Noq,
     /// mqvpn.
     Mqvpn,
-    /// WireGuard, whose datagrams our own duplicator sends over both paths.
+    /// WireGuard with our duplicator, which sends its datagrams over both paths.
     WireguardTwice,
 }
 
@@ -66,21 +66,21 @@ pub const ALL: [System; 13] = [
     System { name: "wireguard-twice", kind: Kind::WireguardTwice },
 ];
 
-/// Ways through a running system, as [`crate::dial::Dial`] reads them.
+/// Transports through a running system, in the syntax of [`crate::dial::Dial`].
 pub struct Ways {
-    /// For streams.
+    /// Transport for streams.
     pub stream: String,
-    /// For datagrams, if it carries them.
+    /// Transport for datagrams, if the system supports them.
     pub datagrams: Option<String>,
 }
 
 impl System {
-    /// Returns true if it is Marline.
+    /// Returns true for Marline.
     pub fn is_ours(self) -> bool {
         matches!(self.kind, Kind::MarlineProxy(_) | Kind::MarlineUp | Kind::MarlineLibrary)
     }
 
-    /// Returns true if datagrams pass.
+    /// Returns true if the system carries datagrams.
     pub fn has_datagrams(self) -> bool {
         matches!(
             self.kind,
@@ -92,10 +92,10 @@ impl System {
         )
     }
 
-    /// Version, or what is missing on this machine.
+    /// Version of the system.
     ///
     /// # Errors
-    /// It cannot be measured here.
+    /// The system cannot be measured on this machine; the error says what is missing.
     pub fn version(self, programs: &Programs) -> anyhow::Result<String> {
         let first_line = |program: &str, argument: &str| -> anyhow::Result<String> {
             let output = Command::new(program).arg(argument).output();
@@ -132,10 +132,10 @@ impl System {
         }
     }
 
-    /// Starts it in a world.
+    /// Starts the system in a world.
     ///
     /// # Errors
-    /// It does not start.
+    /// The system does not start.
     pub fn start(self, world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
         let tcp = |port: u16, rest: &str| format!("tcp,to={TARGET}:{port}{rest}");
         match self.kind {
@@ -186,7 +186,7 @@ fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> 
     let init = ["server", "--init", "--config", "marline.toml", "--listen", "0.0.0.0:7777"];
     let init = [&[marline], &init[..], &["--public", &public, "--invite-out", "invite"]].concat();
     world.run(Side::Server, &init)?;
-    // The target is on the same machine as the server, which it refuses otherwise.
+    // The target is on the server's machine, which the server rejects by default.
     let allow = format!("{TARGET}/32");
     let serve = [
         marline,
@@ -223,9 +223,10 @@ fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::
 
 fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
     marline_server(world, programs)?;
-    // `up` keeps its records in a directory of the machine, and worlds run side by side.
+    // `up` keeps its records in a directory of the machine, so parallel worlds need separate ones.
     let script = format!(
-        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file invite \
+        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file \
+            invite \
          --control client.sock --path {} --path {} --only {TARGET}/32",
         programs.marline, WIFI.0, LTE.0
     );
@@ -261,7 +262,7 @@ fn noq(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
     world.start(Side::Client, "noq-client", &[rivals, "noq-client", "certificate"])?;
     world.await_printed("noq-client", "ready")?;
     let printed = world.printed("noq-client");
-    ensure!(printed.matches("path ").count() >= 2, "noq has not two paths: {printed}");
+    ensure!(printed.matches("path ").count() >= 2, "noq did not open two paths: {printed}");
     let way = format!("tcp,to=127.0.0.1:{}", noq_tunnel::PORT_LOCAL);
     Ok(Ways { stream: way.clone(), datagrams: Some(way) })
 }

@@ -1,4 +1,4 @@
-//! The neutral client: each workload prints its events, a line each, and the harness computes from them.
+//! The neutral client: each workload prints its events, one per line, from which the harness computes metrics.
 
 pub mod bulk;
 pub mod call;
@@ -12,12 +12,17 @@ use anyhow::{Context, bail};
 
 use crate::dial::Dial;
 
-/// Runs `WORKLOAD WAY [ARGUMENT..]`.
+/// Runs `WORKLOAD TRANSPORT [ARGUMENT..]`.
 ///
 /// # Errors
-/// It is unknown, or its connection broke.
+/// The workload is unknown, or its connection failed.
 pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
-    let [workload, way, rest @ ..] = arguments else { bail!("client WORKLOAD WAY [ARGUMENT..]") };
+    let [workload, way, rest @ ..] = arguments else {
+        bail!(
+            "client WORKLOAD TRANSPORT \
+        [ARGUMENT..]"
+        )
+    };
     let dial = Dial::parse(way).await?;
     let number = |place: usize| -> anyhow::Result<u64> {
         rest.get(place).context("an argument is missing")?.parse().context("not a number")
@@ -31,7 +36,7 @@ pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
         "call" => call::over_stream(&dial, number(0)?).await,
         "udp-call" => call::over_datagrams(&dial, number(0)?).await,
         "connections" => connections::open(&dial, number(0)?).await,
-        other => bail!("no workload `{other}`"),
+        other => bail!("unknown workload `{other}`"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A client and a server as network namespaces, with WiFi and LTE between them, and the processes in them.
 //!
-//! Everything ends with the value: processes are ended by their ids, and the namespaces removed.
+//! Dropping the value ends its processes and removes the namespaces.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,9 +24,9 @@ pub const LTE: (&str, &str) = ("wwan0", "10.2.0.2");
 /// The links of a world.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Links {
-    /// Loss on both, each way, instead of WiFi's 0.5 %; percent.
+    /// Loss on both links in each direction, percent, instead of 0.5 % on WiFi.
     pub loss: Option<f64>,
-    /// Ten times the rates, without loss: for what a byte costs.
+    /// Ten times the rates, without loss, to measure the cost per byte.
     pub fast: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -83,7 +83,7 @@ impl World {
     /// Creates the namespaces and the links; logs go to `dir`.
     ///
     /// # Errors
-    /// No root, or a tool is missing.
+    /// Root privileges or a tool are missing.
     pub fn create(lab: &Path, links: Links, dir: &Path, seed: u64) -> anyhow::Result<World> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("rv{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -145,7 +145,7 @@ impl World {
         ip(&format!("-n {client} route add default dev {} metric 200", LTE.0))
     }
 
-    /// WiFi dies silently, or returns.
+    /// Makes WiFi die silently, or restores it.
     ///
     /// # Errors
     /// The link has ended.
@@ -159,10 +159,10 @@ impl World {
         Ok(())
     }
 
-    /// WiFi's interface goes down, or returns with its routes, as after a network manager's work.
+    /// Takes WiFi's interface down, or brings it up with its routes, as a network manager does.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface does not exist.
     pub fn wifi_signaled(&self, dead: bool) -> anyhow::Result<()> {
         let (client, (interface, _)) = (self.namespace(Side::Client), WIFI);
         if dead {
@@ -176,17 +176,17 @@ impl World {
     /// Starts a program in a namespace; its output goes to a log.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start(&mut self, side: Side, name: &str, program: &[&str]) -> anyhow::Result<()> {
         let process = self.spawn(side, name, program)?;
         self.system.push(process);
         Ok(())
     }
 
-    /// As [`World::start`], without keeping it with the system.
+    /// As [`World::start`], but the process does not count as part of the system.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn spawn(&self, side: Side, name: &str, program: &[&str]) -> anyhow::Result<Process> {
         self.spawn_command(self.command(side, program), name)
     }
@@ -217,7 +217,7 @@ impl World {
     /// Runs a program in a namespace to its end.
     ///
     /// # Errors
-    /// It fails.
+    /// The program fails.
     pub fn run(&self, side: Side, program: &[&str]) -> anyhow::Result<String> {
         run(&mut self.command(side, program))
     }
@@ -225,27 +225,27 @@ impl World {
     /// Waits until a process has printed a text.
     ///
     /// # Errors
-    /// It did not within 15 s.
+    /// The text was not printed within 15 s.
     pub fn await_printed(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let waited = self
             .await_true(&format!("`{text}` of {name}"), |world| world.printed(name).contains(text));
         waited.with_context(|| self.printed(name))
     }
 
-    /// Waits until something is true.
+    /// Waits until a condition is true.
     ///
     /// # Errors
-    /// It was not within 15 s.
+    /// It was not true within 15 s.
     pub fn await_true(&self, what: &str, is_true: impl Fn(&World) -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
         while !is_true(self) {
-            ensure!(start.elapsed() < Duration::from_secs(15), "waited in vain for {what}");
+            ensure!(start.elapsed() < Duration::from_secs(15), "timeout while waiting for {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// Bytes over an interface of the client so far, both ways.
+    /// Bytes over an interface of the client so far, in both directions.
     ///
     /// # Errors
     /// The interface does not exist.
@@ -258,7 +258,7 @@ impl World {
         Ok(numbers.first().unwrap_or(&0) + numbers.get(8).unwrap_or(&0))
     }
 
-    /// Ends the links and returns why their times cannot be trusted, if so.
+    /// Ends the links, and returns the reason why their times cannot be trusted, if any.
     pub fn doubt(&mut self) -> Option<String> {
         let mut control = UnixStream::connect(self.control()).ok()?;
         writeln!(control, "quit").ok()?;
@@ -280,7 +280,7 @@ impl Drop for World {
         self.neutral.clear();
         self.link = None;
         for side in [Side::Client, Side::Server] {
-            // What is gone needs no removal.
+            // A removed namespace is not an error.
             let _ = ip(&format!("netns delete {}", self.namespace(side)));
         }
     }

@@ -1,5 +1,5 @@
-//! Types, bounds and signatures of rustdoc's JSON as Rust text. The format is unstable, so nodes that are not known
-//! here are printed as they are.
+//! Types, bounds and signatures of rustdoc's JSON as Rust text. The format is unstable, so unknown nodes are printed
+//! unchanged.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// A path with its arguments. Items of this workspace have their names only: a private module may move.
+    /// A path with its arguments. Items of this workspace have only their names, because a private module may move.
     pub(super) fn path(&self, value: &Value) -> String {
         let written = text(&value["path"]);
         let last = written.rsplit("::").next().unwrap_or(written);

@@ -1,4 +1,4 @@
-//! Public items of a crate, including those that it re-exports from other crates of this workspace: a line each.
+//! Public items of a crate, one per line, including items re-exported from other crates of this workspace.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -125,7 +125,7 @@ impl<'a> SurfaceCollector<'a> {
         }
     }
 
-    /// Adds the item that an import names, of whichever crate.
+    /// Adds the item that an import names, from any crate.
     fn follow_import(
         &mut self,
         krate: &'a str,
@@ -253,8 +253,8 @@ impl Lister<'_> {
         }
     }
 
-    /// Methods and constants of a type, and the traits it implements. Auto traits and blanket implementations follow
-    /// from the rest.
+    /// Methods and constants of a type, and the traits it implements. Auto traits and blanket implementations are
+    /// omitted, because they follow from the rest.
     fn list_impls(&mut self, impls: &Value, path: &str) {
         let documented = self.documented;
         let renderer = documented.renderer();
@@ -271,7 +271,7 @@ impl Lister<'_> {
             let generics = renderer.generics(&inner["generics"]);
             let conditions = renderer.conditions(&inner["generics"]);
             let (base, of) = (renderer.path(&inner["trait"]), renderer.render_type(&inner["for"]));
-            // Derived equality has a helper trait that is never named.
+            // Derived equality uses a helper trait that programs never name.
             if !base.ends_with("StructuralPartialEq") {
                 self.put(format!("impl{generics} {base} for {of}{conditions} ({path})"));
             }

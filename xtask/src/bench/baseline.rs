@@ -12,7 +12,7 @@ const FILE: &str = "docs/research/bench.toml";
 const PAGE: &str = "docs/research/bench.md";
 const BEGIN: &str = "<!-- bench: generated -->\n";
 const END: &str = "<!-- bench: end -->";
-/// A count within this difference keeps the baseline's entry, percent.
+/// Difference within which a count keeps the baseline's entry, percent.
 const SAME_PERCENT: f64 = 0.1;
 
 /// Counts, their machine, and the reasons for their changes.
@@ -24,12 +24,12 @@ pub(super) struct Baseline {
     pub(super) paths: BTreeMap<String, Entry>,
 }
 
-/// Inputs of the counts besides the code.
+/// Inputs of the counts in addition to the code.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The compiler.
     pub(super) rustc: String,
-    /// Architecture, and the vector extensions that valgrind reports to programs, which select code by them.
+    /// Architecture, and the vector extensions that valgrind reports, by which programs select code.
     pub(super) processor: String,
     pub(super) valgrind: String,
     /// The C library, whose `memcpy` is part of the counts.
@@ -62,13 +62,14 @@ impl Machine {
         differ.map(|((name, known), (_, now))| format!("{name} {now}, then {known}")).collect()
     }
 
-    /// Fails for another compiler or processor, whose counts are not comparable. The effect of valgrind and the C
-    /// library is far below the tolerance.
+    /// Fails for another compiler or processor, whose counts are not comparable. The versions of valgrind and the C
+    /// library have an effect far below the tolerance.
     pub(super) fn check_comparable(&self, now: &Machine) -> TaskResult {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("counted with another compiler or processor, which cannot be compared: after a compiler update, run \
+        Err("counted with another compiler or processor, which cannot be compared: after a \
+            compiler update, run \
              cargo xtask bench --bless --why 'rustc ...' before any other change"
             .to_owned())
     }
@@ -85,7 +86,7 @@ impl Baseline {
         toml::from_str(&text).map_err(|error| format!("{FILE}: {error}"))
     }
 
-    /// The baseline with these counts. Unchanged counts keep their reason, changed ones get this one.
+    /// The baseline with these counts. Unchanged counts keep their reason; changed counts get the new one.
     pub(super) fn update_baseline(
         &self,
         machine: Machine,
@@ -125,7 +126,8 @@ impl Baseline {
         }
         for (name, Entry { instructions, per, why }) in &self.paths {
             text += &format!(
-                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \"{why}\"\n"
+                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \
+                    \"{why}\"\n"
             );
         }
         text

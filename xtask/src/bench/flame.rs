@@ -17,7 +17,7 @@ const DEPTH: usize = 3;
 pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
     for (name, counted) in counts {
         let folder = root.join(&counted.profile);
-        // The folder also has files of the previous run, and graphs of the difference.
+        // The folder also has files of the previous run, and difference graphs.
         let file = |ending: &str| {
             let mut paths = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path());
             paths.find(|path| {
@@ -41,7 +41,7 @@ pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
         };
         let largest: Vec<String> = modules.iter().take(3).map(shown).collect();
         println!("largest: {}", largest.join(", "));
-        println!("by module, with what was inlined into its functions:");
+        println!("by module, including code inlined into its functions:");
         print_rows(&modules, total);
         println!("by function:");
         print_rows(&summed(&costs, |cost| cost.function.to_owned()), total);
@@ -69,7 +69,7 @@ fn cost(line: &str) -> Option<Cost<'_>> {
     Some(Cost { instructions, function, object })
 }
 
-/// The module of a function; of a method, that of its type.
+/// Module of a function, or of a method's type.
 fn module(cost: &Cost<'_>) -> String {
     if !cost.function.contains("::") {
         let library = cost.object.rsplit('/').next().unwrap_or_default();

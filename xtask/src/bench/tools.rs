@@ -43,10 +43,10 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
 fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String> {
     let package = format!("{RUNNER}@{version}");
     let line = format!("cargo install --debug --locked {package} --root {OWN_TOOLS}");
-    println!("bench: no {package} is installed: {line}");
+    println!("bench: {package} is not installed: {line}");
     let words = ["install", "--debug", "--locked", "-q", &package, "--root", OWN_TOOLS];
     run(&mut command(root, "cargo", &words))
-        .map_err(|error| format!("{error}\nby hand: {line}"))?;
+        .map_err(|error| format!("{error}\nto install it manually: {line}"))?;
     Ok(place)
 }
 
@@ -60,7 +60,7 @@ fn harness_version(root: &Path) -> Result<String, String> {
     version.map(str::to_owned).ok_or_else(|| "Cargo.lock has no gungraun".to_owned())
 }
 
-/// This machine, as far as counts depend on it.
+/// The properties of this machine that affect counts.
 pub(super) fn machine(root: &Path) -> Result<Machine, String> {
     let said = |program: &str, argument: &str| {
         let said = output(&mut command(root, program, &[argument]))?;

@@ -20,7 +20,7 @@ pub(super) fn deb(release: &Release) -> TaskResult {
     run(cargo.env("SOURCE_DATE_EPOCH", &release.epoch_s))
 }
 
-/// Builds `marline-0.2.0-1.x86_64.rpm` with cargo-generate-rpm and its settings there.
+/// Builds `marline-0.2.0-1.x86_64.rpm` with cargo-generate-rpm and its settings in the same file.
 pub(super) fn rpm(release: &Release) -> TaskResult {
     let to = release.folder.to_string_lossy();
     let arguments = ["generate-rpm", "-p", "crates/marline-cli", "-o", &to];
@@ -102,7 +102,7 @@ pub(super) fn sbom(release: &Release) -> TaskResult {
     let text = text.replace(&release.root.display().to_string(), "/marline");
     let to = release.folder.join(format!("{}.cdx.json", release.name()));
     fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
-    // The tool also writes a file beside each manifest of the workspace.
+    // The tool also writes a file next to each manifest of the workspace.
     for member in crate::manifest::workspace_crates(&release.root)? {
         let _ = fs::remove_file(member.dir.join("sbom.cdx.json"));
     }

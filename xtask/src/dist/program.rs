@@ -2,7 +2,7 @@
 //!
 //! The static program links glibc, so it has the allocator and resolver of the tests, and builds on any machine
 //! with Rust and a C library's development files. Its resolver uses only `/etc/hosts` and DNS (see `main.rs` of
-//! marline-cli): other sources are modules that it would load from the machine, possibly of another version.
+//! marline-cli): other sources would be modules loaded from the machine, possibly of another version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use crate::run::{command, output, run};
 pub(super) struct Programs {
     /// Dynamically linked with the machine's C library: for packages, which declare their dependencies.
     pub(super) dynamic: PathBuf,
-    /// Statically linked: it needs nothing from the machine.
+    /// Statically linked, without dependencies on the machine.
     pub(super) fixed: PathBuf,
 }
 
-/// Builds both, optimized and stripped, below `target/dist-build`: their flags differ from those of other builds,
-/// which would otherwise be repeated each time. The static one comes second, from the same compiled crates.
+/// Builds both, optimized and stripped, below `target/dist-build`: other builds have different flags and would
+/// otherwise be repeated each time. The static one is built second, from the same compiled crates.
 pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     let folder = root.join("target/dist-build");
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
@@ -28,7 +28,7 @@ pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     Ok(Programs { dynamic, fixed })
 }
 
-/// Builds the static one only.
+/// Builds only the static program.
 pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
     let folder = root.join("target/dist-build");
     let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
@@ -59,8 +59,8 @@ pub(crate) fn strip_program(program: &Path, copy: &Path) -> Result<PathBuf, Stri
     Ok(copy.to_path_buf())
 }
 
-/// Links a static program for checks from the crates that the tests have compiled already: only the last crate,
-/// one page long, is compiled again.
+/// Links a static program for checks from the crates compiled for the tests: only the last crate, one page long, is
+/// compiled again.
 pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];

@@ -1,5 +1,5 @@
 //! First steps of a new user with the pages' commands: in an archive of the tree, with an empty Python
-//! environment, and with a policy in a separate crate beside it.
+//! environment, and with a policy in a separate crate next to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     run(&mut shell_command(&own, folder, "cargo test -p outside-policy"))
 }
 
-/// The template's manifest for a crate beside a checkout.
+/// The template's manifest for a crate next to a checkout.
 fn local_template(manifest: &str) -> String {
     TREES.iter().fold(manifest.to_owned(), |text, tree| {
         text.replace(&format!("\"../../{tree}/"), &format!("\"../marline/{tree}/"))
@@ -106,7 +106,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/research/policies.md");
 
-    /// Text with single spaces, so that indentation does not count.
+    /// Text with single spaces, so that indentation does not matter.
     fn words(text: &str) -> String {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }

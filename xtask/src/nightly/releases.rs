@@ -40,7 +40,7 @@ impl Release {
 /// Without a tag the step passes.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(release) = Release::newest(root) else {
-        println!("no tag v*: there is no release, so nothing was run");
+        println!("no tag v*: there is no release, so no test was run");
         return Ok(());
     };
     let program = build(root, &release)?;
@@ -52,8 +52,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         .env(RELEASED_COMMIT_VAR, release.short()))
 }
 
-/// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept
-/// for the next run, apart from those of this tree.
+/// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept for
+/// the next run, separate from this tree's.
 fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     let place = root.join("target/releases").join(release.short());
     let source = place.join("source");
@@ -61,7 +61,7 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
         unpack(root, &release.commit, &source)?;
     }
     let mut cargo = command(&source, "cargo", &["build", "--locked", "-p", "marline-cli"]);
-    // A debug build does not find its commit, and the release has a toolchain of its own.
+    // A debug build does not find its commit, and the release has its own toolchain.
     cargo.env("MARLINE_COMMIT", release.short()).env_remove("RUSTUP_TOOLCHAIN");
     run(cargo.env("CARGO_TARGET_DIR", place.join("target")))?;
     let program = place.join("target/debug/marline");
@@ -72,15 +72,15 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     Err(format!("{} was not built from {}: {}", program.display(), release.short(), said.trim()))
 }
 
-/// Unpacks the files of a commit, as a whole or not at all.
+/// Unpacks the files of a commit atomically.
 fn unpack(root: &Path, commit: &str, to: &Path) -> TaskResult {
     let known = ["cat-file", "-e", &format!("{commit}^{{commit}}")];
-    // Git's own message would not say how to fix it.
+    // Git's own message does not say how to fix it.
     let known = command(root, "git", &known).output().is_ok_and(|git| git.status.success());
     if !known {
         return Err(format!(
-            "commit {commit} (the last release) is not in this clone; a shallow one gets it by \
-             `git fetch --unshallow` or `git fetch origin {commit}`"
+            "commit {commit} (the last release) is not in this clone; in a shallow clone, run \
+                `git fetch --unshallow` or `git fetch origin {commit}`"
         ));
     }
     let failed = |path: &Path, error| format!("{}: {error}", path.display());

@@ -13,7 +13,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let mut sums = Vec::new();
     for place in &places {
         clone(root, place)?;
-        // File times and the time of day must not matter either.
+        // File times and the time of day must not matter.
         run(&mut command(place, "cargo", &["xtask", "dist"]))?;
         check_version_commit(place)?;
         let file = place.join("target/dist/SHA256SUMS");
@@ -25,12 +25,12 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let differ: Vec<&str> = one.lines().filter(|line| !another.contains(*line)).collect();
     if one.is_empty() || !differ.is_empty() || one.lines().count() != another.lines().count() {
         return Err(format!(
-            "these differ: {}\nkept for a look: {}",
+            "files that differ: {}\nkept for inspection: {}",
             differ.join(", "),
             display_paths(&places)
         ));
     }
-    println!("identical, both times:\n{one}");
+    println!("both builds are identical:\n{one}");
     let _ = fs::remove_dir_all(root.join("target/nightly"));
     Ok(())
 }
@@ -42,7 +42,7 @@ fn check_version_commit(place: &Path) -> TaskResult {
     let commit = output(&mut command(place, "git", &["rev-parse", "HEAD"]))?;
     let said = output(&mut command(place, "target/dist/marline", &["--version"]))?;
     let named = format!("({})", commit.get(..DIGITS).unwrap_or(&commit));
-    if said.contains(&named) { Ok(()) } else { Err(format!("{said}: {named} is not in it")) }
+    if said.contains(&named) { Ok(()) } else { Err(format!("{said}: missing {named}")) }
 }
 
 fn clone(root: &Path, place: &PathBuf) -> TaskResult {

@@ -20,7 +20,7 @@ impl Pipe for KernelPipe {
         let _ = SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
     }
 
-    /// Reported in the kernel's counters, which the runner reads.
+    /// Fallbacks are visible in the kernel's counters, which the runner reads.
     fn fallback(&self) -> Option<String> {
         None
     }

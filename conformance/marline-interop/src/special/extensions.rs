@@ -22,14 +22,14 @@ fn path_death_case(
     }
 }
 
-/// WiFi carried everything, and then LTE did.
+/// WiFi carried all data, then LTE.
 fn check_switch_to_lte(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(WIFI, 0..1, way, true);
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
     }
-    // HELLO, and further options if it is answered.
+    // HELLO, and further options if the peer answers.
     found.require_captured("MP_EXPERIMENTAL", 1);
 }
 

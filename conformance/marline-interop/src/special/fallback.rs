@@ -115,7 +115,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         }),
     ]);
     cases.extend(one_way());
-    // A path whose middlebox blocks joins is not used, and the connection is not affected.
+    // A path with a middlebox that blocks joins is not used, and the connection is not affected.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         SpecialCase {
             before: vec![Act::Path(LTE, "set strip=mptcp")],

@@ -1,4 +1,4 @@
-//! Special cases of joins beyond the subflow limit, and of joins when there is room again (RFC 8684, 3.2).
+//! Special cases of joins beyond the subflow limit, and of joins after a subflow was closed (RFC 8684, 3.2).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
@@ -27,7 +27,7 @@ fn scenario_with_three_paths() -> Scenario {
     scenario
 }
 
-/// One of the two carried data, whichever came first. After both were closed the third path could join.
+/// The first of the two to join carried data. After both were closed the third path could join.
 fn check_third_path_joined(found: &mut CaseResults<'_>) {
     let used = [LTE, THIRD_PATH].map(|path| found.between(path, 0, 1).1 > 60_000);
     if used[0] == used[1] {

@@ -77,15 +77,15 @@ fn announcing_kernel() -> Vec<SpecialCase> {
             scenario: with_server_endpoint(port(lte6)),
             to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
-                // Address, port and HMAC do not fit beside timestamps, and this kernel never sends them.
+                // Address, port and HMAC do not fit together with timestamps, so this kernel never sends them.
                 if found.counter(Side::Server, "AddAddrTx") > 0 {
                     found.at_least(Side::Server, "EchoAdd", 1);
                     found.at_least(Side::Server, "MPJoinPortAckRx", 1);
                 }
             })
         },
-        // Connected by IPv6, joined by IPv4, which the kernel supports with IPv6 sockets only. LTE has only IPv4.
-        // WiFi has both families, but is one radio and already has its subflow.
+        // Connected by IPv6, joined by IPv4, which the kernel supports with IPv6 sockets only. LTE has only IPv4. WiFi
+        // has both families, but already has its subflow.
         SpecialCase {
             scenario: {
                 let mut scenario = with_server_endpoint(lte);
@@ -141,7 +141,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
-        // Port and HMAC leave no room for timestamps.
+        // With port and HMAC, there is no room for timestamps.
         SpecialCase {
             extra: serving(other6),
             to: at(ipv6_address(0, 1)),
@@ -208,7 +208,7 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
     ]
 }
 
-/// Joins that are refused, completely or to the first address.
+/// Joins that are refused for all addresses, or for the first one.
 fn refusing() -> Vec<SpecialCase> {
     let flag_c = |mut scenario: Scenario| {
         let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
@@ -219,7 +219,7 @@ fn refusing() -> Vec<SpecialCase> {
         SpecialCase {
             scenario: flag_c(with_server_endpoint(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             ..case("mk-flag-c", Marline, Kernel, |found| {
-                // From each path to the second address, and none from LTE to the first.
+                // From each path to the second address, but not from LTE to the first.
                 found.require_exactly(Side::Server, "MPJoinSynRx", 2);
                 found.at_least(Side::Server, "MPJoinAckRx", 2);
             })

@@ -11,9 +11,9 @@ use super::{Act, CaseResults, Direction, LTE, SHORT, SpecialCase, WIFI, case, du
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
-/// A window that the slow path fills, so that late data on it stops the fast one.
+/// A window that the slow path fills, so that its late data blocks the fast path.
 const SMALL_WINDOW: u32 = 128 << 10;
-/// Enough loss to affect ends of bursts, too.
+/// Enough loss to also affect ends of bursts.
 const LOSSY: &str = ",loss=1%";
 
 /// The sender's settings for each policy set.
@@ -53,7 +53,7 @@ fn repeated(found: &mut CaseResults<'_>, least: u64) {
     require_copies(found, least);
 }
 
-/// Copies by Marline. The kernel's do not count.
+/// Copies sent by Marline, without those of the kernel.
 fn require_copies(found: &mut CaseResults<'_>, least: u64) {
     let ours = found.is_marline_client_case();
     found.require_captured(
@@ -85,7 +85,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         cases.extend([
             SpecialCase {
                 receive_buffer: Some(SMALL_WINDOW),
-                // Penalized: the slow path carries almost nothing.
+                // Penalized, so the slow path carries almost nothing.
                 check: |found| require_copies(found, 1),
                 ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal_links())
             },

@@ -19,12 +19,12 @@ fn lte(backup: bool) -> Scenario {
     scenario
 }
 
-/// WiFi works until the note and is then cut.
+/// WiFi works until the note and is then cut off.
 fn cut() -> Vec<(u64, Act)> {
     vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
 }
 
-/// The backup carried nothing before, and everything afterwards.
+/// The backup carried no data before, and all data afterwards.
 fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
@@ -64,7 +64,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             acts: cut(),
             ..case("mm-backup", Marline, Marline, require_takeover)
         },
-        // From us to the kernel's server: the subflow stops, and continues.
+        // From Marline to the kernel's server: the subflow stops and continues.
         SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
@@ -86,7 +86,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
                 found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
-        // From the kernel's client to our server.
+        // From the kernel's client to Marline's server.
         SpecialCase {
             scenario: lte(false),
             bytes: LONG,

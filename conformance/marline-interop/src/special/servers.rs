@@ -18,7 +18,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
     [backups(), priorities(), removal_cases(), announcement_cases()].into_iter().flatten().collect()
 }
 
-/// The announced address, which is used by all of LTE.
+/// The announced address, which all data over LTE uses.
 fn lte() -> SocketAddr {
     at(ipv4_address(1, 1))
 }
@@ -35,7 +35,7 @@ fn kernel_server(flags: &[EndpointFlag]) -> Scenario {
     scenario
 }
 
-/// Our server with the same announcement, and changes after these times in ms.
+/// Marline's server with the same announcement, and changes after these times in ms.
 fn our_server(changes: &[(u64, &str)]) -> Extra {
     let change = |(after_ms, word): &(u64, &str)| (*after_ms, lte(), (*word).to_owned());
     Extra {
@@ -46,7 +46,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
     }
 }
 
-/// LTE carried nothing before WiFi was cut, and everything afterwards.
+/// LTE carried no data before WiFi was cut off, and all data afterwards.
 fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
@@ -145,7 +145,7 @@ fn priorities() -> Vec<SpecialCase> {
             paused(found);
         }),
         SpecialCase {
-            // If our client could not join at the first address, it would leave that for the announced one
+            // If our client could not join at the first address, it would switch to the announced one
             // (docs/decisions/upgrades-and-shards.md), and there would be no other subflow for the priority.
             before: apart(),
             ..ours("mm-server-prio", Marline, |found| {

@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// Requests a subflow, urgently or not, perhaps because another one is dead.
+    /// Requests a subflow, possibly urgent or as a replacement for a dead one.
     pub(super) fn join(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let Some(id) = self.apps[index(side)].id else { return };

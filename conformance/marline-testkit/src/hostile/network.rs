@@ -11,7 +11,7 @@ use crate::{Flight, Seg, SegmentOutcome, Side, fixtures};
 /// One-way delay of the network.
 const DELAY: Duration = Duration::from_millis(10);
 
-/// Checks that a segment sent by an endpoint is well-formed and fits its carrier, whatever the network does.
+/// Checks that a segment sent by an endpoint is well-formed and fits its carrier, regardless of the network.
 fn check_egress(flight: &Flight, scope: ChecksumScope) {
     let path = flight.meta.path;
     let addresses = match scope {

@@ -16,7 +16,8 @@ use super::scene::{Action, Step, Trigger, client_address};
 use super::state_text;
 use crate::Side;
 
-/// Maximum number of rounds of an application and its endpoint without time passing. More means an endless loop.
+/// Maximum number of rounds of an application and its endpoint without time passing. A larger number indicates an
+/// endless loop.
 const MAX_ROUNDS: usize = 1_000;
 /// Maximum number of datagrams in a batch.
 const MAX_DATAGRAMS: usize = 16;
@@ -30,7 +31,7 @@ pub(super) struct End {
     side: Side,
     pub(super) endpoint: Endpoint,
     id: Option<ConnectionId>,
-    /// The connection that the application has released because it is over.
+    /// The ended connection that the application has released.
     released: Option<ConnectionId>,
     steps: Vec<Step>,
     next_step: usize,
@@ -60,9 +61,9 @@ pub(super) struct End {
 /// Observable state of an end.
 #[derive(Clone, Debug)]
 pub(super) struct EndState {
-    /// True if it opens the connection, false if it waits for one.
+    /// True if this end opens the connection, false if it waits for one.
     pub(super) connects: bool,
-    /// True if the application has a connection that is not over.
+    /// True if the application has a connection that has not ended.
     pub(super) is_open: bool,
     /// Number of bytes that the application will have written if there is no error.
     pub(super) all_written: usize,
@@ -79,7 +80,7 @@ pub(super) struct EndState {
     pub(super) lacks_join: bool,
     /// True if a second connection arrived although the first had data.
     pub(super) has_second_connection: bool,
-    /// Number of established subflows, without the first.
+    /// Number of established subflows, excluding the first.
     pub(super) joined: usize,
     /// True if the peer reset a subflow, or caused the endpoint to reset it.
     pub(super) was_reset: bool,
@@ -189,11 +190,10 @@ impl End {
         mem::take(&mut self.events)
     }
 
-    /// Lets the endpoint send and the application act until neither has anything to do. True if there was an event
-    /// or a packet.
+    /// Lets the endpoint send and the application act until both are idle. True if there was an event or a packet.
     ///
     /// # Panics
-    /// If this never ends.
+    /// If they never become idle.
     pub(super) fn settle(
         &mut self,
         now: Instant,
@@ -299,7 +299,7 @@ impl End {
         self.fallback = known.map(|(_, reason)| *reason);
     }
 
-    /// Reads, takes the steps that are due, and releases a connection that is over. True if it did anything.
+    /// Reads, performs due steps, and releases an ended connection. True if it did anything.
     fn run_application(&mut self, now: Instant) -> bool {
         let Some(id) = self.id else { return false };
         let mut acted = self.read(now, id);

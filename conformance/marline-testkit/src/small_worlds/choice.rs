@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Next event of a world. Packets are identified by their place among those in flight, in the order of sending.
+/// Next event of a world. Packets are identified by their index among packets in flight, in the order of sending.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// This packet arrives.
@@ -29,13 +29,13 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// True if it counts as a fault.
+    /// True if the choice counts as a fault.
     #[must_use]
     pub const fn is_fault(self) -> bool {
         !matches!(self, Choice::Deliver(_) | Choice::Wait)
     }
 
-    /// True if it changes only when and how often packets arrive. No connection may fail because of it.
+    /// True if the choice only changes when and how often packets arrive. It must not cause a connection to fail.
     #[must_use]
     pub const fn is_benign(self) -> bool {
         !matches!(
@@ -105,7 +105,7 @@ pub fn script_text(script: &[Choice]) -> String {
 /// Parses the choices in a line.
 ///
 /// # Errors
-/// If a word is not a choice.
+/// A word is not a choice.
 pub fn parse_script(text: &str) -> Result<Vec<Choice>, String> {
     text.split_whitespace().map(str::parse).collect()
 }

@@ -66,8 +66,8 @@ struct State {
     before: Option<(StateId, Instant, Input)>,
 }
 
-/// All states of the ends that were seen. An end is a function of its inputs. Therefore the real endpoint runs only
-/// once for each state and input. If equal states are merged, this is far less often than worlds are entered.
+/// All states of the ends that were seen. An end is a function of its inputs, so the real endpoint runs only once for
+/// each state and input, far less often than worlds are entered if equal states are merged.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     scene: &'a Scene,

@@ -13,7 +13,7 @@ use marline_time::Instant;
 const MAX_WAITS: usize = 12;
 /// Number of waits after the last fault for which a packet can be held back.
 const MAX_HOLD_WAITS: usize = 5;
-/// Time after which a world is judged as endless.
+/// Virtual time after which a world is judged as endless.
 const END: Instant = Instant::from_secs(6 * 3_600);
 /// Number of steps after which a world is judged as endless.
 const MAX_STEPS: usize = 5_000;
@@ -22,7 +22,7 @@ const COMPARED: u64 = 256;
 /// The rule that an endpoint does not panic.
 const PANICKED: &str = "panicked";
 
-/// A rule that worlds broke, and the shortest list of choices found that breaks it.
+/// A rule that worlds broke, and the shortest known list of choices that breaks it.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The broken rule, and its details.
@@ -31,13 +31,13 @@ pub struct Finding {
     pub script: Vec<Choice>,
     /// Number of worlds that had been entered when it was first found.
     pub after_worlds: u64,
-    /// Number of worlds that ended like this.
+    /// Number of worlds with this outcome.
     pub count: u64,
 }
 
 impl Finding {
-    /// Removes choices at the end of the script that happen anyway. If a replay does not show the finding, notes
-    /// this in its details.
+    /// Removes choices at the end of the script that happen without it. If a replay does not show the finding, its
+    /// details say so.
     fn confirm(&mut self, scene: &Scene) {
         let rule = self.complaint.rule;
         let is_found = |script: &[Choice]| match replay(scene, script) {
@@ -57,7 +57,7 @@ impl Finding {
 /// Result of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Different worlds that were entered.
+    /// Number of distinct worlds that were entered.
     pub worlds: u64,
     /// Number of these worlds that ended and were judged.
     pub ends: u64,
@@ -65,9 +65,9 @@ pub struct Report {
     pub depth: usize,
     /// Number of different states of the ends.
     pub states: usize,
-    /// Number of inputs that a real endpoint was given.
+    /// Number of inputs processed by a real endpoint.
     pub steps: usize,
-    /// True if no world was left out.
+    /// True if no world was omitted.
     pub complete: bool,
     /// Number of worlds by outcome.
     pub outcomes: BTreeMap<String, u64>,
@@ -173,7 +173,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Explores everything that can follow from a new world.
+    /// Explores all worlds that can follow from a new world.
     fn enter(&mut self, world: World) {
         self.report.worlds += 1;
         self.report.depth = self.report.depth.max(self.script.len());
@@ -240,7 +240,7 @@ impl Walk<'_> {
         for n in places.iter().copied() {
             let packet = &world.in_flight[n];
             choices.push(Choice::Duplicate(n));
-            // Losing a held packet has the same effect as losing it at once.
+            // Losing a held packet has the same effect as losing it immediately.
             if !packet.held && world.is_loss_distinct(n) {
                 choices.extend([Choice::Hold(n), Choice::Drop(n)]);
             }
@@ -251,7 +251,7 @@ impl Walk<'_> {
         choices
     }
 
-    /// Runs a world without further faults to its end and judges it. Tries two times for a held packet: now, and
+    /// Runs a world without further faults to its end and judges it. A held packet is tried at two times: now, and
     /// after timers have run.
     fn finish(&mut self, mut world: World) {
         if !world.in_flight.iter().any(|packet| packet.held) {

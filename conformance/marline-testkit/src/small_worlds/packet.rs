@@ -30,7 +30,7 @@ impl Packet {
     }
 
     pub(super) fn seg(&self) -> Seg {
-        Seg::parse(&self.bytes).expect("what an endpoint sent")
+        Seg::parse(&self.bytes).expect("a packet sent by an endpoint")
     }
 
     fn without_options(&self, scope: ChecksumScope) -> Packet {

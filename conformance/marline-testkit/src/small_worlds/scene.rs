@@ -37,10 +37,10 @@ pub enum Action {
 /// A step of an application.
 pub type Step = (Trigger, Action);
 
-/// Kinds of faults that are tried besides loss, copies and delay of packets.
+/// Kinds of faults that are tried in addition to loss, copies and delay of packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// A packet or all packets of a path lose their MPTCP options, or packets with such options are lost.
+    /// One or all packets of a path lose their MPTCP options, or packets with such options are lost.
     pub strips: bool,
     /// The client loses an address.
     pub lost_addresses: bool,
@@ -56,8 +56,8 @@ impl Faults {
 /// Order in which packets arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Packets of one path and direction arrive as they were sent, unless a fault holds one back. Those of
-    /// different paths and directions arrive in every order.
+    /// Packets of one path and direction arrive as they were sent, unless a fault holds one back. Packets of different
+    /// paths and directions arrive in every order.
     Sent,
     /// All packets arrive in every order.
     Any,

@@ -1,8 +1,8 @@
-//! The state of an endpoint as a hash of its debug text, without parts that do not influence its behavior.
+//! Hash of an endpoint's state: its debug text without parts that do not influence behavior.
 
 use core::fmt::{self, Debug, Write};
 
-/// True for fields that are left out: configuration, statistics, and reused memory.
+/// True for omitted fields: configuration, statistics, and reused memory.
 fn is_excluded_field(field: &str) -> bool {
     matches!(
         field,
@@ -30,9 +30,9 @@ pub(super) fn hash(endpoint: &impl Debug) -> u64 {
 /// Hashes debug text piece by piece, as derived formats write it: a name, `: `, the pieces of the value, `, `.
 struct Text {
     hash: u64,
-    /// True if the last piece is the name of a field that is left out.
+    /// True if the last piece is the name of an omitted field.
     last_was_name: bool,
-    /// Number of open brackets in a value that is left out.
+    /// Number of open brackets in an omitted value.
     left_out: Option<usize>,
 }
 

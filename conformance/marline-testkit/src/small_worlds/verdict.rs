@@ -32,11 +32,11 @@ pub struct Verdict {
     pub complaint: Option<RuleViolation>,
 }
 
-/// Effect of a world's faults, apart from loss, copies and delay of packets.
+/// Effect of a world's faults, except loss, copies and delay of packets.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum FaultEffect {
     None,
-    /// No options pass on the first path from an early point on (`World::is_early`), and there was no other effect.
+    /// No options pass on the first path from an early point on (`World::is_early`), without any other effect.
     NoOptions,
     Other,
 }
@@ -44,7 +44,7 @@ pub(super) enum FaultEffect {
 /// Names of the two ends.
 const NAMES: [&str; 2] = ["client", "server"];
 
-/// A world in which nothing more happens, or that was stopped.
+/// A world that has ended, or that was stopped.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FinalWorld<'a> {
     pub(super) ends: [&'a EndState; 2],
@@ -85,12 +85,12 @@ pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
-/// Complaints about results that a fault which only delays, loses or copies packets must not cause.
+/// Complaints about results that faults must not cause if they only delay, lose or copy packets.
 fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &EndState| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&EndState) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
-        // Every packet that was sent again would have arrived.
+        // Every retransmitted packet would have arrived.
         () if any(&failed) => "an unnecessary error",
         () if any(&|end| end.lacks_join) => "no join was established",
         // The subflow had only faults that TCP repairs.
@@ -118,7 +118,7 @@ fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
 fn withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
-    any.then(|| new_violation("a subflow to an address that is gone", world))
+    any.then(|| new_violation("a subflow to a withdrawn address", world))
 }
 
 /// A complaint with the states of both ends.

@@ -56,7 +56,7 @@ pub(super) struct World {
     /// Treatment of options, by path.
     pub(super) options: [OptionTreatment; MAX_PATHS],
     pub(super) lost: [bool; MAX_PATHS],
-    /// Number of times that timers ran: in total, and since the last fault.
+    /// Number of times that timers ran, in total and since the last fault.
     pub(super) waits: usize,
     pub(super) waits_without_fault: usize,
     pub(super) faults: usize,
@@ -64,7 +64,7 @@ pub(super) struct World {
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
-    /// The packet that the next choice must use. Any other choice would have the same effect before the last
+    /// The packet that the next choice must use. Any other choice would have had the same effect before the last
     /// choice.
     pub(super) bound: Option<usize>,
     order: Order,
@@ -107,7 +107,7 @@ impl World {
         ends.facts(self.states[side as usize])
     }
 
-    /// True if the client's connection is over and its application has released it.
+    /// True if the client's connection has ended and its application has released it.
     pub(super) fn has_client_ended(&self, ends: &Ends<'_>) -> bool {
         self.facts(ends, Side::A).closed.is_some()
     }
@@ -158,7 +158,7 @@ impl World {
         hasher.finish()
     }
 
-    /// Packets that can arrive next. Of equal ones only the first.
+    /// Packets that can arrive next. Only the first of equal packets is listed.
     pub(super) fn next_packets(&self) -> impl Iterator<Item = usize> {
         let may_be_next = |at: &usize| {
             let packet = &self.in_flight[*at];
@@ -231,8 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// Requires that the next packet of its path and direction arrives before it. Otherwise, it would not be
-    /// missed.
+    /// Requires that the next packet of the same path and direction arrives before this one, so that it is missed.
     fn bind_next(&mut self, missed: InFlight) {
         let is_next =
             |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);

@@ -5,12 +5,10 @@
 //! ```text
 //! a: S capable                       a: S ack capable key         a: ack 1 capable keys
 //! a: 1:6 P capable keys+5            the first data, with the keys and its length
-//! a: 1:6 P dack 1 dsn 1+5            data, mapped where it stands
-//! a: ack 6 dack 6                    `dack8`, `dsn8`: with all 64 bits
-//! a: ack 1 dack 1 dsn 6+1@0 dfin     a DATA_FIN alone: mapped at subflow number 0
-//! a: 6:11 P dsn8 6+inf               an infinite mapping
-//! b: S join 2                        b: S ack join 0 hmac         b: ack 1 join hmac
-//! add 5 10.0.0.9:81   echo 5 10.0.0.9:81   remove 5 6   prio B   fail 1   fastclose   reset 3 T
+//! a: 1:6 P dack 1 dsn 1+5            data with its own mapping a: ack 6 dack 6                    `dack8`, `dsn8`:
+//! with all 64 bits a: ack 1 dack 1 dsn 6+1@0 dfin     a DATA_FIN alone: mapped at subflow number 0 a: 6:11 P dsn8
+//! 6+inf               an infinite mapping b: S join 2                        b: S ack join 0 hmac         b: ack 1
+//! join hmac add 5 10.0.0.9:81   echo 5 10.0.0.9:81   remove 5 6   prio B   fail 1   fastclose   reset 3 T
 //! ```
 //! `sum` is a correct checksum. A question mark follows wrong values: `keys?`, `hmac?`, `sum?`.
 
@@ -64,7 +62,7 @@ pub struct Subflows {
     pub peers: Vec<Peer>,
     /// Nonces of each subflow that joined: the peer's and the endpoint's.
     nonces: Vec<(u32, u32)>,
-    /// Checksums are negotiated.
+    /// True if checksums are negotiated.
     checksums: bool,
 }
 
@@ -174,7 +172,7 @@ impl Subflows {
         }
     }
 
-    /// Sends the next segment of the peer on a subflow. It acknowledges everything taken so far.
+    /// Sends the next segment of the peer on a subflow. It acknowledges all segments taken so far.
     pub fn send(&mut self, on: usize, seg: Seg) {
         self.peers[on].send(&mut self.script, seg);
     }
@@ -202,7 +200,7 @@ impl Subflows {
         self.send(on, seg);
     }
 
-    /// Sends a pure ACK with a DATA_ACK for everything taken so far.
+    /// Sends a pure ACK with a DATA_ACK for all segments taken so far.
     pub fn ack(&mut self, on: usize) {
         let ack = self.peers[on].expected_dsn;
         self.send(on, Seg::ack().data_ack(ack));
@@ -345,7 +343,7 @@ impl Subflows {
         self.script.advance(Duration::from_millis(ms));
     }
 
-    /// Waits until the endpoint sends something by itself, at most `within_ms`. Returns the milliseconds waited.
+    /// Waits until the endpoint sends something on its own, at most `within_ms`. Returns the milliseconds waited.
     pub fn wait_for_send(&mut self, within_ms: u64) -> Option<u64> {
         let before: Instant = self.script.now();
         let sends = self.script.advance_to_send(Duration::from_millis(within_ms));
@@ -366,7 +364,7 @@ impl Subflows {
         self.script.endpoint.info(self.id())?.fallback
     }
 
-    /// Segments sent since the last call, as text. They are considered received by the peer.
+    /// Segments sent since the last call, as text. They count as received by the peer.
     pub fn sent(&mut self) -> Vec<String> {
         let sent = self.script.take_sent();
         sent.iter().map(|sent| self.words(sent)).collect()

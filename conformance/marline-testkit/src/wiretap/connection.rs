@@ -10,8 +10,7 @@ use super::mapping::Mapping;
 use super::{Findings, FrameRef};
 use crate::keys;
 
-/// Names of the counters for mappings of data that another mapping contained, by sender: the connection's initiator or
-/// its listener.
+/// Names of the counters for mappings of already mapped data, by sender: the connection's initiator or listener.
 const COPIES: [&str; 2] = ["copies from the client", "copies from the server"];
 
 /// A connection, identified by its keys.
@@ -21,7 +20,7 @@ pub(super) struct Connection {
     pub(super) keys: [u64; 2],
     /// The highest data sequence number seen from each end, used to extend short ones.
     pub(super) highest: [u64; 2],
-    /// Data sent by each end: first number of each piece, and its bytes.
+    /// Data sent by each end: pieces by their first number.
     pub(super) pieces: [BTreeMap<u64, Vec<u8>>; 2],
 }
 
@@ -135,7 +134,7 @@ impl<'a> Flow<'a> {
     }
 
     fn remember(&mut self, side: usize, mapping: Mapping) {
-        // The same mapping again, on its next segment or in a retransmission.
+        // A repeated mapping, on its next segment or in a retransmission.
         let mappings = &mut self.mappings[side];
         if mappings.last().is_none_or(|last| !last.is_same(&mapping)) {
             mappings.push(mapping);

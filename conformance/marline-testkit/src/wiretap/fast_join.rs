@@ -9,7 +9,7 @@ use super::{FrameRef, Wiretap};
 use crate::keys;
 
 impl<'a> Wiretap<'a> {
-    /// Processes one message, if it is on a SYN or SYN/ACK.
+    /// Processes an option on a SYN or SYN/ACK.
     pub(super) fn fast_join(
         &mut self,
         flow: usize,
@@ -42,7 +42,7 @@ impl<'a> Wiretap<'a> {
                     point: full,
                     data,
                 };
-                // No run opens more than a byte can count.
+                // No run opens more than 255 joins.
                 let right = syn.hmac() == hmac || syn.counted_hmac(hmac >> 56) == hmac;
                 self.findings.check("HMACs of Fast JOINs", right, at);
                 if form == FastJoinForm::Out {
@@ -64,7 +64,7 @@ impl<'a> Wiretap<'a> {
                 };
                 let (opener, answerer) = (joined.opener, 1 - joined.opener);
                 let point = match form {
-                    // Position in the opener's stream that it has; position at which its own stream continues.
+                    // Received position in the opener's stream; position at which the listener's own stream continues.
                     FastJoinForm::Out => self.full_dsn(number, opener, form, point),
                     FastJoinForm::In => self.full_dsn(number, answerer, FastJoinForm::Out, point),
                 };
@@ -79,7 +79,7 @@ impl<'a> Wiretap<'a> {
         }
     }
 
-    /// All 64 bits of a DSN of `who`, or of a DATA_ACK that `who` sends.
+    /// Extends a DSN of `who`, or a DATA_ACK sent by `who`, to 64 bits.
     fn full_dsn(&self, number: usize, who: usize, form: FastJoinForm, low: u32) -> Option<u64> {
         let highest = self.connections[number].highest;
         match form {

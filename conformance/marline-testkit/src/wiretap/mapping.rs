@@ -56,14 +56,14 @@ impl Mapping {
         let Some(checksum) = self.checksum else {
             return findings.count_seen("mappings without checksum");
         };
-        // Summed up instead of compared, because zero has two forms.
+        // Verified by summing instead of comparing, because zero has two forms.
         let mut sum = Checksum::new();
         sum.add_u16(checksum);
         sum.add_u16(!dss_checksum(self.dsn, self.ssn, self.length, Checksum::of(body)));
         findings.check(name, sum.is_valid(), self.at);
     }
 
-    /// Compares with earlier data under the same numbers, and keeps new data. Returns whether there was any earlier
+    /// Compares data with earlier data of the same numbers, and stores new data. Returns true if there was earlier
     /// data.
     fn compare(
         &self,
@@ -86,13 +86,13 @@ impl Mapping {
             }
         }
         if again && !equal && body.len() == 1 {
-            // Linux probes a zero window with the next byte under the number of the last acknowledged one. The receiver
-            // already has that number and drops the byte.
+            // Linux probes a zero window with the next byte but the number of the last acknowledged byte, so the
+            // receiver drops it.
             findings.count_seen("probes of a zero window");
             return false;
         }
         if body.len() == 1 && !again {
-            // It may be such a probe whose earlier bytes were not captured: there is nothing to compare with.
+            // It may be such a probe without captured earlier bytes, so it cannot be compared.
             return false;
         }
         if again {

@@ -1,11 +1,11 @@
-//! Reader of pcap and pcapng files, as far as packets need them.
+//! Reader of packets from pcap and pcapng files.
 
 use core::fmt;
 
 /// Error for a file that is not a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
-    /// Which of the files, from 0.
+    /// Index of the file, from 0.
     pub file: usize,
     /// Description of the problem.
     pub problem: String,
@@ -24,7 +24,7 @@ impl core::error::Error for ReadError {}
 pub(super) struct Packet<'a> {
     pub(super) time_ns: u64,
     pub(super) file: usize,
-    /// Counted from 1, as Wireshark does.
+    /// Frame number, counted from 1 as in Wireshark.
     pub(super) frame: usize,
     pub(super) bytes: &'a [u8],
 }
@@ -68,7 +68,7 @@ fn pcap(file: usize, bytes: &[u8], order: Order, tick_ns: u64) -> Result<Vec<Pac
     let link = order.u32(bytes, 20).ok_or("no link layer in the header")? & 0xffff;
     let mut packets = Vec::new();
     let (mut at, mut frame) = (HEADER, 0);
-    // A file that ends in the middle of a record was cut short.
+    // A file that ends in the middle of a record was truncated.
     while let (Some(seconds), Some(ticks), Some(len)) =
         (order.u32(bytes, at), order.u32(bytes, at + 4), order.u32(bytes, at + 8))
     {

@@ -89,7 +89,7 @@ fn scripts() -> Vec<Vec<u8>> {
     let mut rng = SeedTree::new(11).stream("scripts");
     let connected = [0, 0, 1, 3, 60, 3, 60];
     let tails: [&[u8]; 6] = [
-        // The second path in a hurry, because the first is dead; both ways.
+        // The second path urgently, because the first is dead; at both ends.
         &[0, 16, 0, 13, 0xc3, 3, 60, 0x82, 13, 0xd2, 0x80, 9, 0, 4, 30, 2, 13, 0xc1, 4, 40],
         &[0, 0, 99, 3, 50, 2, 0x82, 0x80, 1, 0, 3, 50, 2],
         &[0, 16, 0, 5, 5, 3, 200, 6, 7, 8, 0, 20, 1, 4, 20],
@@ -106,7 +106,8 @@ fn scripts() -> Vec<Vec<u8>> {
 fn http_heads() -> Vec<Vec<u8>> {
     let heads = [
         "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET http://a.example:80/b?c HTTP/1.1\r\nHost: a\r\nConnection: x, keep-alive\r\nX: y\r\n\r\n",
+        "GET http://a.example:80/b?c HTTP/1.1\r\nHost: a\r\nConnection: x, keep-alive\r\nX: \
+            y\r\n\r\n",
         "POST http://a.example/ HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET",
         "POST http://[::1]:81 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
          3;x=y\r\nabc\r\n0\r\nA: b\r\n\r\n",
@@ -131,7 +132,7 @@ fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Packets behind their lengths and a choice of what the application does.
+/// Packets preceded by their lengths and a choice of the application's action.
 fn tun_packets() -> Vec<Vec<u8>> {
     let udp = [&[1, 2, 3, 4, 0, 12, 0, 0][..], b"abcd"].concat();
     let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];

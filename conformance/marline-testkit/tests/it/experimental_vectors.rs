@@ -1,7 +1,6 @@
-//! Test vectors of docs/spec/experimental.md, read from that document: each must be decoded to what
-//! the document says and encoded to the same bytes, and each HMAC, token, checksum and sum must
-//! come out. They were computed independently, so this checks document and program against each
-//! other.
+//! Test vectors of docs/spec/experimental.md, read from that document: each must be decoded to the documented values
+//! and encoded to the same bytes, and each HMAC, token, checksum and sum must match. They were computed independently,
+//! so document and program check each other.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use marline_wire::{Checksum, TcpOptions};
 
 const DOCUMENT: &str = include_str!("../../../../docs/spec/experimental.md");
 
-/// `name = hex # comment` lines of the document; each may be asked for once.
+/// `name = hex # comment` lines of the document; each may be requested once.
 struct Vectors(BTreeMap<&'static str, Vec<u8>>);
 
 impl Vectors {
@@ -25,7 +24,7 @@ impl Vectors {
         let pairs = lines.filter_map(|line| line.split_once('='));
         let all: Vec<_> = pairs.map(|(name, hex)| (name.trim(), bytes(hex))).collect();
         let map: BTreeMap<_, _> = all.iter().cloned().collect();
-        assert_eq!(map.len(), all.len(), "a name stands twice");
+        assert_eq!(map.len(), all.len(), "a duplicate name");
         Vectors(map)
     }
 
@@ -37,7 +36,7 @@ impl Vectors {
         u64::from_be_bytes(self.take(name).try_into().expect("eight bytes"))
     }
 
-    /// The message of an option that stands alone among a segment's.
+    /// The message of the only option of a segment.
     fn take_message(&mut self, name: &str) -> Message {
         let bytes = self.take(name);
         let options = TcpOptions::parse(&bytes);
@@ -65,7 +64,7 @@ fn on_the_wire(option: &MpExperimental) -> Vec<u8> {
     [&head, option.as_slice()].concat()
 }
 
-/// The two ends, by keys.
+/// The two ends, identified by their keys.
 struct Ends {
     a: u64,
     b: u64,

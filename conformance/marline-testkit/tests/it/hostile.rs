@@ -3,10 +3,10 @@
 use marline_testkit::hostile::{self, Outcome};
 use marline_time::{Rng, SeedTree};
 
-/// Runs unless `MARLINE_HOSTILE_RUNS` asks for more.
+/// Default number of runs, unless `MARLINE_HOSTILE_RUNS` is set.
 const RUNS: u64 = 300;
 
-/// Bytes an operation takes. Forging takes as many as it wants: what follows it is anything.
+/// Bytes per operation. Forging takes any number of bytes, so later bytes are arbitrary.
 const fn operands(op: u8) -> usize {
     match op {
         2 | 5 | 14 | 15 => 0,

@@ -1,4 +1,4 @@
-//! Tests of the test kit, and with it of the codec and the core: one program, so that it is linked once.
+//! Tests of the test kit, and thereby of the codec and the core, in one program so that it is linked once.
 
 mod corpus;
 mod experimental_vectors;

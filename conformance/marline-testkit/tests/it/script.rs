@@ -25,7 +25,7 @@ fn a_client_opens_and_writes() {
     script.run(|e, now| e.write(now, id, b"hello").expect("room"));
     let sent = script.expect(&Expect::any().payload(b"hello").at(peer.expected));
     let options = &sent.seg.options;
-    // The first data repeats the keys, or is a plain mapping if the peer was heard already.
+    // The first data repeats the keys, or has a plain mapping if the peer has already sent data.
     assert!(options.mptcp.capable().is_some() || options.dss.is_some());
     peer.hear(&sent);
     peer.expected_dsn = marline_testkit::keys::idsn(peer.their_key).wrapping_add(6);
@@ -60,7 +60,7 @@ fn a_server_accepts_reads_and_is_joined() {
     let mut out = [0; 64];
     let read = script.run(|e, now| e.read(now, id, &mut out).expect("data"));
     assert_eq!(&out[..read], b"from the first path, and from the second");
-    let info = script.endpoint.info(id).expect("it lives");
+    let info = script.endpoint.info(id).expect("the connection exists");
     assert_eq!(info.subflows.len(), 2);
 }
 

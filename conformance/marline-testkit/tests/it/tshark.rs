@@ -1,5 +1,5 @@
-//! Cross-check with Wireshark: a capture with every option must hold no malformed frame, and each
-//! option must be recognized with the values it was given.
+//! Cross-check with Wireshark: a capture with every option must contain no malformed frame, and each option must be
+//! decoded with the given values.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,7 +17,7 @@ use marline_wire::{
 const KEY_A: u64 = 0xa1a2_a3a4_a5a6_a7a8;
 const KEY_B: u64 = 0xb1b2_b3b4_b5b6_b7b8;
 
-/// A segment to capture, with the values of tshark fields that must come out for it.
+/// A segment to capture, with the expected values of tshark fields.
 struct Case {
     flags: TcpFlags,
     options: TcpOptions,
@@ -167,7 +167,7 @@ fn addresses(cases: &mut Vec<Case>) {
         ];
         expected.extend(port.map(|p: u16| ("tcp.options.mptcp.port", p.to_string())));
         expected.extend(hmac.map(|h: u64| ("tcp.options.mptcp.addaddrtrunchmac", h.to_string())));
-        // The longest (30 bytes) leaves no room for timestamps, so all are sent without them.
+        // The longest option (30 bytes) leaves no room for timestamps, so all are sent without them.
         let address = address.parse().expect("an address");
         let option = MptcpOption::AddAddr(AddAddr { address_id: 9, address, port, hmac });
         let mut announced = case(TcpFlags::ACK, Some(option), &expected);
@@ -195,8 +195,7 @@ fn signals(cases: &mut Vec<Case>) {
     cases.push(case(TcpFlags::RST, Some(reset), &[subtype(8), reason]));
 }
 
-/// Writes the cases as one capture, each from a port of its own so that none is taken for a
-/// retransmission of another.
+/// Writes the cases as one capture, each from its own port so that none looks like a retransmission of another.
 fn write_capture(cases: &[Case], reveal_keys: bool, six: bool) -> PathBuf {
     let (src, dst) = if six { ("2001:db8::1", "2001:db8::2") } else { ("192.0.2.1", "192.0.2.2") };
     let (src, dst) = (src.parse().expect("address"), dst.parse().expect("address"));
@@ -269,7 +268,7 @@ fn tshark_recognizes_every_option() {
     for six in [false, true] {
         let path = write_capture(&cases, true, six);
         let frames = tshark(&program, &path, &columns);
-        std::fs::remove_file(&path).expect("the capture is there");
+        std::fs::remove_file(&path).expect("the capture exists");
         assert_eq!(frames.len(), cases.len());
         for (i, (case, frame)) in cases.iter().zip(&frames).enumerate() {
             let options = &case.options;
@@ -278,7 +277,7 @@ fn tshark_recognizes_every_option() {
             assert!(frame[2].ends_with(&format!(".{}", 123_456_789 + i)), "{}", frame[2]);
             assert_eq!(frame[3], "seen by a test");
             for (field, value) in &case.expected {
-                let column = columns.iter().position(|c| c == field).expect("asked for");
+                let column = columns.iter().position(|c| c == field).expect("requested");
                 let found = normal(&frame[column]);
                 assert_eq!(found, *value, "{field} of frame {i}: {options:?}");
             }
@@ -286,7 +285,7 @@ fn tshark_recognizes_every_option() {
     }
 }
 
-/// Numbers in decimal, whichever base the field is printed in; anything else as it is.
+/// Converts numbers of any base to decimal; other text stays unchanged.
 fn normal(text: &str) -> String {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).map_or(text.to_owned(), |n| n.to_string()),
@@ -301,7 +300,7 @@ fn tshark_sees_no_key_unless_asked() {
     let path = write_capture(&cases, false, false);
     let (sent, received) = key_fields();
     let frames = tshark(&program, &path, &["_ws.malformed", "tcp.checksum.status", sent, received]);
-    std::fs::remove_file(&path).expect("the capture is there");
+    std::fs::remove_file(&path).expect("the capture exists");
     let mut keys = 0;
     for (frame, case) in frames.iter().zip(&cases) {
         assert_eq!((frame[0].as_str(), frame[1].as_str()), ("", "1"), "{:?}", case.options);

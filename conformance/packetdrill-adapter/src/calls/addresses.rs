@@ -22,7 +22,7 @@ pub(super) fn last_errno() -> c_int {
 }
 
 pub(super) fn close_token(fd: c_int) {
-    // SAFETY: a descriptor of ours that the machine does not know any more.
+    // SAFETY: our own descriptor, which the machine no longer knows.
     unsafe { libc::close(fd) };
 }
 
@@ -78,7 +78,7 @@ pub(super) fn address(
     }
 }
 
-/// Writes an address for a caller, as far as there is room.
+/// Writes an address for a caller, truncated to the available room.
 fn tell(address: SocketAddr, out: *mut sockaddr, len: *mut socklen_t) {
     if out.is_null() || len.is_null() {
         return;
@@ -105,7 +105,7 @@ fn tell(address: SocketAddr, out: *mut sockaddr, len: *mut socklen_t) {
             size_of::<sockaddr_in6>()
         }
     };
-    // SAFETY: neither is null: `len` may be read and written, and as many bytes as it says at `out`.
+    // SAFETY: neither is null. `len` may be read and written, and `*len` bytes may be written at `out`.
     unsafe {
         let room = (*len as usize).min(size);
         std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), out.cast::<u8>(), room);
@@ -147,8 +147,8 @@ fn show_listener(fd: c_int, bound: SocketAddr, backlog: c_int) {
     v4.sin_port = bound.port().to_be();
     v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
     v6.sin6_port = bound.port().to_be();
-    // SAFETY: both structures live until the calls return, and the lengths are theirs. Which of the two
-    // fits depends on the descriptor's family; the other is refused.
+    // SAFETY: both structures live until the calls return and have the given lengths. The system rejects the structure
+    // of the wrong family.
     unsafe {
         let (short, long) = (size_of::<sockaddr_in>(), size_of::<sockaddr_in6>());
         libc::bind(fd, (&raw const v4).cast(), short as socklen_t);

@@ -65,7 +65,7 @@ impl Control {
         flags
     }
 
-    /// Writes the messages as far as there is room, with the flags.
+    /// Writes as many messages as fit, with the flags.
     pub(super) fn write(self, message: &mut msghdr, flags: c_int) {
         let room = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
         message.msg_flags = flags;
@@ -75,7 +75,7 @@ impl Control {
             return;
         }
         if !self.0.is_empty() {
-            // SAFETY: not null, with room for as many bytes as its length says, which suffices.
+            // SAFETY: `msg_control` is not null and has room for `msg_controllen` bytes, which is enough.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     self.0.as_ptr(),

@@ -20,8 +20,8 @@ fn write_answer_to_caller(place: *mut c_void, value: c_int) -> Result<(), c_int>
         return Err(last_errno());
     }
     let bytes = value.to_ne_bytes();
-    // SAFETY: four bytes of ours are written. They are read to the caller's address, which the system refuses if it
-    // is not writable.
+    // SAFETY: four of our own bytes are written to the pipe. The system then reads them to the caller's address, and
+    // fails if it is not writable.
     let told = unsafe {
         libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());
         libc::read(ends[0], place, bytes.len())
@@ -54,7 +54,7 @@ pub(super) extern "C" fn epoll_create(_: Userdata, size: c_int) -> c_int {
     if size <= 0 {
         return status(Err(libc::EINVAL));
     }
-    // SAFETY: no pointers. A real descriptor that stays unused, like those of sockets.
+    // SAFETY: no pointers. The descriptor is real but stays unused, like those of sockets.
     let fd = unsafe { libc::epoll_create(size) };
     if fd >= 0 {
         machine.call(|state| state.sockets.add_epoll(fd));
@@ -99,7 +99,7 @@ pub(super) extern "C" fn epoll_wait(
     });
     let told = found.map(|found| {
         for (at, (conditions, data)) in found.iter().enumerate() {
-            // SAFETY: not null, with room for the requested number of events. No more were found.
+            // SAFETY: not null, with room for the requested number of events, and at most as many were found.
             unsafe {
                 events.add(at).write_unaligned(epoll_event { events: *conditions, u64: *data });
             }
@@ -117,7 +117,7 @@ pub(super) extern "C" fn pipe(_: Userdata, ends: *mut c_int) -> c_int {
     unsafe { libc::pipe(ends) }
 }
 
-/// Moves bytes between a pipe and a socket of ours, in either direction. Neither supports offsets.
+/// Moves bytes between a pipe and one of our sockets, in either direction. Neither supports offsets.
 pub(super) extern "C" fn splice(
     _: Userdata,
     from: c_int,
@@ -144,14 +144,14 @@ pub(super) extern "C" fn splice(
 }
 
 fn put(fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
-    // SAFETY: bytes of ours.
+    // SAFETY: a buffer of our own.
     let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(len).map_err(|_| last_errno())
 }
 
 fn take(fd: c_int, out: &mut [u8], at: Option<off_t>) -> Result<usize, c_int> {
     let (place, room) = (out.as_mut_ptr().cast::<c_void>(), out.len());
-    // SAFETY: room of ours.
+    // SAFETY: a buffer of our own.
     let len = unsafe {
         match at {
             Some(at) => libc::pread(fd, place, room, at),
@@ -180,7 +180,7 @@ pub(crate) fn preloaded_sendfile(
         if len == 0 { Ok(0) } else { send_parts(to, &[place], 0) }
     });
     if let (Some(at), Ok(len)) = (at, sent) {
-        // SAFETY: not null, and the caller's to be changed.
+        // SAFETY: not null, and the caller allows changes.
         unsafe { offset.write_unaligned(at + len as off_t) };
     }
     Some(length(sent))

@@ -30,7 +30,7 @@ pub(super) extern "C" fn netdev_receive(
         return status(Err(libc::EFAULT));
     }
     let received = machine.receive();
-    // SAFETY: none is null, so all may be written, and `count` says how many bytes at `packet`.
+    // SAFETY: none is null, so all may be written, with `*count` bytes at `packet`.
     unsafe {
         let out = std::slice::from_raw_parts_mut(packet.cast::<u8>(), *count);
         let (at, bytes) = received.unwrap_or_else(|| (machine.time_us(), Vec::new()));

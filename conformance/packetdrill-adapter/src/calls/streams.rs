@@ -1,7 +1,7 @@
 //! Read and write calls. Each is treated as a message: one or more buffers, flags, and, for `recvmsg`, control
 //! data.
 //!
-//! Descriptors that are not ours (a pipe, a file that a script opened) are passed to the system.
+//! Other descriptors (a pipe, a file that a script opened) are passed to the system.
 
 use std::net::SocketAddr;
 
@@ -43,7 +43,7 @@ fn gather(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
         if part.iov_base.is_null() {
             return Err(libc::EFAULT);
         }
-        // SAFETY: not null, so as many bytes as it says may be read.
+        // SAFETY: not null, so `iov_len` bytes may be read.
         let slice = unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
         bytes.extend_from_slice(slice);
     }

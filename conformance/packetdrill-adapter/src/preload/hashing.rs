@@ -1,10 +1,10 @@
 //! Hash functions for a packetdrill that requests them from the kernel (`AF_ALG`), if the kernel does not offer
 //! them.
 //!
-//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). That suite's
-//! program uses the kernel's implementation through sockets, and ends if these cannot be opened, as in most
-//! containers. Therefore the seven calls that it makes are answered here, but only if the kernel refuses the first
-//! one. All others are passed to the system unchanged.
+//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). Its program uses the
+//! kernel's implementation through sockets, and exits if these cannot be opened, as in most containers. Its seven
+//! calls are therefore handled here, but only if the kernel rejects the first one. All others are passed to the system
+//! unchanged.
 //!
 //! The blocks below rely on the argument in [`crate::calls`]: pointers are passed as to the C library.
 
@@ -170,7 +170,7 @@ pub(super) unsafe extern "C" fn recv(
     }
     let nobody: *mut sockaddr = std::ptr::null_mut();
     let no_len: *mut socklen_t = std::ptr::null_mut();
-    // SAFETY: the arguments are the caller's own, and no place for an address.
+    // SAFETY: the arguments are the caller's own, without a buffer for an address.
     unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, len, flags, nobody, no_len) as ssize_t }
 }
 

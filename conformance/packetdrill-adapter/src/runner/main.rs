@@ -1,14 +1,14 @@
-//! Runner of packetdrill scripts against Marline, each in a network namespace of its own.
+//! Runner of packetdrill scripts against Marline, each in its own network namespace.
 //!
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
-//! `PKT_DIR` may list several directories in the form of `PATH`, and `PACKETDRILL` a program for each of them or
+//! `PKT_DIR` may list several directories in the form of `PATH`, and `PACKETDRILL` one program for each directory or
 //! one for all.
 //!
-//! The program and the scripts are not part of this repository. It only contains a list of the *names* of scripts
-//! that pass (`passing.txt`). If a script on the list fails, the run fails. A script that passes but is not on the
-//! list is reported. Without the two variables nothing is run, and a message is printed.
+//! The program and the scripts are not part of this repository. The repository only contains a list of the *names* of
+//! scripts that pass (`passing.txt`). If a script on the list fails, the run fails. A script that passes but is not on
+//! the list is reported. Without the two variables nothing is run, and a message is printed.
 #![forbid(unsafe_code)]
 
 mod namespace;
@@ -32,7 +32,7 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 
   NAME               only scripts whose path contains one of these
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
-  --captures DIR     write what passed to DIR/NAME.pcapng
+  --captures DIR     write the packets to DIR/NAME.pcapng
   --jobs N           scripts to run in parallel (default 1)
   --ratchet FILE     the list of names (default: the repository's)
   --write            add passing scripts to the list
@@ -105,7 +105,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--write" => options.write = true,
             "--why" => options.shows_output = true,
-            other if other.starts_with("--") => return Err(format!("no option `{other}`")),
+            other if other.starts_with("--") => return Err(format!("unknown option `{other}`")),
             _ => options.names.push(word),
         }
     }
@@ -210,12 +210,12 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The library is beside this program, or in its build directory.
+/// Path of the library, next to this program or in its build directory.
 fn library() -> Result<PathBuf, String> {
     const NAME: &str = "libpacketdrill_adapter.so";
     let own = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let places = [beside.join(NAME), beside.join("deps").join(NAME)];
     let found = places.into_iter().find(|path| path.is_file());
-    found.ok_or(format!("{NAME} is not beside {}: build the package first", own.display()))
+    found.ok_or(format!("{NAME} is not next to {}: build the package first", own.display()))
 }

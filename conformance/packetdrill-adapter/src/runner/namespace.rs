@@ -1,4 +1,4 @@
-//! Run of one script in a network namespace of its own.
+//! Run of one script in its own network namespace.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::shims::ScratchDir;
 
-/// Prepares the namespace for scripts, then becomes packetdrill. Scripts configure a device `tun0`, through which
-/// no packet passes here.
+/// Prepares the namespace for scripts, then becomes packetdrill. Scripts configure a device `tun0`, which carries no
+/// packets here.
 const ENTER: &str = "\
 ip link set lo up
 ip link add tun0 type dummy 2>/dev/null || ip tuntap add tun0 mode tun
@@ -24,7 +24,7 @@ pub(crate) struct Setting {
     pub(crate) program: OsString,
     pub(crate) library: PathBuf,
     pub(crate) ip_version: String,
-    /// Directory of the programs that precede the system's in the PATH.
+    /// Directory of the shim programs, first in the PATH.
     pub(crate) shims: PathBuf,
     pub(crate) captures: Option<PathBuf>,
     /// Longest run of a script in real time.
@@ -115,7 +115,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
                 std::thread::sleep(Duration::from_millis(5));
             }
             _ => {
-                // A process that cannot be ended otherwise ends with the namespace's first process.
+                // Killing the namespace's first process also ends processes that ignore other signals.
                 let _ = child.kill();
                 let _ = child.wait();
                 break None;
@@ -128,7 +128,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
     match status {
         Some(status) if status.success() => return Outcome { passed: true, output },
         Some(status) => output.push_str(&format!("\n{status}")),
-        None => output.insert_str(0, "ended after too long\n"),
+        None => output.insert_str(0, "killed after the time limit\n"),
     }
     failed(output)
 }
@@ -146,7 +146,8 @@ fn working_directory_of(script: &Path) -> PathBuf {
     found.unwrap_or(own).to_path_buf()
 }
 
-/// The addresses, unless a script names its own, which are IPv4 addresses. Options would override those.
+/// The addresses, unless a script names its own, which are IPv4 addresses. Options would override the script's
+/// addresses.
 fn addresses(version: &Version, script: &Path, setting: &Setting) -> Vec<String> {
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

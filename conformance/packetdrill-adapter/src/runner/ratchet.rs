@@ -41,18 +41,18 @@ impl Ratchet {
         Ok(Ratchet { path: path.to_path_buf(), names: names(&text) })
     }
 
-    /// Compares results with the list and prints new passing scripts. True if the list holds. With `write`, new
-    /// ones are added to it.
+    /// Compares results with the list and prints new passing scripts. True if all listed scripts pass. With `write`,
+    /// new ones are added to the list.
     pub(crate) fn judge(mut self, results: &[(String, bool)], write: bool) -> Result<bool, String> {
         let failed: Vec<&str> = self.broken_scripts(results);
         let new: Vec<String> = self.newcomers(results);
         let passed = results.iter().filter(|(_, passed)| *passed).count();
         println!("# {passed} of {} pass", results.len());
         for name in &failed {
-            println!("# FAILED, and is on the list of those that pass: {name}");
+            println!("# FAILED although it is on the list of passing scripts: {name}");
         }
         for name in &new {
-            println!("# passes, and is not on the list: {name}");
+            println!("# passes but is not on the list: {name}");
         }
         let holds = failed.is_empty();
         if write && !new.is_empty() {

@@ -1,5 +1,5 @@
-//! Shim programs placed before the system's in a script's `PATH`: a script's settings by them are meant for the
-//! stack under test.
+//! Shim programs placed before the system's in a script's `PATH`: settings that a script makes with them are meant for
+//! the stack under test.
 //!
 //! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read the files that the
 //! adapter writes, `tc` records whether the queue paces, and `ethtool` does nothing (no packet passes a device).

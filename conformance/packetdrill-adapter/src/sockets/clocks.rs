@@ -1,7 +1,7 @@
 //! Clocks of a connection's busy and limited times, for three fields of `TCP_INFO`.
 //!
-//! The core does not count these times. But here nothing happens between two steps of time, so the state is known
-//! for each step.
+//! The core does not count these times. Here nothing happens between two steps of time, so the state during each step
+//! is known.
 
 use marline_core::ConnectionInfo;
 use marline_time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(crate) struct Clocks {
     pub(crate) busy: Duration,
     /// Time in which the peer's window was too small for the next segment.
     pub(crate) window_limited: Duration,
-    /// Time in which everything was sent, the path had room, and a writer waited for the buffer.
+    /// Time in which all data was sent, the path had room, and a writer waited for buffer space.
     pub(crate) buffer_limited: Duration,
 }
 

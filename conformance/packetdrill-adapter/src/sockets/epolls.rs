@@ -74,7 +74,7 @@ impl Sockets {
 }
 
 impl State {
-    /// `epoll_ctl`. `event` contains the events and the word that is returned with them.
+    /// `epoll_ctl`. `event` contains the events and the data word returned with them.
     pub(crate) fn watch(
         &mut self,
         epoll: c_int,
@@ -127,7 +127,7 @@ impl State {
         socket.wakes.look(conditions, arrived);
     }
 
-    /// One attempt of `epoll_wait`. Returns at most `room` pairs of events and word.
+    /// One attempt of `epoll_wait`. Returns at most `room` pairs of events and data word.
     pub(crate) fn wait_for_events(
         &mut self,
         epoll: c_int,

@@ -1,5 +1,5 @@
-//! Fast Open by Linux's calls: `MSG_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_FASTOPEN` and related ones. The sysctl
-//! `tcp_fastopen` enables it.
+//! Fast Open through Linux's calls: `MSG_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `TCP_FASTOPEN` and related ones. The
+//! sysctl `tcp_fastopen` enables it.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::options::{
     SocketOptions, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
 };
 
-/// Bits of the sysctl: enabled sides, sides without cookies, and listeners that need not request it.
+/// Bits of the sysctl: enabled sides, sides without cookies, and use by listeners that did not request it.
 const CLIENT: u64 = 1;
 const SERVER: u64 = 2;
 const CLIENT_WITHOUT_COOKIE: u64 = 4;
@@ -83,7 +83,7 @@ fn keys_of(bytes: &[u8]) -> Option<Keys> {
 }
 
 impl State {
-    /// Uses a listener's keys for cookies that it makes and accepts.
+    /// Uses a listener's keys for the cookies that it creates and accepts.
     pub(crate) fn use_cookie_keys(&mut self, local: SocketAddr) {
         let own = self.sockets.listener(local).and_then(|listener| {
             let bytes = listener.options.fast_open_key.as_ref()?;
@@ -137,8 +137,8 @@ impl State {
         self.endpoint.fast_open_room(self.now, &config, &path)
     }
 
-    /// `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data, if any may be sent with it.
-    /// `None`: the SYN is sent at once.
+    /// `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data, if it may carry any. `None`: the SYN
+    /// is sent immediately.
     pub(super) fn defer_connecting(
         &mut self,
         fd: c_int,
@@ -196,7 +196,7 @@ impl State {
         Some(self.open_with(fd, remote, writing, nonblocking))
     }
 
-    /// Opens a connection and writes the data that may go with its SYN. A blocking caller continues from there.
+    /// Opens a connection and writes the data that its SYN may carry. A blocking caller then continues the write.
     fn open_with(
         &mut self,
         fd: c_int,

@@ -119,7 +119,7 @@ impl State {
         wanted.or_else(|| self.mirror.local(remote.ip()))
     }
 
-    /// Sends the SYN unless this was done before, for example by a call with data for it. True if it was sent now.
+    /// Sends the SYN unless it was already sent, for example by a call with data for it. True if it was sent now.
     pub(super) fn start_connecting(
         &mut self,
         fd: c_int,
@@ -156,7 +156,7 @@ impl State {
         Ok(true)
     }
 
-    /// `connect` to `AF_UNSPEC`: ends the connection and makes the socket fresh again.
+    /// `connect` to `AF_UNSPEC`: ends the connection and resets the socket to its initial state.
     pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
         let now = self.now;
         let socket = self.sockets.get(fd)?;

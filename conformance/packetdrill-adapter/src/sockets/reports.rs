@@ -1,8 +1,8 @@
 //! Error queue, used for notifications about data that was sent without copying (`MSG_ZEROCOPY`: the buffer may be
 //! reused) or that has timestamps (`SO_TIMESTAMPING`).
 //!
-//! Here everything is copied, and the notifications report this. The times at which a buffer is free and at which
-//! data was sent and acknowledged are derived from the connection's totals.
+//! Here all data is copied, and the notifications say so. The times at which a buffer is free and at which data was
+//! sent and acknowledged are derived from the connection's totals.
 
 use std::collections::VecDeque;
 

@@ -17,11 +17,11 @@ const MAX_IPV4_MSS: u16 = 1_460;
 const MIN_SEND_BUFFER: u64 = 4_608;
 /// Smallest receive buffer that the kernel allows, bytes.
 const MIN_RECEIVE_BUFFER: u64 = 2_304;
-/// Largest buffer in bytes. The kernel's limit is that of `int`.
+/// Maximum buffer size in bytes. The kernel's limit is that of `int`.
 const MAX_SOCKET_BUFFER: u64 = (c_int::MAX / 2) as u64;
 
 impl State {
-    /// Handles flags of a descriptor. Everything else is refused.
+    /// Handles flags of a descriptor. Other requests fail.
     pub(crate) fn fcntl(
         &mut self,
         fd: c_int,

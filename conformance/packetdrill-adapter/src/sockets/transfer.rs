@@ -69,7 +69,7 @@ impl State {
         }
         let expired = reading.deadline.is_some_and(|at| at <= now);
         match found {
-            // Bytes that were read are returned first, the reason of the end at the next call.
+            // Bytes that were read are returned first, the reason for the end at the next call.
             _ if reading.done > 0
                 && (nonblocking || expired || found != Err(ReadError::Blocked)) =>
             {
@@ -88,7 +88,7 @@ impl State {
         self.sockets.take_error(id).map_or(Ok(0), Err)
     }
 
-    /// The value of `TCP_INQ` beside a message, if requested: number of bytes left, and 1 at the end of the stream,
+    /// The value of `TCP_INQ` for a message, if requested: the number of unread bytes, or 1 at the end of the stream,
     /// so that a reader calls again.
     pub(crate) fn unread_byte_count(&mut self, fd: c_int) -> Option<c_int> {
         let socket = self.sockets.by_fd.get(&fd)?;
@@ -101,8 +101,7 @@ impl State {
         Some(if ended { 1 } else { c_int::try_from(bytes).unwrap_or(c_int::MAX) })
     }
 
-    /// One attempt to continue a write. Done when everything was accepted, or the part that a nonblocking caller
-    /// gets.
+    /// One attempt to continue a write. Done when all bytes, or for a nonblocking caller some bytes, were accepted.
     pub(crate) fn write(&mut self, fd: c_int, writing: &mut Writing<'_>) -> Attempt<usize> {
         let now = self.now;
         if let Some(found) = self.write_first(fd, writing) {

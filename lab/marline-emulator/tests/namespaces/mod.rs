@@ -38,7 +38,7 @@ pub(crate) fn ip(words: &[&str]) -> io::Result<()> {
 }
 
 impl Testbed {
-    /// `tag` distinguishes testbeds of one process; `read` reads traces.
+    /// `tag` distinguishes testbeds of one process. `read` reads traces.
     pub(crate) fn new(
         tag: &str,
         paths: usize,

@@ -51,7 +51,7 @@ fn master_roots_that_contradict_each_other_fail() {
     // The same master root twice is an error.
     results(&two, 1, 5.0);
     let (status, said) = agree(&[&one, &two]);
-    assert!(status == Some(1) && said.contains("by the same master root 1"), "{said}");
+    assert!(status == Some(1) && said.contains("has the same master root 1"), "{said}");
     let (status, said) = agree(&[&one, &directory.path().join("none")]);
     assert!(status == Some(1) && said.contains("no results"), "{said}");
 }

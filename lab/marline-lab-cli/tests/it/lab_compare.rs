@@ -1,5 +1,5 @@
 //! Test of `marline-lab compare` as a process: every contestant runs, the table is made, and an interrupted run is
-//! resumed. The figures are not checked, since the machine may be busy.
+//! resumed. The numbers are not checked, since the machine may be busy.
 
 use super::support;
 use std::process::{Command, Output};
@@ -40,7 +40,7 @@ fn every_contestant_runs_and_the_table_is_made_once() {
     assert!(table.contains("| 2c-docs | affected burst, ms |"), "{table}");
     let written = std::fs::read_to_string(&document).unwrap();
     assert!(written.contains("| 2c-docs | affected burst, ms |"), "{written}");
-    assert!(!written.contains("TCP, first path"), "the judged rows alone: {written}");
+    assert!(!written.contains("TCP, first path"), "only the judged rows: {written}");
 
     let second = compare(&results, &[]);
     let said = String::from_utf8_lossy(&second.stderr);

@@ -69,7 +69,7 @@ fn namespaces() -> String {
     output(Command::new("ip").args(["netns", "list"]))
 }
 
-/// `None` if this net is not listed, otherwise true if its process is alive.
+/// `None` if this network is not listed, otherwise true if its process is alive.
 fn listed(name: &str) -> Option<bool> {
     let text = output(&mut marline(&["net", "status", "--json"]));
     let nets: Vec<Value> = serde_json::from_str(&text).expect("JSON");

@@ -1,5 +1,5 @@
 //! Test of `marline-lab report`: in a real browser the page is complete, shows the expected content, and loads no
-//! other resources; stored verdicts make the pages and are compared with results.
+//! other resources; pages are made from stored verdicts, which are compared with results.
 
 use super::support;
 use std::fs;
@@ -138,7 +138,7 @@ fn kept_verdicts_make_the_pages_and_find_a_flip() {
     let (same, said) = report(dir.path(), &out, "--check", &docs);
     let flip = "t: echo, average: 61 ms, not accepted; was 41 ms, accepted";
     assert!(!same && said.contains(flip), "{said}");
-    // A quick look is compared by its rows, and never stored.
+    // A quick run is compared by its rows, and never stored.
     for row in &mut slower.tables[0].rows {
         row.verdict = Verdict::NotJudged;
     }
@@ -184,7 +184,7 @@ fn answer(dom: &str) -> serde_json::Value {
     serde_json::from_str(&text.replace("&amp;", "&")).expect("an answer")
 }
 
-/// Returns true if a color `rgb(r, g, b)` is nearer to black than to white.
+/// Returns true if a color `rgb(r, g, b)` is closer to black than to white.
 fn is_dark(color: &serde_json::Value) -> bool {
     let text = color.as_str().expect("a color").trim_start_matches("rgb(").trim_end_matches(')');
     let sum: u32 = text.split(',').map(|part| part.trim().parse::<u32>().expect("a number")).sum();
@@ -197,15 +197,15 @@ fn a_browser_shows_the_whole_page_and_fetches_nothing() {
     let Some(browser) = need::program("chromium") else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let page = page(dir.path());
-    assert!(!page.contains("<script") && !page.contains("<img"), "words stay words");
-    // Unchanged: the page's own policy forbids external resources, and the browser shows all of it.
+    assert!(!page.contains("<script") && !page.contains("<img"), "text is escaped");
+    // Unmodified: the page's policy forbids external resources, and the browser shows the whole page.
     let dom = browse(&browser, dir.path(), &page, "plain", &[]);
     assert!(
         dom.contains("Marline compared with the papers") && dom.contains("A note &amp; more"),
         "{dom}"
     );
 
-    // With the script at its end, which the page's policy would forbid.
+    // With a script at the end, which the page's policy would forbid.
     let rules = "content=\"default-src 'none'; style-src 'unsafe-inline'\"";
     assert!(page.contains(rules));
     let asking =

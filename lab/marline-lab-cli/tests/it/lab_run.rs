@@ -63,7 +63,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     for name in ["messages.csv", "runs.csv", "result.json"] {
         assert!(dir.path().join("target/lab/first").join(name).exists(), "{name}");
     }
-    assert!(table.contains("within (95 %, bootstrap over the runs)"), "{table}");
+    assert!(table.contains("95 % intervals (bootstrap over the runs)"), "{table}");
     // The better variant, and the difference.
     let [compare] = &commands(&page, "marline-lab compare target/lab/first:")[..] else {
         panic!("a command");
@@ -82,7 +82,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("no variant `thrice`; known: default, twice"), "{said}");
-    // The mistake of step 3, with the message on the page.
+    // The mistake in step 3, with the message shown on the page.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");
     let refused = marline(dir.path(), sim);
@@ -147,9 +147,9 @@ fn time_lines_are_written_as_the_page_says() {
         }
     }
     let (samples, copies) = (read("subflows.csv"), read("copies.csv"));
-    assert!(samples.lines().any(|line| line.contains(",5000,server,wifi,")), "each 5 ms");
+    assert!(samples.lines().any(|line| line.contains(",5000,server,wifi,")), "every 5 ms");
     assert!(copies.lines().filter(|line| line.ends_with(",1")).count() >= 2 * 2 * 120);
-    // Options that have no effect on a stack are refused.
+    // Options without effect on a stack are rejected.
     let wrong = ["run", file.as_str(), "--stack", "live", "--timelines"];
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -211,7 +211,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
     for end in ["client", "server"] {
         let trace = out.join(format!("qlog/live-default-1-{end}.sqlog"));
         let recording = marline_qlog::read(&std::fs::read_to_string(trace).expect("a trace"));
-        let recording = recording.expect("it can be read");
+        let recording = recording.expect("readable");
         let course = marline_qlog::Course::from_recording(&recording);
         assert!(recording.title.contains("live") && course.subflows.len() == 2, "{course:?}");
         assert!(out.join(format!("qlog/live-default-1-{end}.svg")).exists());
@@ -253,15 +253,15 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     killed.kill().expect("kill");
     killed.wait().expect("wait");
     let kept = count();
-    assert!((4..120).contains(&kept), "{kept} of 120 runs: killed too late to show anything");
-    assert!(csv("part").is_err(), "it had not come to its end");
+    assert!((4..120).contains(&kept), "{kept} of 120 runs: killed too late for this test");
+    assert!(csv("part").is_err(), "it had not ended");
     let mut again = part.clone();
     *again.last_mut().expect("jobs") = "4".to_owned();
     let output = marline(dir.path(), &again);
     good(&output);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("of 120 runs already exist"), "{said}");
-    // The files are the same to the byte, interrupted or not, with one thread or four.
+    // The files are identical, interrupted or not, with one thread or four.
     assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
 }
 
@@ -294,7 +294,7 @@ fn shards_of_several_processes_add_up_to_the_result_of_one() {
     assert!(!refused.status.success() && said.contains("cannot be used with"), "{said}");
 
     let whole = good(&marline(dir.path(), &sweep("whole", &["--jobs", "1"])));
-    // One shard by two processes at the same time, one of which is killed; then the others.
+    // Two processes make one shard at the same time, and one of them is killed; then the other shards are made.
     let start = |shard| {
         let mut process = Command::new(env!("CARGO_BIN_EXE_marline-lab"));
         process.current_dir(dir.path()).args(sweep("part", &["--jobs", "1", "--shard", shard]));
@@ -341,7 +341,7 @@ fn an_imported_measurement_becomes_a_path_that_runs() {
     let rest = "\n[workload]\nkind = 'echo'\nbytes = 200\ngap = '50ms'\ncount = 50\n";
     std::fs::write(dir.path().join("drive.toml"), format!("{path}{rest}")).expect("a file");
     let table = good(&marline(dir.path(), &["run", "drive.toml", "--seeds", "1"]));
-    // An answer waits while the link stands still.
+    // An answer waits while the link is down.
     let worst = table.lines().find(|line| line.trim_start().starts_with("sim")).expect("a line");
     let max: f64 = worst.split_whitespace().nth(7).expect("max").parse().expect("a number");
     assert!((800.0..1_300.0).contains(&max), "{table}");

@@ -1,4 +1,4 @@
-//! The questions of scenes: each is answered as well as docs/research/scenes.md says.
+//! Test of the scenes: each question is answered as docs/research/scenes.md says.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use marline_lab::scenes::{Answer, answers, read_directory};
 
 use super::support;
 
-/// The rows of the page's table: question, what was asked, and whether the answer was right.
+/// Rows of the page's table: question, check, and whether the answer was right.
 fn page(root: &Path) -> Vec<(String, String, bool)> {
     let page = std::fs::read_to_string(root.join("docs/research/scenes.md")).expect("the page");
     let (_, rest) = page.split_once("|---|---|---|---|\n").expect("a table");
@@ -35,10 +35,10 @@ fn every_scene_is_answered_as_well_as_the_page_says() {
         page.iter().map(|(question, asked, _)| (question.clone(), asked.clone())).collect(),
     );
     let how = "marline-lab scenes --write docs/research/scenes.md";
-    assert_eq!(now, then, "the page asks other questions: {how}");
+    assert_eq!(now, then, "the page has different questions: {how}");
     let worse = |(answer, (.., held)): (Answer, (String, String, bool))| {
         (held && !answer.holds).then_some(answer)
     };
     let worse: Vec<Answer> = answers.into_iter().zip(page).filter_map(worse).collect();
-    assert!(worse.is_empty(), "no longer answered as on the page: {worse:#?}");
+    assert!(worse.is_empty(), "worse answers than on the page: {worse:#?}");
 }

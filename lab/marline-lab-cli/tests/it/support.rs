@@ -8,14 +8,13 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Lock for the use of the whole machine.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// For tests that measure, or that use the whole machine: waits until no other test holds the lock, and keeps
-/// others waiting.
+/// For tests that measure or use the whole machine: waits for the lock and holds it.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     // A panic of the previous holder does not invalidate the lock.
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For all other tests that take more than a moment. It must be called once per test: a second call may deadlock.
+/// For all other tests that are not instant. Call it once per test: a second call may deadlock.
 pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }

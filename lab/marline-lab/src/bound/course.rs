@@ -9,9 +9,9 @@ use marline_time::{Duration, Instant, SeedTree};
 /// Payload and wire length of the pieces that large messages are cut into, bytes: the share of headers is that of
 /// a full packet with 40 bytes of headers.
 const PIECE: (u32, usize) = (146, 150);
-/// Step between the tried times of sending; a favorable interval that is shorter may be overlooked.
+/// Step between the send times that are tried. Shorter favorable intervals may be missed.
 pub(super) const GRID: Duration = Duration::from_millis(1);
-/// Precision of the search between two of these steps for the first favorable time.
+/// Precision of the search between two steps for the first favorable time.
 const PRECISION: Duration = Duration::from_nanos(250);
 
 /// Change of a link by an event.
@@ -23,13 +23,13 @@ pub(super) enum Change {
     Settings(Box<LinkConfig>),
 }
 
-/// A direction of a link from the start of the world.
+/// One direction of a link from the start of the simulation.
 #[derive(Debug)]
 pub(super) struct LinkCourse {
     first: LinkConfig,
     seeds: SeedTree,
     changes: Vec<(Instant, Change)>,
-    /// Time by which jitter lets a packet arrive earlier than the model says.
+    /// Largest time by which jitter lets a packet arrive earlier than the nominal delay.
     lead: Duration,
     /// True if a packet that is sent later may arrive earlier.
     shrinks: bool,
@@ -62,7 +62,7 @@ impl Packet for Probe {
 }
 
 impl LinkCourse {
-    /// Creates the course of a link until a time.
+    /// Computes the behavior of a link until a time.
     pub(super) fn new(
         config: &LinkConfig,
         seeds: SeedTree,
@@ -105,7 +105,7 @@ impl LinkCourse {
             let change = changes.first().map(|change| change.0).filter(|at| *at <= self.until);
             match (event, change) {
                 (None, None) => return None,
-                // A packet and a change at the same time: the packet comes first, since this is a bound.
+                // A packet at the time of a change goes first, since this is a bound.
                 (Some(event), change) if change.is_none_or(|change| event <= change) => {
                     if let Some((at, _)) = link.poll_timed(event) {
                         return Some(at.max(from + self.lead) - self.lead);
@@ -190,7 +190,7 @@ impl LinkCourse {
                 && link.queued_bytes() < 2 * PIECE.1 as u64
                 // Without a rate the queue never fills.
                 && link.stats().offered_packets < offered + count as u64
-                // A piece that is sent later may still arrive first.
+                // A piece sent later may still arrive earlier.
                 && (self.shrinks || under_way(&link) < count - arrivals.len())
             {
                 link.offer(now, Probe(PIECE.1));
@@ -216,8 +216,8 @@ impl LinkCourse {
 }
 
 /// The earliest time at which `bytes` could have arrived over all of these links together, from empty queues. This
-/// is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that arrives
-/// counts, whatever was lost before it.
+/// is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that arrives counts,
+/// even after losses.
 pub(super) fn large(links: &[&LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
     // On each link, one piece may have arrived almost completely.
     let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
@@ -239,19 +239,18 @@ fn apply_change(link: &mut Link<Probe>, at: Instant, change: &Change) {
     }
 }
 
-/// Removes the effects that are drawn per packet; returns the link and the time by which the luckiest packet may
-/// arrive earlier than that link says.
+/// Removes the effects that are drawn per packet. Returns the link, and the largest time by which a packet may arrive
+/// earlier than over that link.
 ///
-/// A sender that knows every future draw spends dummy packets on the bad ones beforehand, so draws per packet
-/// cannot delay the message. Draws over time can: outages, states and steps in which everything is lost, delays
-/// and rates of traces.
+/// A sender that knows every future draw uses up the bad ones with dummy packets, so draws per packet cannot delay the
+/// message. Draws over time can: outages, states and steps in which everything is lost, delays and rates of traces.
 fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     let mut lucky = config.clone();
     lucky.middlebox = Default::default();
     lucky.faults = Default::default();
     // Smaller packets arrive no earlier.
     lucky.mtu = None;
-    // A sender that knows the future has the radio awake in time.
+    // A sender that knows the future wakes the radio in time.
     lucky.radio = None;
     lucky.queue = QueueLimit::Bytes(1 << 20);
     lucky.delay.overtaking = true;
@@ -264,7 +263,7 @@ fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     });
     let steps = steps.as_ref().map(|steps| {
         let points = steps.points().iter().map(|(at, chance)| (*at, certain(*chance))).collect();
-        // These times come from steps that have already been validated.
+        // These times come from validated steps.
         Steps::new(points, steps.period()).map_or_else(|_| Arc::clone(steps), Into::into)
     });
     let (random, pattern, trace) = (0.0, Vec::new(), trace.clone());

@@ -20,7 +20,7 @@ fn bound(links: &[(&str, &str)], workload: Workload) -> Bound {
 }
 
 impl Bound {
-    /// The bound of a message that began at this time and has the workload's size.
+    /// Bound of a message with the workload's size that began at this time.
     fn least(&self, sent_ms: f64) -> f64 {
         self.latency_ms(sent_ms, self.workload.sizes(1).size_of(0))
     }
@@ -48,16 +48,16 @@ fn the_bound_ignores_random_loss_and_jitter() {
     let unlucky = "rate=12M,delay=10ms,jitter=4ms,loss=50%,drop=1+2+3,reorder=50%:30ms";
     assert_eq!(bound(&[("a", unlucky)], burst(1_460)).least(0.0), 7.0);
     let wide = bound(&[("a", "rate=12M,delay=2ms,jitter=4ms")], burst(1_460));
-    assert_eq!(wide.least(0.0), 1.0, "never before it has left");
+    assert_eq!(wide.least(0.0), 1.0, "never before it was sent");
 }
 
 #[test]
 fn data_lost_in_an_outage_is_resent_after_it() {
-    // The workload starts one second after the world.
+    // The workload starts one second after the simulation.
     let link = [("a", "rate=12M,delay=10ms,down=1.1s-1.2s")];
     let one = bound(&link, burst(1_460));
     assert_eq!(one.least(88.0), 11.0);
-    // A packet that is under way when the link goes down is sent again at 200 ms.
+    // A packet in flight when the link goes down is sent again at 200 ms.
     near(one.least(95.0), 116.0, 2e-3);
     near(one.least(150.25), 60.75, 2e-3);
     let suspended = [("a", "rate=12M,delay=10ms,down=1.1s-1.2s,outage=suspend")];
@@ -77,7 +77,7 @@ fn events_of_the_scenario_are_known_to_it() {
     experiment.scenario.events = vec![event("20ms", "set delay=10ms"), event("500ms", "down")];
     experiment.patience = std::time::Duration::from_secs(2);
     let bound = Bound::for_experiment(&experiment, 1).expect("bound");
-    // Waiting for the short delay pays: the packet leaves the queue at 20 ms.
+    // Waiting for the short delay is faster: the packet leaves the queue at 20 ms.
     near(bound.least(0.0), 30.0, 2e-3);
     assert_eq!(bound.least(100.0), 11.0);
     assert_eq!(bound.least(495.0), f64::INFINITY);
@@ -99,10 +99,10 @@ fn large_messages_flow_over_all_paths_at_once() {
     near(bound(&[fast], burst(146_000)).least(0.0), 110.0, 0.2);
     let both = bound(&[fast, slow], burst(146_000)).least(0.0);
     near(both, 10.0 + 100.0 / 1.5, 0.4);
-    // The second path's delay is longer than everything.
+    // The second path's delay is longer than the whole transfer over the first.
     let far = bound(&[fast, ("b", "rate=6M,delay=500ms")], burst(146_000)).least(0.0);
     near(far, 110.0, 0.4);
-    // The link stands still for a while, and packets under way are lost.
+    // The link is down for a while, and packets in flight are lost.
     let down = bound(&[("a", "rate=12M,delay=10ms,down=1.05s-1.25s")], burst(146_000));
     near(down.least(0.0), 310.0 + 10.0, 0.4);
     let none = bound(&[("a", "rate=0s:12M+1.05s:0,delay=10ms")], burst(146_000));

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Stack;
 
-/// A way to use the paths.
+/// A stack and the paths it uses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Contestant {
     /// The kernel's TCP on the first path alone.
     FirstPath,
     /// The kernel's TCP on the second path alone.
     SecondPath,
-    /// One TCP connection per path, with everything sent on both; the first arrival counts. This is the result of
-    /// an ideal redundant scheduler.
+    /// One TCP connection per path, with all data sent on both; the first arrival counts. An ideal redundant scheduler
+    /// would have this result.
     Duplicate,
     /// The kernel's Multipath TCP.
     Kernel,

@@ -13,14 +13,14 @@ use crate::workload::{Gap, Workload};
 pub enum Measure {
     /// Time from a request to its answer.
     Answers,
-    /// Time from a block being taken by the sender to its being read, and goodput.
+    /// Time from the acceptance of a block by the sender until it is read, and goodput.
     Blocks,
-    /// Time from the start of a burst to its being read: bursts before the fault, the burst that it hits, and the
-    /// bursts after it.
+    /// Time from the start of a burst until it is read: for bursts before the fault, the burst that the fault hits,
+    /// and bursts after it.
     Bursts,
     /// Goodput.
     Goodput,
-    /// The longest time without an answer, and the longest wait for one, through a fault.
+    /// During a fault, the longest time without an answer and the longest wait for an answer.
     Handover,
 }
 
@@ -29,7 +29,7 @@ pub enum Measure {
 pub struct Buffers {
     /// SO_SNDBUF of the kernel, which doubles the value for its overhead.
     pub kernel_send: Option<u64>,
-    /// SO_RCVBUF of the kernel, which doubles this value, too.
+    /// SO_RCVBUF of the kernel, which also doubles this value.
     pub kernel_receive: Option<u64>,
     /// Marline's send buffer, in bytes of payload.
     pub marline_send: Option<u64>,
@@ -73,7 +73,7 @@ pub enum Extent {
 
 /// Runs of a contestant that is not a reference.
 const REPEATS: u32 = 10;
-/// Runs of a small-window row in the cover: each takes half a minute of two processors.
+/// Runs of a small-window row in the subset. Each takes half a minute of two processors.
 const SMALL_WINDOW_REPEATS: u32 = 3;
 
 /// Every row.
@@ -172,7 +172,7 @@ fn blocks() -> Row {
 const FAILING: [(&str, &str); 2] =
     [("wifi", "rate=50M,delay=6.5ms,queue=100ms"), ("lte", "rate=20M,delay=42.5ms,queue=300ms")];
 
-/// Bursts after the one that the fault hits.
+/// Bursts after the affected one.
 const AFTER: u32 = 4;
 
 fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
@@ -207,11 +207,13 @@ fn bulk() -> Row {
     Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).with_warm_up(3_000) }
 }
 
-/// One path: Marline's TCP beside the kernel's.
+/// One path: Marline's TCP compared with the kernel's.
 fn loss() -> Row {
     let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
-    let title = "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss each way".to_owned();
+    let title = "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss in each \
+        direction"
+        .to_owned();
     let mut row = Row {
         weight: 2,
         contestants: vec![FirstPath, Marline],

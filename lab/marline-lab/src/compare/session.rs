@@ -21,7 +21,7 @@ const ATTEMPTS: u32 = 3;
 pub struct Sample {
     /// Values.
     pub values: BTreeMap<String, Vec<f64>>,
-    /// Bytes offered to the links, both ways, IP headers included.
+    /// Bytes offered to the links in both directions, including IP headers.
     pub wire_bytes: u64,
     /// Reasons to doubt the run, even after repetition.
     pub doubts: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens this directory of results; `reruns_all` ignores the results that it holds.
+    /// Opens this directory of results. `reruns_all` ignores the stored results.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -75,7 +75,7 @@ impl Bench {
         serde_json::from_str(&text).ok()
     }
 
-    /// The stored result of a run of this program, or its failure. Results of the kernel's stacks hold for any
+    /// The stored result, or failure, of a run of this program. Results of the kernel's stacks are valid for any
     /// program.
     #[must_use]
     pub fn latest(&self, row: &Row, contestant: Contestant, repeat: u32) -> Option<Sample> {
@@ -97,8 +97,8 @@ impl Bench {
         all.filter(|run| !there(run)).collect()
     }
 
-    /// Makes the missing runs, as many at once as these processors can carry. `told` is called after each run with
-    /// the number of completed runs, the total, and the run.
+    /// Makes the missing runs, as many at once as these processors can run. `told` is called after each run with the
+    /// number of completed runs, the total, and the run.
     ///
     /// # Errors
     /// Namespaces are not permitted, or a result cannot be stored.

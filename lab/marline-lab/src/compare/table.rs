@@ -1,4 +1,4 @@
-//! Table of the comparison: the results of every contestant, and whether Marline meets its claims.
+//! Table of the comparison: the results of every contestant, and the claims that Marline meets or misses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -76,7 +76,7 @@ impl Pool {
         median(self.values_of(name))
     }
 
-    /// Median with least and greatest.
+    /// Median, minimum and maximum.
     fn format_spread(&self, name: &str) -> String {
         let values = self.values_of(name);
         if values.is_empty() {
@@ -220,12 +220,17 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
     text
 }
 
-/// For two connections that did the same: each by itself.
+/// For two connections with the same traffic: the result of each.
 fn alone(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
-    for (name, title) in
-        [("first_path_ms", "its first path alone"), ("second_path_ms", "its second path alone")]
-    {
+    for (name, title) in [
+        ("first_path_ms", "duplicate, first path alone"),
+        (
+            "second_path_ms",
+            "duplicate, second \
+            path alone",
+        ),
+    ] {
         let mut cells = vec![pool.values_of(name).len().to_string()];
         cells.extend([0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q))));
         cells.truncate(columns);

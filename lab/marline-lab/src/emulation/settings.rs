@@ -1,4 +1,4 @@
-//! Current settings of a link, now and by schedule: `set` names only what changes.
+//! Current and scheduled settings of a link. `set` names only the properties that change.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Settings {
         self.resolve(spec)
     }
 
-    /// Converts timed commands to the link's changes. Each `set` amends the result of the ones before it.
+    /// Converts timed commands to the link's changes. Each `set` amends the result of the commands before it.
     ///
     /// # Errors
     /// A command cannot be scheduled, or a description cannot be parsed.
@@ -65,7 +65,7 @@ impl Settings {
     /// The command is not for a link, or a description cannot be parsed.
     pub fn command(&mut self, now: Duration, order: &ParsedCommand) -> anyhow::Result<LinkCommand> {
         let command = self.translate(now, order)?;
-        // Earlier settings are not needed again.
+        // Earlier settings are no longer needed.
         let past = self.specs.partition_point(|(at, _)| *at <= now);
         self.specs.drain(..past.saturating_sub(1));
         Ok(command)

@@ -33,7 +33,7 @@ fn call(paths: &mut Paths, number: usize, load: &Load, seed: u64) {
     paths.add_datagram_apps([end("client"), end("server")]);
 }
 
-/// Copies what the ends of all calls have seen into the logs.
+/// Copies the records of all calls' ends into the logs.
 pub(super) fn note_calls(paths: &Paths, loads: &[Load], flows: &Flows) {
     let calls = loads.iter().enumerate();
     let calls = calls.filter(|(_, load)| matches!(load.workload, Workload::Voice { .. }));

@@ -1,4 +1,4 @@
-//! Traffic of strangers who share a path: plain TCP connections that send as fast as they can.
+//! Competing traffic on a path: plain TCP connections that send as fast as they can.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::workload::Workload;
 /// Block size of a connection in real time, bytes.
 const BLOCK_BYTES: u32 = 65_536;
 
-/// A connection of strangers.
+/// A competing connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackgroundConnection {
-    /// Path whose link it shares.
+    /// Path whose link the connection shares.
     pub path: String,
     /// Congestion control, by its spec; on live stacks the kernel's module of this name.
     pub congestion: String,
-    /// It sends from the client's side.
+    /// True if the client's side sends.
     pub is_up: bool,
     /// Start, counted from the start of the run's workloads.
     pub from: Duration,
@@ -26,12 +26,12 @@ pub struct BackgroundConnection {
 }
 
 impl BackgroundConnection {
-    /// Variant of its stack: TCP on its path.
+    /// Variant of the connection's stack: TCP on its path.
     pub(super) fn variant(&self) -> Variant {
         Variant::alone("background", &self.path).congestion(&self.congestion)
     }
 
-    /// The connection as a workload, for a run that lasts this long.
+    /// The connection as a workload, for a run of this duration.
     pub(super) fn load(&self, lasts: Duration) -> Load {
         let time = self.until.unwrap_or(lasts).saturating_sub(self.from);
         let (bytes, lasts_ms) = (BLOCK_BYTES, time.as_millis() as u64);
@@ -42,7 +42,7 @@ impl BackgroundConnection {
         Load { from: self.from, ..Load::new(workload) }
     }
 
-    /// Adds it to a run in virtual time that lasts this long, on the path of this number.
+    /// Adds the connection to a run in virtual time of this duration, on the path with this number.
     ///
     /// # Errors
     /// The congestion control is unknown.
@@ -94,8 +94,7 @@ mod tests {
             let (outcome, shared) = run(&read(&flow));
             let share = shared.goodput_mbit_per_s / free.goodput_mbit_per_s;
             assert!((0.2..0.95).contains(&share), "{congestion}: {share}");
-            // The connection's own bytes are the bytes read and a little more. The radio sends for no other
-            // connection.
+            // The connection's own bytes are the bytes read plus overhead. The radio sends for no other connection.
             let own = shared.paths[0].down_bytes as f64;
             let read = shared.goodput_mbit_per_s * 1e6;
             assert!((1.0..1.15).contains(&(own / read)), "{congestion}: {own} of {read}");
@@ -103,7 +102,7 @@ mod tests {
                 |outcome: &Outcome| outcome.paths[0].radio.expect("WiFi").energy.traffic_j();
             assert!(joules(&outcome) < 0.97 * joules(&alone), "{congestion}");
         }
-        // Elsewhere, in the other direction, or later, they take little.
+        // On another path, in the other direction, or later, they take little.
         let elsewhere = "[[background]]\npath = 'lte'\n";
         assert_eq!(run(&read(elsewhere)).1, free);
         let late = "[[background]]\npath = 'wifi'\nfrom = '6s'\nuntil = '7s'\n";

@@ -1,4 +1,4 @@
-//! Calibration of forecasts: how well a path's forecast quantiles of its answer times held.
+//! Calibration of forecasts: how often a path's answers met the forecast quantiles.
 
 use marline::monitor::ForecastScore;
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Nominal shares of p50, p90 and p99.
 const NOMINAL_SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// Accuracy of the forecasts of a path's answers, both ends together: a [`ForecastScore`], and values derived from
-/// it.
+/// Accuracy of the forecasts of a path's answers at both ends: a [`ForecastScore`], and values derived from it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Calibration(#[serde(with = "SerializedScore")] pub ForecastScore);
@@ -54,7 +53,7 @@ impl Calibration {
         self.within.map(|within| within as f64 / self.answers as f64)
     }
 
-    /// As [`shares`](Self::shares), for the quantiles just before each answer came.
+    /// As [`shares`](Self::shares), for the quantiles just before each answer arrived.
     #[must_use]
     pub fn latest_shares(&self) -> [f64; 3] {
         self.within_latest.map(|within| within as f64 / self.answers as f64)
@@ -74,7 +73,7 @@ impl Calibration {
         off.map(f64::abs).sum::<f64>() / NOMINAL_SHARES.len() as f64
     }
 
-    /// Pinball loss of p90 over that of SRTT + 4 RTTVAR; below 1, the forecast is better.
+    /// Pinball loss of p90 divided by that of SRTT + 4 RTTVAR; below 1, the forecast is better.
     #[must_use]
     pub fn pinball_ratio(&self) -> f64 {
         self.pinball_ns[1] as f64 / self.pinball_srtt_4var_ns as f64

@@ -67,7 +67,7 @@ pub struct CaptureConfig {
     pub reveal_keys: bool,
 }
 
-/// Captures of both ends of a net that has taps, the client's first. An interface is a path; timestamps are
+/// Captures of both ends of a network with packet copies, the client's first. An interface is a path; timestamps are
 /// wall-clock time.
 pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
     let Some(tapped) = net.take_tapped() else { return Vec::new() };
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(outcome, simulate(&experiment, &variant, 3).expect("run"));
         for capture in &captures {
             assert_eq!(capture.bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section begins");
-            // All payload passed through either end.
+            // All payload passed through each end.
             assert!(
                 capture.bytes.len() > 400_000 && capture.left_out == 0,
                 "{:?}",

@@ -1,7 +1,7 @@
 //! One end of a run: a separate process in its host's namespace.
 //!
-//! The process gets its job as one JSON argument. The server prints `ready` when the client may connect; each end
-//! prints its log as one JSON line when it ends.
+//! The process gets its job as a JSON argument. The server prints `ready` when the client may connect; each end prints
+//! its log as one JSON line when it ends.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -66,7 +66,7 @@ pub(super) struct Job {
     pub(super) seed: u64,
     /// Time to wait for missing messages after the planned end.
     pub(super) patience: Duration,
-    /// Traces to write, if this end is Marline's.
+    /// Traces to write, if this end is Marline.
     pub(super) traces: Option<QlogConfig>,
 }
 
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// Trace writers of an end that is Marline's.
+    /// Trace writers of a Marline end.
     fn traces(&self, time_of_day: fn() -> String) -> Option<Arc<Mutex<Traces>>> {
         let config = self.traces.filter(|_| self.stack.is_marline())?;
         let title = format!("{}, seed {}, live", self.variant.name, self.seed);
@@ -263,7 +263,7 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     Ok(log)
 }
 
-/// Bytes sent again by all subflows, closed ones included.
+/// Bytes sent again by all subflows, including closed ones.
 fn reinjected_bytes(connections: Vec<ConnectionInfo>) -> u64 {
     let subflows =
         connections.into_iter().flat_map(|info| info.subflows.into_iter().chain(info.gone));

@@ -1,6 +1,6 @@
 //! Right answers to the question of an experiment: bounds of its measures.
 
-/// Object of a check.
+/// Measured quantity of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
     /// Quantile of the latencies, ms; missing messages are infinitely late.
@@ -9,7 +9,7 @@ pub enum Measure {
     Missing,
     /// Rate at which the application read, Mbit/s.
     Goodput,
-    /// Time until messages in a row took at most this long (ms), s.
+    /// Time until several messages in a row took at most this long (ms), s.
     Settled(f64),
     /// A measure of films, pages or deadlines.
     Named(&'static str),
@@ -43,7 +43,7 @@ pub struct Check {
     pub until: Option<Edge>,
     /// Bound of the right answer.
     pub bound: f64,
-    /// The bound is the smallest right answer and not the largest.
+    /// The bound is the smallest right answer, not the largest.
     pub is_least: bool,
     /// The bound is a multiple of this variant's value.
     pub of: Option<usize>,

@@ -1,7 +1,7 @@
 //! Experiment file in TOML: scenario, workload, contestants and faults.
 //!
-//! docs/research/lab.md describes it. Every error in a file is reported with its line, the allowed values,
-//! and the probable intention; all detectable errors are reported at once.
+//! docs/research/lab.md describes it. Every error in a file is reported with its line, the allowed values, and the
+//! likely correction; all detectable errors are reported together.
 
 mod check;
 mod diagnostic;
@@ -28,7 +28,7 @@ pub use self::sweep::Point;
 /// Reads the hosts of a scenario file or of an experiment file, which contains a scenario.
 ///
 /// # Errors
-/// The file is invalid; the error names mistakes and their places.
+/// The file is invalid; the error lists the mistakes with their positions.
 pub fn hosts(file: &FilePath) -> anyhow::Result<Scenario> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
@@ -45,7 +45,7 @@ impl ExperimentFile {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The file is invalid; the error names mistakes, their places and corrections.
+    /// The file is invalid; the error lists the mistakes with their positions and corrections.
     pub fn open(file: &FilePath) -> anyhow::Result<ExperimentFile> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
@@ -55,7 +55,7 @@ impl ExperimentFile {
     /// Reads and checks the text of a file.
     ///
     /// # Errors
-    /// The file is invalid; the error names mistakes, their places and corrections.
+    /// The file is invalid; the error lists the mistakes with their positions and corrections.
     pub fn from_toml(name: &str, text: &str) -> anyhow::Result<ExperimentFile> {
         let read = || -> Result<ExperimentFile, Vec<Diagnostic>> {
             let raw: RawFile = toml::from_str(text).map_err(|error| vec![error.into()])?;
@@ -63,7 +63,7 @@ impl ExperimentFile {
             name.clone_into(&mut file.name);
             text.clone_into(&mut file.text);
             file.axes = sweep::axes(text)?;
-            // Invalid values of a sweep are reported here, not after an hour of runs.
+            // Report invalid values of a sweep here, not after an hour of runs.
             for axis in &file.axes {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
@@ -85,7 +85,7 @@ impl ExperimentFile {
         self
     }
 
-    /// Every combination of the values of `[sweep]`, the last key changing fastest; without `[sweep]`, the file
+    /// Every combination of the values of `[sweep]`, with the last key changing fastest; without `[sweep]`, the file
     /// itself.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl ExperimentFile {
             bail!(
                 "{}: variant `{}` has its own buffers; give the kernel's: add\n\n    \
                  [[variant]]\n    name = \"kernel\"\n    stacks = [\"{stack}\"]\n    send_buffer = \
-                 \"100kB\"    # SO_SNDBUF; the kernel doubles it for its own needs",
+                 \"100kB\"    # SO_SNDBUF; the kernel doubles it for its overhead",
                 self.name,
                 other.variant.name
             );

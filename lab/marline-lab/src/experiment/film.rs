@@ -1,12 +1,12 @@
 //! Film: segments of a bit rate that the player chooses, and a buffer of the client.
 //!
 //! *Player.* It requests one segment after the other while its buffer has room for it. It takes the highest rate that
-//! is at most 0.8 of the harmonic mean of the last five segments' rates, and begins with the lowest. The picture begins
-//! with the first segment, and stands still from when the buffer is empty until the next segment is complete.
+//! is at most 0.8 of the harmonic mean of the last five segments' rates, and begins with the lowest. Playback begins
+//! with the first segment, and pauses from when the buffer is empty until the next segment is complete.
 //!
-//! *Source.* The rates are those that Apple's HLS Authoring Specification recommends for 16:9 in H.264; they, the
-//! factor of 0.8 and the mean of five (as in FESTIVE, CoNEXT 2012) are from memory. Segments of 4 s and a buffer of
-//! 30 s are our choice.
+//! *Source.* The rates are those that Apple's HLS Authoring Specification recommends for 16:9 in H.264; the rates, the
+//! factor of 0.8 and the mean of five (as in FESTIVE, CoNEXT 2012) are from memory. Segments of 4 s and a buffer of 30
+//! s are our choice.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::workload::Film;
 
 /// Bit rates, kbit/s.
 const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
-/// Share of the measured rate that a segment may need.
+/// Share of the measured rate that a chosen bit rate may use.
 const MAX_RATE_SHARE: f64 = 0.8;
 /// Segments whose rates are averaged.
 const MEMORY: usize = 5;
@@ -29,7 +29,7 @@ struct PendingSegment {
     kbit_per_s: u32,
 }
 
-/// State of a player. It follows from the times of its requests and of the segments alone.
+/// State of a player, determined only by the times of its requests and segments.
 #[derive(Clone, Debug)]
 pub(super) struct Player {
     film: Film,
@@ -82,7 +82,7 @@ impl Player {
         u64::from(kbit_per_s) * u64::from(self.film.segment_ms) / 8
     }
 
-    /// The requested segment has arrived.
+    /// Handles the arrival of the requested segment.
     pub(super) fn on_segment_arrived(&mut self, now: Instant) {
         let Some(PendingSegment { at, kbit_per_s }) = self.pending.take() else { return };
         let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
@@ -106,7 +106,7 @@ impl Player {
         self.next_at = has_more.then(|| now.max(empty_at - room));
     }
 
-    /// The player after these events at the client.
+    /// Replays these events of the client.
     pub(super) fn replay(film: Film, flow: &Flow) -> Player {
         let at = |ns| Instant::from_nanos(ns);
         let mut player = Player::new(film, at(flow.start_ns + flow.from_ns));
@@ -124,8 +124,7 @@ impl Player {
         self.chosen.get(index).map_or(0, |rate| self.bytes(*rate))
     }
 
-    /// Delay of the picture, interruptions and mean bit rate. A film that does not end stands still until its planned
-    /// end.
+    /// Start delay, interruptions and mean bit rate. An incomplete film counts as interrupted until its planned end.
     pub(super) fn measures(&self) -> Measures {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let planned = self.start + Duration::from_millis(self.film.lasts_ms());

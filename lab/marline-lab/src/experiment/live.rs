@@ -25,12 +25,12 @@ use crate::workload::{Workload, now_ns};
 /// The server's port.
 const PORT: u16 = 7_100;
 /// Time between the start of the links and the start of the workload: enough to connect even if SYNs are lost. It
-/// counts from the links and not from the processes, because addresses, routes and endpoints take longer for some
-/// stacks than for others, and each stack must meet the same second of a trace with the same request.
+/// counts from the start of the links, because addresses, routes and endpoints take longer for some stacks than for
+/// others, and each stack must send the same request at the same position of a trace.
 const START_DELAY: Duration = Duration::from_millis(3_500);
 /// Part of this time that must be left when the hosts are ready.
 const CONNECTING: Duration = Duration::from_millis(1_500);
-/// Time to close connections after the workload's patience is over.
+/// Time to close connections after the wait for missing messages.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Captures and traces to be taken of a run.
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct Watch {
     /// Captures of both ends, on any stack.
     pub captures: Option<CaptureConfig>,
-    /// Traces of the ends that are Marline's; the kernel writes none.
+    /// Traces of Marline ends; the kernel writes none.
     pub traces: Option<QlogConfig>,
 }
 
@@ -47,7 +47,7 @@ pub struct Watch {
 pub struct RunRecords {
     /// A capture for each end, the client's first.
     pub captures: Vec<EndCapture>,
-    /// A trace for each connection of each end that is Marline's, the client's first.
+    /// A trace for each connection of each Marline end, the client's first.
     pub traces: Vec<EndTrace>,
 }
 
@@ -136,7 +136,7 @@ pub fn run_live_watched(
     Ok((outcome, RunRecords { captures, traces: traces.collect() }))
 }
 
-/// Starts the traffic of strangers, all clients before their servers.
+/// Starts the competing traffic, all clients before their servers.
 fn start_strangers(
     net: &Net,
     experiment: &Experiment,
@@ -272,7 +272,8 @@ fn job(
     for load in &experiment.loads {
         match load.workload {
             Workload::Voice { .. } => bail!(
-                "kind = \"voice\" needs stack sim: datagrams use UDP, and the ends of live runs native TCP"
+                "kind = \"voice\" needs stack sim: it sends datagrams over UDP, but live runs use \
+                    native TCP"
             ),
             Workload::Web { .. } => {
                 bail!("kind = \"web\" needs stack sim: it opens connections as it finds objects")

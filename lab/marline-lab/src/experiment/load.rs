@@ -1,4 +1,4 @@
-//! Workload of an experiment with its place and start.
+//! Workload of an experiment, with its connection and start.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A workload on its own connection from the start on.
+    /// A workload on its own connection that begins at the start.
     #[must_use]
     pub const fn new(workload: Workload) -> Load {
         let (connection, deadline, from) = (None, None, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Measures of a workload beyond latencies and goodput: of films, pages and deadlines.
+//! Measures of films, pages and deadlines, in addition to latencies and goodput.
 
 use serde::{Deserialize, Serialize};
 

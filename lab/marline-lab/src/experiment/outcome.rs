@@ -32,17 +32,17 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message (exchange and voice: even to the client, odd from it).
+    /// Number of the message (exchange and voice: even to the client, odd from the client).
     pub index: u32,
     /// Length (requests: of the answer), bytes.
     pub bytes: u32,
-    /// Time when it began (blocks: when it had been taken), ms after the start.
+    /// When the message began (blocks: when the stack had accepted it), ms after the start.
     pub sent_ms: f64,
-    /// Time until its last byte (requests: that of its answer) had been read, ms.
+    /// Time until the last byte (requests: of the answer) had been read, ms.
     pub latency_ms: f64,
 }
 
-/// Logs of a workload's both ends. Times are on the clock of the run's stack.
+/// Logs of both ends of a workload. Times are on the clock of the run's stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// The client's log.
@@ -70,11 +70,11 @@ pub struct Outcome {
     pub faults_ns: Vec<u64>,
     /// The paths that were used.
     pub paths: Vec<PathTotals>,
-    /// Payload that both ends sent again on another subflow, bytes.
+    /// Payload that both ends also sent on another subflow, bytes.
     pub reinjected_bytes: u64,
-    /// Reason why it is incomplete: messages that never arrived.
+    /// Reason why the run is incomplete: messages that never arrived.
     pub incomplete: Option<String>,
-    /// Reasons to doubt the run: the emulated links were late. Empty in virtual time.
+    /// Reasons to doubt the run, such as late emulated links. Empty in virtual time.
     pub doubts: Vec<String>,
 }
 
@@ -164,7 +164,7 @@ impl Flow {
         &reader.received
     }
 
-    /// Messages in both directions by number: even ones to the client, odd ones from it.
+    /// Messages in both directions by number: even to the client, odd from the client.
     fn messages_both_ways(&self, bytes: u32) -> Vec<Message> {
         let mut messages = Vec::new();
         for (way, from, to) in [(0, &self.server, &self.client), (1, &self.client, &self.server)] {
@@ -197,7 +197,7 @@ impl Flow {
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
         let span = from_ms..to_ms;
-        // Their messages are not those of the log, or have no size of their own.
+        // Their messages are not in the log, or have no fixed size.
         let is_composed =
             matches!(workload, Workload::Film(_) | Workload::Web { .. } | Workload::Voice { .. });
         let bytes: f64 = if is_composed {
@@ -213,7 +213,7 @@ impl Flow {
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 
-    /// Number of missing messages that may still arrive: lost datagrams do not.
+    /// Number of missing messages that may still arrive, which excludes lost datagrams.
     #[must_use]
     pub fn count_missing(&self, workload: &Workload) -> usize {
         let Some(wanted) = workload.count() else { return 0 };
@@ -262,7 +262,7 @@ impl Outcome {
         self.first().goodput_mbit_per_s(workload, from_ms, to_ms)
     }
 
-    /// Bytes offered to all links, both ways, headers included.
+    /// Bytes offered to all links in both directions, including headers.
     #[must_use]
     pub fn wire_bytes(&self) -> u64 {
         self.paths.iter().map(|path| path.up.offered_bytes + path.down.offered_bytes).sum()

@@ -30,8 +30,8 @@ pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
     Rc::new(RefCell::new(loads.iter().enumerate().map(flow).collect()))
 }
 
-/// Numbers of the workloads of each connection, without datagrams and pages. Those with
-/// the same name of a connection share it.
+/// Numbers of the workloads of each connection, without datagrams and pages. Workloads that name the same connection
+/// share it.
 pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     let mut groups: Vec<Vec<u16>> = Vec::new();
     for (number, load) in (0..).zip(loads) {
@@ -49,12 +49,12 @@ pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     groups
 }
 
-/// Source of the messages that an end writes by itself for a workload.
+/// Source of the messages that an end writes on its own for a workload.
 pub(super) trait Source: Debug {
-    /// When it has a message; `None` while it has none.
+    /// When the next message is due; `None` while there is none.
     fn next_at(&self) -> Option<Instant>;
 
-    /// When its end must act even if nothing arrives and everything has been accepted.
+    /// When the end must act even if nothing arrives and all data has been accepted.
     fn wakes_at(&self) -> Option<Instant> {
         self.next_at()
     }
@@ -62,10 +62,10 @@ pub(super) trait Source: Debug {
     /// Takes the message. `None`: it is skipped.
     fn take(&mut self, now: Instant) -> Option<Message>;
 
-    /// A message of the workload has been read.
+    /// Handles a message of the workload that was read.
     fn on_read(&mut self, _now: Instant, _message: &Message) {}
 
-    /// End of an endless source, which has messages whenever the connection accepts them.
+    /// End time of an endless source, which has messages whenever the connection accepts them.
     fn bulk_ends_at(&self) -> Option<Instant> {
         None
     }
@@ -85,7 +85,7 @@ impl Source for Schedule {
     }
 }
 
-/// Requests in pieces, of which a due one is skipped while too much is unanswered.
+/// Requests in pieces. A due request is skipped while too much is unanswered.
 #[derive(Debug)]
 struct DialogueRequests {
     pieces: VecDeque<(Instant, Message)>,
@@ -128,7 +128,7 @@ impl Source for DialogueRequests {
 struct Flood {
     /// The next block.
     block: Message,
-    /// Start, then the time of the last block: several take turns.
+    /// Start, then the time of the last block, so that several sources take turns.
     from: Instant,
     until: Instant,
 }
@@ -187,7 +187,7 @@ pub(super) struct End {
     sources: Vec<(u16, Box<dyn Source>)>,
     /// Answers to requests that have arrived.
     owed: VecDeque<Message>,
-    /// Number of messages that it will read, by workload; nothing for endless ones.
+    /// Number of messages that this end will read, by workload; `None` for endless ones.
     expects: BTreeMap<u16, u64>,
     skipped_count: u64,
     flows: Flows,
@@ -229,19 +229,19 @@ impl End {
         }
     }
 
-    /// Numbers its stream, if the same messages use several.
+    /// Sets the number of the stream, if the same messages use several.
     pub(super) fn on_stream(self, stream: u8) -> End {
         End { stream, ..self }
     }
 
-    /// Latest end of its endless sources and those of the peer.
+    /// Latest end of the endless sources of both ends.
     pub(super) fn bulk_end_of(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
         let mine = group.iter().map(|number| &loads[usize::from(*number)]);
         let endless = mine.filter(|load| load.workload.count().is_none());
         endless.map(|load| start + load.ends(0)).max()
     }
 
-    /// True if it has written and read all that is planned, apart from endless messages.
+    /// True if all planned messages except endless ones have been written and read.
     pub(super) fn is_complete(&self) -> bool {
         let written = self
             .sources
@@ -250,7 +250,7 @@ impl End {
         written && self.owed.is_empty() && self.expects.values().all(|left| *left == 0)
     }
 
-    /// The next message of a source that is due: the earliest, or else that of an endless one.
+    /// The next due message: the earliest one, or else one of an endless source.
     fn due_message(&mut self, now: Instant) -> Option<Message> {
         loop {
             let due = |(_, source): &&mut (u16, Box<dyn Source>)| {
@@ -367,7 +367,7 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
             client.write(flow, FilmRequests { flow, player });
             client.expects.insert(flow, count);
         }
-        // Datagrams have no connection, and pages open theirs.
+        // Datagrams have no connection, and pages open their own.
         Workload::Voice { .. } | Workload::Web { .. } => {}
         Workload::Blocks { bytes, lasts_ms } | Workload::Upload { bytes, lasts_ms } => {
             let block = Message { sent: SentAt::Accepted, ..message(0, bytes, 0) };

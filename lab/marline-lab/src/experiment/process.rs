@@ -56,7 +56,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits for the process to end and reads its log, and the traces of its connections if it wrote any.
+    /// Waits for the process to end, and reads its log and any traces of its connections.
     pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(EndLogs, Vec<String>)> {
         // A log may be longer than the pipe: the process ends only when the log has been read.
         let (name, id) = (self.name, self.child.id());

@@ -1,8 +1,8 @@
 //! Traces of runs: the qlog of each connection at either end, in virtual time or live.
 //!
-//! The endpoints report these events as they do in a live program, and the same code writes them. Traces add no
-//! event to the simulation and draw no random number, so a run is identical with and without them, and they are
-//! the same bytes each time.
+//! The endpoints report the same events as a live program, and the same code writes them. Traces add no event to the
+//! simulation and draw no random number, so a run is identical with and without them, and the traces have the same
+//! bytes each time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -101,8 +101,8 @@ impl EventObserver for Traces {
     }
 }
 
-/// Runs an experiment once, with traces: those of the client first. The outcome is that of
-/// [`simulate`](super::simulate), bit for bit.
+/// Runs an experiment once, with traces, the client's first. The outcome is that of [`simulate`](super::simulate), bit
+/// for bit.
 ///
 /// # Errors
 /// As [`simulate`](super::simulate).

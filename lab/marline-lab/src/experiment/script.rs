@@ -1,8 +1,8 @@
 //! Fault script of a run: path events at fixed times, and at random moments relative to bursts.
 //!
-//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is cut in two. A
-//! fault can therefore be tied to a burst, at a moment that is drawn from the seed. It is the same moment in
-//! virtual time and live.
+//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is interrupted. A
+//! fault can therefore be tied to a burst, at a moment drawn from the seed, which is the same in virtual time and
+//! live.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::Experiment;
 use crate::emulation::script::ParsedCommand;
 use crate::scenario::{Side, path_number};
 
-/// A moment that is drawn for each run.
+/// A moment drawn for each run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Moment {
     /// Between these times, ms after the start.
     Between(f64, f64),
     /// In this burst or request, between these times after its beginning, ms.
     InBurst(usize, f64, f64),
-    /// Between the beginning of this burst and that of the next.
+    /// Between the beginnings of this burst and the next.
     AroundBurst(usize),
 }
 
@@ -46,7 +46,7 @@ impl Fault {
     }
 }
 
-/// A stop of the process at one end, as when its machine has no processor for it; on stack sim.
+/// A pause of the process at one end, as when it gets no processor time; on stack sim.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Stop {
     /// The end.

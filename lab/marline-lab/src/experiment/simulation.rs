@@ -22,8 +22,8 @@ const STEP: Duration = Duration::from_millis(500);
 /// Runs an experiment once. Runs with equal seeds are identical.
 ///
 /// # Errors
-/// A policy, a path, a link or an event cannot be parsed; bytes arrived that were not sent; or a link's trace is
-/// missing. Missing messages are reported in the outcome.
+/// A policy, a path, a link or an event cannot be parsed; wrong bytes arrived; or a link's trace is missing. Missing
+/// messages are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
     let (mut paths, flows) = stage_seen(experiment, variant, seed, |_| {})?;
     run(&mut paths, &flows, experiment, variant, seed, &mut None)
@@ -99,8 +99,8 @@ fn run(
     Ok(outcome)
 }
 
-/// Creates the world of a run before its first moment, for callers that observe it. The reports of the client and
-/// the server are their reports number 0.
+/// Creates the simulation of a run before its first event, for callers that observe it. The reports of the client and
+/// the server have number 0.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -108,7 +108,7 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     stage_seen(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
 }
 
-/// As [`stage`], for observers from before the client's SYN, which is sent last.
+/// As [`stage`], for observers that must see the client's SYN, which is sent last.
 pub(super) fn stage_seen(
     experiment: &Experiment,
     variant: &Variant,
@@ -235,13 +235,13 @@ fn outcome(
     })
 }
 
-/// Payload that both ends sent again on another path, bytes.
+/// Payload that both ends also sent on another path, bytes.
 #[must_use]
 pub fn reinjected_bytes(paths: &Paths) -> u64 {
     subflows(paths).iter().map(|subflow| subflow.bytes_reinjected).sum()
 }
 
-/// Accuracy of the forecasts so far, per path, both ends together; `None` without judged forecasts.
+/// Accuracy of the forecasts so far, per path, of both ends; `None` if forecasts are not scored.
 fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     let subflows = subflows(paths);
     let of_path = |number: usize| {

@@ -18,8 +18,8 @@ pub enum Stack {
     Tcp,
     /// This machine's Multipath TCP over the same links.
     Mptcp,
-    /// This machine's TCP twice, on two paths, with everything sent on both; the first arrival counts. This is the
-    /// result of an ideal redundant sender. For requests only.
+    /// This machine's TCP twice, on two paths, with all data sent on both; the first arrival counts. An ideal
+    /// redundant sender would have this result. For requests only.
     Duplicate,
     /// Marline at the client, this machine's Multipath TCP at the server.
     #[serde(rename = "to-kernel")]

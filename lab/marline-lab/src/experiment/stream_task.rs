@@ -1,7 +1,7 @@
 //! One end of a live connection: writes and reads the messages of a plan over any kind of stream.
 //!
-//! A message begins with a header, so that its reader knows its length and what to answer. A shorter message is as
-//! long as its header.
+//! A message begins with a header that holds its length and the length of the answer. A shorter message is as long as
+//! its header.
 
 use std::io;
 use std::time::Duration;
@@ -30,9 +30,9 @@ fn time_until(at: Instant) -> Duration {
 /// When an end stops.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct StopCondition {
-    /// End of endless messages, if there are any: it then stops when the rest is complete.
+    /// End of endless messages, if any. After it, the end stops when all other messages are complete.
     pub(super) floods: Option<Instant>,
-    /// It stops even if messages are missing.
+    /// Time at which the end stops even if messages are missing.
     pub(super) deadline: Instant,
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn client(stream: Stream, end: End, until: StopCondition) -> io
         }
     }
     if until.floods.is_none() {
-        // The peer closes when it has everything.
+        // The peer closes when it has all data.
         let closing = async {
             talk.writer.shutdown().await.ok();
             while !matches!(talk.step(until.deadline).await, Ok(Step::Ended) | Err(_)) {}
@@ -98,7 +98,7 @@ struct StreamTask {
     /// The message being read, and its bytes that are left.
     reading: Option<(Message, u64)>,
     buffer: Vec<u8>,
-    /// Bytes to write, which begin with the header of the message being written.
+    /// Bytes to write, starting with the header of the message being written.
     filler: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl StreamTask {
         StreamTask { end, reader, writer, writing, header, reading, buffer, filler }
     }
 
-    /// Writes or reads some bytes, or waits until the plan has a message, at most until this time.
+    /// Writes or reads some bytes, or waits for the plan's next message, at most until this time.
     async fn step(&mut self, until: Instant) -> io::Result<Step> {
         if self.writing.is_none() {
             self.begin();

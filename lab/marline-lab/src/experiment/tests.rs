@@ -51,7 +51,7 @@ fn to_judge_forecasts_changes_nothing_else() {
     assert_eq!((silent, silent_digest), (scored, scored_digest));
 }
 
-/// Answers vary by chance alone and come one by one: deviations in other runs are then not an error of the score.
+/// Answers vary by chance alone and arrive one by one, so that deviations are not caused by the score.
 #[test]
 fn forecasts_of_even_jitter_hold() {
     let gap = Gap { least_ms: 150.0, most_ms: 150.0 };
@@ -177,13 +177,13 @@ fn radios_delay_and_cost_and_can_be_supposed() {
         let outcome = simulate(&experiment, &Variant::alone("lte", "lte"), 2).expect("run");
         (outcome.messages(experiment.workload()), outcome.paths[0].radio)
     };
-    // A radio that is supposed from the path's name is counted and delays nothing.
+    // A radio that is inferred from the path's name is counted but delays nothing.
     let (silent, none) = run(",radio=none");
     let (counted, supposed) = run("");
     assert_eq!((none, silent), (None, counted));
     let supposed = supposed.expect("a radio");
     assert_eq!((supposed.kind, supposed.energy.promotions), (RadioKind::Lte, 1));
-    // A burst each 0.4 s for 8 s keeps it awake: more than 8 W s, less than 15 with all its bytes.
+    // A burst every 0.4 s for 8 s keeps it awake: more than 8 J, less than 15 J with all bytes.
     let joules = supposed.energy.traffic_j();
     assert!((8.0..15.0).contains(&joules), "{joules}");
     let (_, waited) = run(",radio=lte");
@@ -220,13 +220,12 @@ fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
     let outage = run(&experiment);
     let messages = outage.messages(&workload);
     assert_eq!(outage.incomplete, None);
-    // Three are open when the next is due; 12 are due within the outage, as many again until the
-    // retransmission timer, which has doubled five times, finds out that it is over.
+    // Three are open when the next is due. Twelve are due within the outage, and as many again until the
+    // retransmission timer, which has doubled five times, detects its end.
     assert!((9..=21).contains(&outage.first().client.skipped), "{}", outage.first().client.skipped);
     assert_eq!(messages.len() + outage.first().client.skipped as usize, 30);
-    // The first request that met the outage was answered after its end, and its answer is not confused with
-    // another.
-    let hit = messages.iter().find(|m| m.sent_ms >= 3_000.0).expect("one that was hit");
+    // The first request in the outage was answered after its end, and its answer is not confused with another.
+    let hit = messages.iter().find(|m| m.sent_ms >= 3_000.0).expect("an affected request");
     assert!(hit.sent_ms + hit.latency_ms > 7_000.0, "{hit:?}");
     let last = messages.last().expect("messages");
     assert!(last.latency_ms < 50.0, "{last:?}");
@@ -278,9 +277,14 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
     // An MTU as large as Ethernet's has no effect.
     assert_eq!((refused(&wide), &wide), ((0, 0), &run(link, Some(1_500))));
     let narrow = run(link, Some(1_280));
-    assert_eq!(refused(&narrow), (1, 1), "each end tries more once, and is told");
-    assert!(narrow.wire_bytes() > wide.wire_bytes(), "more headers for as much");
-    // A link may have an MTU of its own, in one direction and without ICMP errors; the smaller MTU applies.
+    assert_eq!(
+        refused(&narrow),
+        (1, 1),
+        "each end tries a larger packet once and gets an ICMP \
+        error"
+    );
+    assert!(narrow.wire_bytes() > wide.wire_bytes(), "more headers for the same payload");
+    // A link may have its own MTU, in one direction and without ICMP errors; the smaller MTU applies.
     let hole = run("rate=20M,delay=10ms,down.mtu=1280B:silent", Some(1_400));
     assert!(refused(&hole).0 == 1 && refused(&hole).1 >= 2, "{:?}", refused(&hole));
     assert_ne!(hole.flows, narrow.flows);

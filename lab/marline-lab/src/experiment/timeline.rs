@@ -1,17 +1,17 @@
 //! Time lines of a simulated run: samples of every subflow, and the copies of each message.
 //!
-//! *Problem.* A latency says that a message was late but not the cause: the path that was chosen, that path's
-//! window and forecast at the time, whether a copy was sent elsewhere, and which copy arrived first.
+//! *Problem.* A latency shows that a message was late but not why: which path was chosen, what its window and forecast
+//! were, whether a copy was sent on another path, and which copy arrived first.
 //!
-//! *How.* The subflows of both ends are sampled at a fixed interval and whenever the core reports a change (a
-//! subflow that opens, closes, falls silent or is heard again), between events of the simulation. Segments are
-//! recorded when they leave a host and when they arrive. Neither adds an event, draws a random number or wakes a
-//! host, so a run with time lines is bit for bit the run without.
+//! *How.* The subflows of both ends are sampled at a fixed interval and whenever the core reports a change (a subflow
+//! that opens, closes, falls silent or responds again), between events of the simulation. Segments are recorded when
+//! they leave a host and when they arrive. Neither adds an event, draws a random number or wakes a host, so a run with
+//! time lines is bit for bit the run without.
 //!
 //! *Limits.* Each kind has at most [`TimelineConfig::max_rows`] rows; later rows are counted and left out. Repairs
-//! by coding and data with a SYN do not count as copies: a message that they completed has no winning copy. Behind
-//! a middlebox that splits segments, a copy has arrived with its first piece; a copy that was merged into another
-//! has not arrived.
+//! by coding and data with a SYN do not count as copies: a message that they completed has no winning copy. Behind a
+//! middlebox that splits segments, a copy counts as arrived with its first piece; a copy that was merged into another
+//! never counts as arrived.
 
 mod copies;
 mod samples;
@@ -67,7 +67,7 @@ impl Default for TimelineConfig {
 pub struct Timeline {
     /// Samples in order of time.
     pub subflows: Table,
-    /// Copies by message, and those of a message in the order of sending.
+    /// Copies by message, in the order of sending.
     pub copies: Table,
     /// Samples beyond the limit.
     pub subflows_left_out: u64,
@@ -76,7 +76,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Empty time lines, which have the columns only.
+    /// Empty time lines with all columns.
     #[must_use]
     pub fn empty() -> Timeline {
         let (subflows, copies) = (samples::table(), copies::table());
@@ -121,7 +121,7 @@ impl Recorder {
             Some(copies) => (copies.rows(self.samples.names(), client, server), copies.left_out()),
             None => (copies::table(), 0),
         };
-        // Messages without a copy have a row, too.
+        // Messages without a copy also have a row.
         let max_rows = self.samples.max_rows();
         copies_left_out += copies.rows().saturating_sub(max_rows) as u64;
         copies.truncate(max_rows);

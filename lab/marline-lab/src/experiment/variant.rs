@@ -21,10 +21,10 @@ const AGGREGATE_BUFFER: u64 = 16 << 20;
 pub struct Variant {
     /// Name in tables.
     pub name: String,
-    /// Used paths in order, each a name, perhaps with flags as in `marline client --path` (`lte,metered,radio=lte`);
+    /// Used paths in order, each a name with optional flags as in `marline client --path` (`lte,metered,radio=lte`);
     /// empty: all.
     pub paths: Vec<String>,
-    /// Paths that carry data only if no other path can.
+    /// Paths that carry data only if no other path can do so.
     pub backup: Vec<String>,
     /// Plain TCP on the first used path.
     pub plain: bool,
@@ -35,7 +35,7 @@ pub struct Variant {
     /// Policy that chooses paths for datagrams.
     #[serde(default)]
     pub datagram_policy: Option<String>,
-    /// Smallest retransmission timeout of paths with a declared cellular radio.
+    /// Minimum retransmission timeout of paths with a declared cellular radio.
     #[serde(default)]
     pub radio_rtt: Option<Duration>,
     /// Scheduler.
@@ -49,9 +49,9 @@ pub struct Variant {
     /// Largest send buffer, bytes of payload; on the kernel's stacks SO_SNDBUF, which the kernel doubles for its
     /// overhead.
     pub send_buffer: Option<u64>,
-    /// Largest receive buffer, bytes of payload; on the kernel's stacks SO_RCVBUF, which the kernel doubles, too.
+    /// Largest receive buffer, bytes of payload; on the kernel's stacks SO_RCVBUF, which the kernel also doubles.
     pub receive_buffer: Option<u64>,
-    /// Tuning of the buffers below these limits.
+    /// Tuning of the buffers within these limits.
     #[serde(default, with = "BufferTuningText")]
     pub buffer_tuning: BufferTuning,
     /// Disables pacing, as in the stacks of older studies.
@@ -124,7 +124,7 @@ impl Variant {
         Variant { send_buffer: send, receive_buffer: receive, ..self }
     }
 
-    /// Fixes the buffers at this many bytes of payload, as an application does.
+    /// Fixes the buffers at this many bytes of payload, as an application can.
     #[must_use]
     pub fn fixed_buffers(self, send: u64, receive: u64) -> Variant {
         let fixed = self.buffers(Some(send), Some(receive));
@@ -178,7 +178,7 @@ impl Variant {
         })
     }
 
-    /// Scheduler, path manager and datagram policy of a mode other than those of MultiMob.
+    /// Scheduler, path manager and datagram policy of a mode, except MultiMob's modes.
     fn mode_specs(&self) -> anyhow::Result<[&'static str; 3]> {
         Ok(match self.mode.as_deref() {
             Some("handover") => ["auto", "backup", "auto"],
@@ -186,7 +186,8 @@ impl Variant {
             Some("aggregate") => ["auto,budget=0", "full-mesh", "auto,budget=0"],
             Some("redundant") => ["auto,budget=unlimited", "full-mesh", "auto,budget=unlimited"],
             Some(other) => anyhow::bail!(
-                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, redundant, multimob"
+                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, \
+                    redundant, multimob"
             ),
         })
     }
@@ -203,7 +204,7 @@ impl Variant {
         Ok(spec)
     }
 
-    /// Costs of a path as configured for Marline.
+    /// Costs of a path as configured in Marline.
     ///
     /// # Errors
     /// As [`path_spec`](Self::path_spec).

@@ -1,7 +1,7 @@
-//! Web page: objects on several hosts, of which later ones are only known when earlier ones have arrived.
+//! Web page: objects on several hosts. Later objects become known only when earlier ones have arrived.
 //!
-//! *Browser.* It opens a connection to a host at the first request there, with the exchange of TLS. All requests to a
-//! host use this connection, and are answered in their order. A page's connections are closed when it is complete.
+//! *Browser.* It opens a connection to a host at the first request, with a TLS exchange. All requests to a host use
+//! this connection, and are answered in their order. A page's connections are closed when it is complete.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,14 +17,14 @@ use crate::workload::page::{HOSTS, OBJECTS, Object, objects};
 const REQUEST_BYTES: u64 = 500;
 /// Request and answer of TLS.
 const HANDSHAKE: (u64, u64) = (600, 3_000);
-/// Number of a handshake among the messages.
+/// Message number of a handshake.
 const HANDSHAKE_INDEX: u32 = u32::MAX;
 /// Connection to a host.
 #[derive(Debug, Default)]
 struct Link {
     is_open: bool,
     id: Option<ConnectionId>,
-    /// Objects to request, with the times.
+    /// Objects to request, with the times of the requests.
     wanted: VecDeque<(Instant, usize)>,
     /// The handshake has been sent, and answered.
     greeted: bool,
@@ -34,15 +34,15 @@ struct Link {
 /// Applications of the server by port, for connections that are opened later.
 pub(super) type Servers = Rc<RefCell<BTreeMap<u16, Box<dyn App>>>>;
 
-/// A page while it is loaded.
+/// A page that is being loaded.
 #[derive(Debug)]
 pub(super) struct Page {
     flow: u16,
-    /// Number of the first object among the messages.
+    /// Message number of the first object.
     first_index: u32,
     objects: Vec<Object>,
     links: Vec<Link>,
-    /// Ports of the connections, from this one on.
+    /// First port of the connections.
     port: u16,
     left: usize,
     flows: Flows,
@@ -76,7 +76,7 @@ impl Page {
         Page::open(&shared, 0)
     }
 
-    /// Makes both ends of the connection to a host; returns the client's.
+    /// Creates both ends of the connection to a host; returns the client's.
     fn open(page: &Rc<RefCell<Page>>, host: usize) -> Messages {
         let mut mine = page.borrow_mut();
         mine.links[host].is_open = true;
@@ -104,7 +104,7 @@ impl Page {
         message(index, REQUEST_BYTES, self.objects[object].bytes, SentAt::Begin)
     }
 
-    /// An object has arrived: those found in it are wanted.
+    /// Handles the arrival of an object: requests the objects found in it.
     fn on_object_arrived(page: &Rc<RefCell<Page>>, now: Instant, object: usize) {
         let mut to_open = Vec::new();
         let mut mine = page.borrow_mut();

@@ -16,7 +16,7 @@ const MIN_LOGARITHMIC: f64 = 1e-12;
 enum Scale {
     Linear(Range<f64>),
     Log(Range<f64>),
-    /// Name number N takes the range from N to N + 1.
+    /// The name with index N takes the range from N to N + 1.
     Names(Vec<String>),
     /// Range from 0 to this value, without ticks.
     WithoutTicks(f64),
@@ -75,7 +75,7 @@ impl Axis {
         Axis { down: true, ..self }
     }
 
-    /// Adds some space beyond the upper end.
+    /// Extends the upper end by some space.
     pub(super) fn with_room(self) -> Axis {
         match self.scale {
             Scale::Linear(Range { start, end }) => {
@@ -117,7 +117,7 @@ impl Ranged for Axis {
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
         let Range { start, end } = self.range();
-        // A value beyond an end is drawn at that end, and NaN at the beginning.
+        // A value beyond an end is drawn at that end, NaN at the start.
         let value = value.max(start).min(end);
         let limit = if self.down { (limit.1, limit.0) } else { limit };
         match &self.scale {

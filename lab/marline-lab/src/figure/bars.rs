@@ -7,7 +7,7 @@ use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
 use super::sheet::{Area, DrawResult, INK, Size, px, series};
 
-/// Layout, pixels: width between the axes, height of a bar, and space of a group around its bars.
+/// Layout, pixels: width between the axes, height of a bar, and space around the bars of a group.
 const WIDTH: i32 = 560;
 const BAR: i32 = 13;
 const GAP: i32 = 12;
@@ -62,7 +62,7 @@ impl Bars {
         self
     }
 
-    /// Makes the axis logarithmic, from a power of ten below the least bar.
+    /// Makes the axis logarithmic, starting at a power of ten below the shortest bar.
     #[must_use]
     pub fn log(mut self) -> Bars {
         self.log = true;

@@ -17,7 +17,7 @@ pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
 
 /// Largest number of ticks of an axis.
 const TICKS: usize = 9;
-/// Largest width of a name beside an axis, pixels.
+/// Maximum width of a name next to an axis, pixels.
 const MAX_NAME_WIDTH: i32 = 420;
 /// Legend, pixels: a sample, the space around it, and the distance of lines.
 const SAMPLE: i32 = 26;
@@ -26,7 +26,7 @@ const LINE: i32 = 19;
 /// Height of the heading, pixels.
 const HEADING_HEIGHT: i32 = 34;
 
-/// Draws the sample of a legend entry, from the middle of its left edge on.
+/// Draws the sample of a legend entry, starting at the middle of its left edge.
 pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> DrawResult + 'a>;
 
 /// A chart without its contents.
@@ -121,7 +121,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Text beside a point of a chart.
+/// Text next to a point of a chart.
 pub(super) struct Label<'a> {
     pub(super) text: &'a str,
     pub(super) style: TextStyle<'static>,

@@ -11,8 +11,8 @@ use super::sheet::{
     DrawResult, INK, MUTE, NONE, Size, Tone, aligned, max_text_width, px, text_width,
 };
 
-/// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
-/// and dark violet.
+/// Color scale from good to bad, light to dark, also distinguishable without color: five stops between pale yellow and
+/// dark violet.
 const SCALE: [RGBColor; 5] = [
     RGBColor(255, 247, 214),
     RGBColor(253, 202, 127),

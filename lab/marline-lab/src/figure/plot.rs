@@ -199,12 +199,12 @@ fn points_without_notes(points: &[(f64, f64)]) -> Vec<Point> {
 }
 
 impl Series {
-    /// The points that can be drawn.
+    /// The points with finite coordinates.
     fn real_points(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
     }
 
-    /// The vertices of the line, without repeated ones, which only make the file longer.
+    /// The vertices of the line, without repetitions, which only make the file longer.
     fn line(&self, chart: &Chart<'_>) -> Vec<(f64, f64)> {
         let mut before = chart.y_range().start;
         let mut corners: Vec<(f64, f64)> = Vec::new();

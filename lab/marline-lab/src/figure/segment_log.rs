@@ -21,7 +21,7 @@ pub enum Delivery {
 /// A segment of a run.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// The path's number in the scene.
+    /// Index of the path in the scene.
     pub path: usize,
     /// True if the client sent it.
     pub from_client: bool,
@@ -35,18 +35,18 @@ pub struct Segment {
     pub options: TcpOptions,
     /// Bytes of payload.
     pub payload: u32,
-    /// Place of the payload's first byte in its subflow, from 0.
+    /// Position of the payload's first byte in its subflow, from 0.
     pub subflow_offset: u32,
-    /// Place of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
+    /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
     pub stream_offset: Option<u64>,
-    /// Acknowledged place in the peer's subflow, bytes.
+    /// Acknowledged position in the peer's subflow, bytes.
     pub acked: u32,
-    /// Acknowledged place in the peer's stream, bytes.
+    /// Acknowledged position in the peer's stream, bytes.
     pub data_acked: Option<u64>,
 }
 
 impl Segment {
-    /// Short description: `SYN`, `2800+1400` (place in the stream and length), `ack 4200` (of the subflow) with `
+    /// Short description: `SYN`, `2800+1400` (position in the stream and length), `ack 4200` (of the subflow) with `
     /// sack` if the ACK reports a gap.
     #[must_use]
     pub fn describe(&self) -> String {

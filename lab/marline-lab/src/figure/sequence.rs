@@ -1,12 +1,12 @@
 //! Plots of the stream's bytes over time: the subflow and time of each segment, retransmitted bytes with the
-//! cause, what the peer had received, and times when delivery stalled.
+//! cause, the data that the peer had received, and times when delivery stalled.
 //!
-//! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on
-//! two, as a copy or because the first path is in trouble. The plot shows which of these it was.
+//! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on two,
+//! as a copy or because the first path failed. The plot shows the cause.
 //!
-//! *How.* The color shows the subflow, the shape shows the manner: data sent for the first time is a bar from its
-//! first to its last byte, and data sent again has a marker at its middle. The plot can therefore be read without
-//! colors, too. A connection of minutes has a million segments: segments at the same position are drawn once.
+//! *How.* The color shows the subflow, and the shape shows the kind of transmission: new data is a bar from its first
+//! to its last byte, and data sent again has a marker at its middle. The plot can therefore also be read without
+//! colors. A connection of minutes has a million segments: segments at the same position are drawn once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub struct SequencePlot<'a> {
 }
 
 impl<'a> SequencePlot<'a> {
-    /// Creates a plot of the whole course.
+    /// Creates a plot of the whole connection.
     #[must_use]
     pub fn new(title: &str, course: &'a Course) -> SequencePlot<'a> {
         SequencePlot { title: title.to_owned(), course, range_ms: None }
@@ -158,7 +158,7 @@ impl<'a> SequencePlot<'a> {
         Ok(())
     }
 
-    /// Draws bars of new data; touching bars of one time are merged.
+    /// Draws bars of new data. Adjacent bars at the same time are merged.
     fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
@@ -222,14 +222,14 @@ impl<'a> SequencePlot<'a> {
         if left_out == 0 {
             return Ok(());
         }
-        let text = format!("{left_out} marks do not fit and are left out: draw a shorter time");
+        let text = format!("{left_out} markers left out: draw a shorter time");
         let style = aligned(&MUTE.text(), HPos::Right, VPos::Bottom);
         let (x, y) = (time.end, chart.y_range().start);
         Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)
     }
 }
 
-/// The marker of data sent again in this manner.
+/// The marker for this kind of retransmission.
 fn shape<'a>(manner: TransmissionKind, x: i32, y: i32, tone: Tone) -> Element<'a, (i32, i32)> {
     let at = (x, y);
     match manner {
@@ -245,7 +245,7 @@ fn shade() -> ShapeStyle {
     INK.color().mix(SHADE_OPACITY).filled()
 }
 
-/// Unit for places up to `most`: its bytes and its name.
+/// Unit for positions up to `most`: its size in bytes and its name.
 fn unit(most: f64) -> (f64, &'static str) {
     match most {
         most if most >= 2e6 => (1e6, "MB"),
@@ -296,7 +296,7 @@ mod tests {
             3,
             "a bar, the triangle, and the legend of their subflow: {svg}"
         );
-        // Two segments of one time are one bar; then the two strokes of a cross.
+        // Two segments at the same time are one bar; then the two strokes of a cross.
         assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend: {svg}");
         assert_eq!(svg.matches("<line opacity=\"1\" stroke=\"#0072B2\"").count(), 2, "{svg}");
         assert!(svg.contains("220 ms, subflow 0 unreachable: probe timeout"), "{svg}");

@@ -2,8 +2,8 @@
 //! dashes, a dark color scheme, a title.
 //!
 //! The library writes a color as an attribute of each element. The style sheet selects elements by this attribute
-//! and sets their color in the dark scheme and the dashes of a series. A color is therefore also a key: series of
-//! one hue have colors that the rules distinguish and readers do not.
+//! and sets their color in the dark scheme and the dashes of a series. A color is therefore also a key: series of one
+//! hue have colors that differ for the rules but look the same.
 
 use std::fmt::Write as _;
 
@@ -67,7 +67,7 @@ pub(super) fn series(number: usize) -> Tone {
     Tone(light ^ (number % LINE_STYLES >= HUES.len()) as u32, dark)
 }
 
-/// The color of elements without a series.
+/// Color of elements without a series.
 pub(super) fn neutral_tone() -> Tone {
     HUES[HUES.len() - 1]
 }
@@ -96,7 +96,7 @@ impl Tone {
         self.font(TEXT, FontStyle::Normal)
     }
 
-    /// Text of this size, pixels. The library writes sizes other than those it is given.
+    /// Text of this size, pixels, corrected for the library, which writes other sizes than it is given.
     pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
         const WRITTEN: f64 = 1.24;
         let size = f64::from(UNITS) * pixels * WRITTEN;

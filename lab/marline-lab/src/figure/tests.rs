@@ -48,7 +48,7 @@ fn a_plot_draws_every_series_and_escapes_its_text() {
     assert_eq!((lines("#888888"), elements(&svg, "polygon")), (2, 1));
     assert_eq!(svg.matches("r=\"30\" opacity=\"1\" fill=\"none\" stroke=\"#B0578D\"").count(), 3);
     assert_eq!(elements(&svg, "style"), 1);
-    assert!(!svg.contains("href") && !svg.contains("url("), "nothing from outside");
+    assert!(!svg.contains("href") && !svg.contains("url("), "no external resources");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_timing_diagram_shows_arrows_crosses_and_words() {
     // The arrow of the lost segment, and the two strokes of a cross.
     assert_eq!(svg.matches(" stroke=\"#C03000\"").count(), 3);
     assert!(svg.contains("\n0+") && svg.contains("probe") && svg.contains("down"), "{svg}");
-    assert_eq!(svg, diagram.svg(), "the same data is the same text");
+    assert_eq!(svg, diagram.svg(), "equal data gives equal text");
     let none =
         TimingDiagram::new("One burst", &["WLAN"], 0.0, 60.0).segments(&segments, start, |_| None);
     assert!(!none.svg().contains(" stroke=\"#C03000\""));

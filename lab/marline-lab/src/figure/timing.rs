@@ -15,7 +15,7 @@ use super::sheet::{DrawResult, FRAME, INK, LOST, MUTE, Size, TEXT, aligned, px, 
 const LANE: f64 = 230.0;
 /// Space left of each path and right of the last one for labels, pixels.
 const GAP: f64 = 180.0;
-/// Labels with a smaller distance are merged, pixels.
+/// Labels closer than this are merged, pixels.
 const LABEL_GAP: i32 = 12;
 /// Opacity of a shaded span.
 const SHADE_OPACITY: f64 = 0.15;
@@ -47,7 +47,7 @@ struct Note {
 
 /// Timing diagram of a few milliseconds of a run.
 ///
-/// Labels that would overlap are merged into one with the number of those left out.
+/// Labels that would overlap are merged into one, with the number of omitted labels.
 #[derive(Clone, Debug)]
 pub struct TimingDiagram {
     title: String,
@@ -110,7 +110,7 @@ impl TimingDiagram {
         self
     }
 
-    /// Adds a note beside the line of one side of a path: a timer that fires, a decision.
+    /// Adds a note next to the line of one side of a path, such as a timer that fires or a decision.
     #[must_use]
     pub fn add_note(
         mut self,
@@ -261,7 +261,7 @@ impl TimingDiagram {
     }
 }
 
-/// The corners of the head of an arrow of this extent that ends at a point.
+/// Corners of the head of an arrow that ends at a point and has this horizontal and vertical extent.
 fn head(x: i32, y: i32, width: i32, height: i32) -> [(i32, i32); 3] {
     let (long, wide) = (f64::from(px(7)), f64::from(px(3)));
     let (dx, dy) = (f64::from(width), f64::from(height));

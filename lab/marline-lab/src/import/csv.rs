@@ -2,9 +2,9 @@
 //!
 //! | column | meaning |
 //! |---|---|
-//! | `time_s`, `time_ms`, `time_us` | when: any clock that goes forward; the first row is the beginning |
+//! | `time_s`, `time_ms`, `time_us` | time on any clock that moves forward; the first row is the start |
 //! | `rate_mbit_per_s`, `rate_kbit_per_s`, `rate_bits_per_s` | rate |
-//! | `delay_ms`, `delay_us`, `rtt_ms`, `rtt_us` | one way, or there and back, of which half is taken |
+//! | `delay_ms`, `delay_us`, `rtt_ms`, `rtt_us` | one way, or round trip, of which half is used |
 //! | `loss`, `loss_percent` | share of the packets, 0 to 1, or percent |
 //!
 //! A column with the prefix `up_` or `down_` is for one direction. An empty field keeps the previous value.
@@ -54,7 +54,7 @@ fn column(name: &str) -> Column {
 /// Options for reading a file.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Renamed columns: name in the file, name here.
+    /// Renamed columns: name in the file, name in this program.
     pub renamed: Vec<(String, String)>,
     /// Interval of the rows, if there is no column of times.
     pub every: Option<Duration>,
@@ -63,8 +63,8 @@ pub struct ReadOptions {
 /// Reads a file's text.
 ///
 /// # Errors
-/// Columns are missing, a name is not in the file, or fields are not numbers or out of range: all of them are
-/// reported at once.
+/// Columns are missing, a name is not in the file, or fields are not numbers or out of range. All errors are reported
+/// together.
 pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Measurement> {
     let ReadOptions { renamed, every } = reading;
     let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
@@ -91,7 +91,8 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally prefixed \
+            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally \
+                prefixed \
              with up_ or down_; it has {}. Map columns with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
@@ -107,7 +108,11 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
                 }
                 let before = samples.last().is_some_and(|last: &Sample| sample.at < last.at);
                 if before {
-                    mistakes.record_mistake(number, "the time is before that of the line above");
+                    mistakes.record_mistake(
+                        number,
+                        "the time is earlier than in the previous \
+                        line",
+                    );
                 } else {
                     samples.push(sample);
                 }
@@ -125,7 +130,7 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
 fn sample(line: &str, names: &[&str], columns: &[Column]) -> anyhow::Result<Sample> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let (count, wanted) = (fields.len(), columns.len());
-    ensure!(count == wanted, "{count} fields, and the heading has {wanted}");
+    ensure!(count == wanted, "{count} fields, but the header has {wanted}");
     let mut sample = Sample::default();
     for ((field, column), name) in fields.into_iter().zip(columns).zip(names) {
         let number = || {

@@ -1,7 +1,7 @@
 //! Output of `iperf3 --json`: the throughput of each interval as the rate of a link.
 //!
 //! A transfer that was limited by the link shows its rate. A transfer that was limited by its window, the sender
-//! or losses shows less. UDP (`-u -b`) above the link's rate is the better measurement.
+//! or losses shows less. UDP (`-u -b`) above the link's rate measures the link better.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ struct Output {
     start: Start,
     #[serde(default)]
     intervals: Vec<Interval>,
-    /// The server's results: with `--get-server-output`, if the server runs with `--json`, too.
+    /// The server's results: with `--get-server-output`, if the server also runs with `--json`.
     server_output_json: Option<Box<Output>>,
     error: Option<String>,
 }
@@ -47,7 +47,7 @@ struct Sum {
     bits_per_second: f64,
     #[serde(default)]
     omitted: bool,
-    /// True if the sender counted.
+    /// True if the sender measured this.
     #[serde(default)]
     sender: bool,
     /// For UDP, at the receiver.
@@ -59,8 +59,8 @@ struct Sum {
 /// client's own intervals show the sending rate and not the link's, so the server's are used.
 ///
 /// # Errors
-/// The file is not iperf3 output, the test failed, the receiver's UDP results are missing, or intervals are
-/// invalid: all of them are reported at once.
+/// The file is not iperf3 output, the test failed, the receiver's UDP results are missing, or intervals are invalid.
+/// All errors are reported together.
 pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let output: Output = serde_json::from_str(text)
         .with_context(|| format!("{file} is not output of `iperf3 --json`"))?;

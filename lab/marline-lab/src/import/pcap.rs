@@ -2,7 +2,7 @@
 //!
 //! Packets are matched by fields that routers and NATs keep: for TCP the sequence number, acknowledgment, flags
 //! and payload, for UDP the payload. A packet that one end sent and the other never saw is lost. The delay of an
-//! interval is the least of its packets: the rest is queueing, which the resulting link adds itself.
+//! interval is the minimum of its packets: the rest is queueing, which the resulting link adds itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 
 use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
 
-/// Smallest share of packets that both ends saw.
+/// Minimum share of packets that both ends captured.
 const MIN_SHARED_PACKETS: f64 = 0.3;
-/// One in this many pairs may seem to have arrived before it was sent.
+/// At most one in this many packets may seem to arrive before it was sent.
 const MAX_REVERSED_PAIRS: usize = 100;
 /// Longest time that a packet is in transit, ns.
 const MAX_FLIGHT_NS: i64 = 30_000_000_000;
@@ -111,7 +111,7 @@ pub fn read(
     Ok(Measurement { samples: from_zero(client.name, samples)?, ignored: Vec::new() })
 }
 
-/// The fate of each packet of two captures of one path that is `wanted`.
+/// The fate of each packet in two captures of one path for which `wanted` is true.
 fn transfers(
     client_file: CaptureFile<'_>,
     server_file: CaptureFile<'_>,
@@ -128,13 +128,14 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the same \
+        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the \
+            same \
          traffic, with whole packets \
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
-    // Addresses of the client's side are those whose packets mostly reach the server later than the client. If a
-    // packet was sent again just when the previous copy arrived, the two are confused; these few are left out.
+    // Addresses are on the client's side if their packets mostly appear later in the server's capture. If a packet was
+    // sent again just as the previous copy arrived, the two are confused; these few are left out.
     let mut signs: BTreeMap<IpAddr, [usize; 2]> = BTreeMap::new();
     let is_up = |(at_client, at_server): &(CapturedPacket, CapturedPacket)| {
         at_server.at_ns >= at_client.at_ns
@@ -154,7 +155,8 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_name} and {server_name}: the clocks differ by more than the delay; give the difference \
+        "{client_name} and {server_name}: the clocks differ by more than the delay; give the \
+            difference \
          with --clock-ahead"
     );
     let mut sent = Vec::new();
@@ -196,8 +198,8 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     Sample { at: every * u32::try_from(number).unwrap_or(u32::MAX), values }
 }
 
-/// Packets that both ends saw, with both records, and those that only one saw. Among identical packets, the
-/// nearest in time match.
+/// Packets that both ends captured, with both records, and packets that only one captured. Identical packets are
+/// matched by time.
 type MatchedPackets =
     (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 

@@ -1,14 +1,13 @@
-//! Capture at one end of a path: round trips of the data that this end sent, until its ACK.
+//! Capture at one end of a path: round trips from the data that this end sent to its ACK.
 //!
-//! The handshake shows at which end the capture was made: there the answers of the other end take a round trip and
-//! its own do not. A round trip ends with the first ACK or SACK block that covers the data, and it includes the
-//! receiver's delay of the acknowledgment.
+//! The handshake shows at which end the capture was made: only answers of the other end take a round trip. A round
+//! trip ends with the first ACK or SACK block that covers the data, and it includes the receiver's delay of the
+//! acknowledgment.
 //!
-//! Transmissions of the same data are distinguished by Karn's rule and by timestamps: an ACK that echoes the
-//! timestamp of exactly one of them belongs to that one, and those before it were lost. Without such an echo,
-//! those before the last one count as lost, unless the receiver reports the data as duplicate (D-SACK); the last
-//! one is left out. Without SACK, data that an ACK covers together with retransmitted data is left out, too: it
-//! may have waited behind a hole.
+//! Transmissions of the same data are distinguished by Karn's rule and by timestamps: an ACK that echoes the timestamp
+//! of exactly one transmission belongs to it, and earlier transmissions were lost. Without such an echo, all but the
+//! last count as lost, unless the receiver reports the data as duplicate (D-SACK); the last one is left out. Without
+//! SACK, data that an ACK covers together with retransmitted data is left out, too: it may have waited behind a hole.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,14 +18,14 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 use super::Passage;
 use super::pcap::{for_each_frame, ip_of};
 
-/// One of the handshake's two answers must be this many times as late as the other; otherwise the capture was not
-/// made at an end.
+/// One of the two answers in the handshake must take this many times as long as the other; otherwise the capture was
+/// not made at an end.
 const MIN_DELAY_RATIO: i64 = 4;
 
-/// Longest time that data is in transit, ns; older sequence numbers are not compared.
+/// Maximum time that data is in transit, ns. Older sequence numbers are not compared.
 const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 
-/// Round trips of what one end of a path sent.
+/// Round trips of the data that one end of a path sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrips {
     /// Transmissions of data, in the order of sending: each with its round trip, or lost.
@@ -61,7 +60,7 @@ struct Flow {
     all: Vec<Transmission>,
     /// Indices into `all` of the open transmissions.
     open: Vec<usize>,
-    /// End of what was sent.
+    /// End of the sent data.
     sent_to: Option<u32>,
 }
 
@@ -116,13 +115,16 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     }
     ensure!(
         known > 0,
-        "{file}: no TCP handshake, which shows at which end the capture was made: start the capture before \
-         the connection, at the end that sends the data, or give captures of both ends (CLIENT,SERVER), \
+        "{file}: no TCP handshake, which shows at which end the capture was made: start the \
+            capture before \
+         the connection, at the end that sends the data, or give captures of both ends \
+         (CLIENT,SERVER), \
          which UDP always needs"
     );
     ensure!(
         !sent.is_empty(),
-        "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
+        "{file}: the capturing end sent no data that was acknowledged: capture at the end that \
+            sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
     Ok(RoundTrips { sent, ambiguous: untold })
@@ -175,7 +177,7 @@ impl ConnectionState {
 }
 
 impl Flow {
-    /// The transmissions that may still be acknowledged, the newest first.
+    /// Transmissions that may still be acknowledged, newest first.
     fn recent(&self, now_ns: i64) -> impl Iterator<Item = usize> {
         let since = self.all.partition_point(|one| one.at_ns < now_ns - MAX_FLIGHT_NS);
         (since..self.all.len()).rev()
@@ -187,7 +189,7 @@ impl Flow {
         let timestamp = segment.options.timestamps.map(|timestamps| timestamps.value);
         let mut one =
             Transmission { start, end, at_ns, timestamp, outcome: TransmissionOutcome::Open };
-        // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
+        // If data is sent again after its acknowledgment, the fate of the repetition is unknown.
         let repeats = self.sent_to.is_some_and(|to| !is_at_or_after(start, to));
         let there = |earlier: &Transmission| {
             matches!(
@@ -254,7 +256,7 @@ impl Flow {
         }
     }
 
-    /// The fate of a transmission of data that was sent several times; `None` for the acknowledged one.
+    /// The fate of one of several transmissions of the same data; `None` for the acknowledged one.
     fn outcome_of_repeated(
         &self,
         one: usize,

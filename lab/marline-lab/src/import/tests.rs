@@ -37,7 +37,7 @@ fn a_csv_becomes_a_path_that_behaves_as_measured() {
     let [fast, slow, dead] = [goodput(1e3, 3e3), goodput(3.5e3, 5e3), goodput(5.1e3, 5.5e3)];
     assert!((16.0..20.0).contains(&fast), "{fast}");
     assert!((1.3..2.1).contains(&slow) && dead < 0.01, "{slow} {dead}");
-    assert!(goodput(5.6e3, 6e3) > 0.5, "what stood still goes on");
+    assert!(goodput(5.6e3, 6e3) > 0.5, "delayed data continues");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     for wanted in [
         "line 3: `ten` in column `delay_ms` is not a number",
         "line 4: 3 in column `loss`: must be from 0 to 1",
-        "line 6: 2 fields, and the heading has 3",
+        "line 6: 2 fields, but the header has 3",
     ] {
         assert!(said.contains(wanted), "{wanted} in {said}");
     }
@@ -58,7 +58,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
         said.contains("a column of times (time_s,") && said.contains("it has when, delay_ms"),
         "{said}"
     );
-    assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is before"));
+    assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is earlier than"));
     assert!(wrong("").contains("is empty") && wrong("time_s,loss\n").contains("no sample"));
     let many = format!("time_s,loss\n{}", "x,0\n".repeat(30));
     assert!(wrong(&many).contains("and 22 more"), "{}", wrong(&many));
@@ -94,7 +94,7 @@ fn an_iperf3_measurement_sets_the_rate_of_its_direction() {
         "{{\"start\":{{\"test_start\":{{\"protocol\":\"UDP\"}}}},\"intervals\":{}",
         sums("90e6,\"sender\":true")
     );
-    let refused = read_iperf3("x.json", &format!("{sent}}}")).expect_err("what was sent");
+    let refused = read_iperf3("x.json", &format!("{sent}}}")).expect_err("data sent");
     assert!(refused.to_string().contains("not received"), "{refused}");
     let seen = sums("20e6,\"lost_percent\":5.0,\"sender\":false");
     let whole = format!("{sent},\"server_output_json\":{{\"intervals\":{seen}}}}}");
@@ -115,7 +115,7 @@ fn rows_may_be_evenly_apart() {
         read_csv("x.csv", "down_rate_kbit_per_s\n20000\n5000\n", &reading).expect("rows");
     let toml = measured.toml("nr", None).expect("a path");
     assert!(toml.contains("down.rate=20000000\"") && toml.contains("at = \"1000000us\""), "{toml}");
-    assert!(read_csv("x.csv", "time_s,loss\n0,0\n", &reading).is_err(), "two sorts of times");
+    assert!(read_csv("x.csv", "time_s,loss\n0,0\n", &reading).is_err(), "two kinds of times");
 }
 
 /// Captures at both ends of a simulated path show its delays and losses.
@@ -179,7 +179,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
         let [client, server] = &ends[..] else { panic!("two ends") };
         passages(file("client", &client.bytes), file("server", &server.bytes), 0).expect("passages")
     });
-    // Answers are sent when their requests have arrived: by one path up to 8 ms later than by the other.
+    // Answers are sent when their requests have arrived: over one path up to 8 ms later than over the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
         let within = Duration::from_millis(within_ms);
         what_if(&ways[0][way], &ways[1][way], within, Delay::OneWay).expect("pairs")
@@ -200,7 +200,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     );
     // The median of a sum is not the sum of medians for skewed delays, such as the minimum of two delays.
     assert!((foretold(Sending::Both) / happened - 1.0).abs() < 0.1);
-    assert!(foretold(Sending::First) > 1.08 * happened, "the test tests nothing");
+    assert!(foretold(Sending::First) > 1.08 * happened, "the test proves nothing");
 }
 
 /// One capture per path at the client: round trips and losses are those of the links, and the results of the
@@ -222,7 +222,7 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let result = result.expect("pairs");
     let median = |way| result.quantile(way, 0.5).value;
     let lost = Sending::ALL.map(|way| result.lost(way).value);
-    println!("{lost:?}, {} and {} untold", wifi.ambiguous, lte.ambiguous);
+    println!("{lost:?}, {} and {} unknown", wifi.ambiguous, lte.ambiguous);
     println!("medians {:?}", Sending::ALL.map(median));
     assert!((0.02..0.04).contains(&lost[0]) && lost[1] == 0.0 && lost[3] == 0.0, "{lost:?}");
     // 20 ms and twice up to 8 ms more; constant 60 ms.
@@ -235,7 +235,7 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let [up, _] = passages(file("client", &client.bytes), file("server", &server.bytes), 0)
         .expect("passages");
     let truth = up.iter().filter(|passage| passage.took_ns.is_none()).count();
-    println!("{drops} losses told of {truth}");
+    println!("{drops} losses reported of {truth}");
     assert!(drops.abs_diff(truth) * 10 <= truth, "{drops} of {truth}");
     // At the server: its answers, over a direction without losses.
     let server = read(0, 1);

@@ -115,8 +115,7 @@ impl Drop for Claim {
     }
 }
 
-/// Writes a new claim, as a whole or not at all: a partial one would not name its owner and would block the name
-/// for good.
+/// Writes a new claim atomically: a partial claim would not name its owner and would block the name permanently.
 fn publish(file: &Path, record: &Record) -> io::Result<()> {
     let draft = file.with_extension(format!("{}.draft", record.owner.pid));
     let _ = fs::remove_file(&draft);
@@ -137,7 +136,7 @@ fn read(file: &Path) -> Option<Record> {
     serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
 }
 
-/// The nets of this machine and their owners.
+/// The networks of this machine and their owners.
 #[must_use]
 pub fn claims() -> Vec<(String, Owner)> {
     let entries = fs::read_dir(CLAIM_DIRECTORY).into_iter().flatten().flatten();
@@ -165,10 +164,10 @@ pub fn remove_remains() -> Vec<String> {
     swept
 }
 
-/// Ends a net: terminates its owner, or removes the remains if the owner is dead.
+/// Ends a network: terminates its owner, or removes the remains if the owner is dead.
 ///
 /// # Errors
-/// There is no such net, or its owner does not end within 10 s.
+/// There is no such network, or its owner does not end within 10 s.
 pub fn release(instance: &str) -> anyhow::Result<()> {
     const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
     let (_, owner) = claims()
@@ -177,7 +176,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
         .with_context(|| format!("no network `{instance}`; `marline-lab net status` lists all"))?;
     let held = || claims().iter().any(|(name, by)| name == instance && *by == owner);
     if owner.is_alive() {
-        let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("no process has the id 0")?;
+        let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("process id 0 is never used")?;
         // A process that has ended meanwhile is not an error.
         let _ = kill_process(pid, Signal::TERM);
     }
@@ -216,7 +215,7 @@ fn remove_namespace(namespace: &str) {
         std::thread::sleep(Duration::from_millis(2));
     }
     let mut ip = Command::new("ip");
-    // An incomplete net may have no such namespace.
+    // An incomplete network may lack this namespace.
     let _ = ip.args(["netns", "del", namespace]).stderr(Stdio::null()).status();
 }
 

@@ -1,7 +1,7 @@
 //! Addresses, routes and settings of a host.
 //!
-//! The `ip` program runs one batch per host: it is needed for `ip mptcp` anyway, and its errors name the line.
-//! Sysctls are written by a thread in the namespace.
+//! The `ip` program runs one batch per host: it is required for `ip mptcp`, and its errors name the line. Sysctls are
+//! written by a thread in the namespace.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -35,7 +35,7 @@ pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sysctls for interfaces that are quiet and usable at once.
+/// Sysctls for interfaces that send nothing on their own and are usable immediately.
 const INTERFACE_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
@@ -45,8 +45,8 @@ const INTERFACE_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.conf.default.rp_filter", "0"),
 ];
 
-/// Sysctls for measurements: no memory of earlier connections, no blackhole detection that outlives a test, and
-/// the congestion control of the comparison.
+/// Sysctls for measurements: no cached metrics of earlier connections, no blackhole detection that outlives a test,
+/// and the congestion control of the comparison.
 const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_congestion_control", "cubic"),
@@ -97,16 +97,16 @@ fn interface(lines: &mut String, side: Side, path: &Path) {
     }
 }
 
-/// Brings up the interfaces of one side with their addresses only.
+/// Brings up the interfaces of one side with their addresses, without routes.
 pub(super) fn set_up(namespace: &str, side: Side, paths: &[Path]) -> anyhow::Result<()> {
     let mut lines = String::new();
     paths.iter().for_each(|path| interface(&mut lines, side, path));
     batch(namespace, &lines)
 }
 
-/// Adds routes and rules. The client's packets leave by the interface of their source address, the server's by
-/// that of their destination address, so the client's address identifies the path in both directions. Packets
-/// without a source address use the first path.
+/// Adds routes and rules. The client's packets use the interface of their source address, the server's that of their
+/// destination address, so the client's address identifies the path in both directions. Packets without a source
+/// address use the first path.
 fn routes(lines: &mut String, side: Side, number: usize, name: &str, addresses: &[IpNet]) {
     let (table, metric) = (FIRST_TABLE + number, FIRST_METRIC + number);
     for family in ["-4", "-6"] {
@@ -164,7 +164,7 @@ fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Groups successive lines by family option, and removes the option.
+/// Groups consecutive lines by family option, and removes the option.
 fn group_lines(script: &str) -> Vec<(Option<&'static str>, String)> {
     let mut groups: Vec<(Option<&'static str>, String)> = Vec::new();
     for line in script.lines() {

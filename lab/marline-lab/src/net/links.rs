@@ -22,7 +22,7 @@ pub struct LinkOptions {
     pub seed: u64,
     /// Directory of traces.
     pub trace_dir: Option<PathBuf>,
-    /// Time to spin before a packet is due instead of sleeping.
+    /// Time before a packet is due for which the thread spins instead of sleeping.
     pub spin: Duration,
     /// Size of the packet copies kept at each end, bytes; `None`: no copies.
     pub tap_bytes: Option<u64>,

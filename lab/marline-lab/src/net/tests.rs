@@ -73,7 +73,7 @@ fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
     net.command("lte", "set rate=1M").expect("command");
     assert!(net.command("umts", "down").expect_err("no such path").to_string().contains("lte"));
     assert!(!net.report().expect("report")[1].up.up);
-    // A process without a waiting parent ends with the net.
+    // A process without a waiting parent ends with the network.
     let mut sleeper = net.spawn(Side::Client, Command::new("sleep").arg("600")).expect("sleep");
     drop(net);
     assert!(!sleeper.wait().expect("killed").success());
@@ -148,7 +148,7 @@ fn the_kernel_joins_over_all_paths_of_the_repositorys_scenarios() {
         let scenario = Scenario::from_file(&folder.join(file).with_extension("toml"));
         let net = Net::create(&scenario.expect(file), &instance("all")).expect("up");
         let mut seen = 0;
-        // A join takes two round trips of up to half a second, so one upload may end before.
+        // A join takes two round trips of up to half a second, so one upload may end earlier.
         for _ in 0..10 {
             upload_to(&net, address, 1_500_000);
             seen = net.counters(Side::Server).expect("counters").get("MPJoinAckRx");

@@ -6,7 +6,7 @@ use super::runs::workloads_of_runs;
 use super::table::Table;
 use crate::runs::{Job, Record};
 
-/// Builds the table of all messages that arrived in these runs, those of the warm-up included, in the order of the
+/// Builds the table of all messages that arrived in these runs, including those of the warm-up, in the order of the
 /// runs.
 ///
 /// After the [`RunColumns`] follow `index` (number of the message), `bytes` (length), `counted` (it began after

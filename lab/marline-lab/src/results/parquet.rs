@@ -1,4 +1,4 @@
-//! Tables as Parquet, written by the crate's column writer without Arrow, which nothing else here needs.
+//! Tables as Parquet, written by the crate's column writer without Arrow, which nothing else in this crate needs.
 //!
 //! Every column may have unknown values (`OPTIONAL`). Text is UTF-8 with a dictionary, counts are unsigned 64-bit
 //! integers, times are signed ones, numbers are doubles, flags are booleans. The file's metadata has the unit of
@@ -20,7 +20,7 @@ use super::cells::Cells;
 use super::column::{Column, Values};
 use super::table::Table;
 
-/// Rows of a group, which is held in memory while writing and read as a whole.
+/// Number of rows in a row group, which is held in memory while writing and read as a whole.
 const GROUP_ROWS: usize = 1 << 16;
 
 /// A Parquet file for appending rows.

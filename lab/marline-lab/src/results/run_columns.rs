@@ -19,7 +19,7 @@ pub struct RunColumns {
 }
 
 impl RunColumns {
-    /// Columns for these runs, which all have a value for each key of the first run.
+    /// Columns for these runs. Each run has a value for every key of the first run.
     #[must_use]
     pub fn for_jobs(jobs: &[Job]) -> RunColumns {
         let columns = RunColumns::over(jobs.iter().map(|job| job.point.as_slice()));

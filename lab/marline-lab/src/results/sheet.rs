@@ -115,8 +115,8 @@ impl Sheets {
         Ok(Sheets { name: like.name(), sheets, room: most_rows, sheet: Sheet::default() })
     }
 
-    /// Appends the rows of a table with the same columns; `left_out` is the number of rows that were already left
-    /// out of it. Rows beyond the limit are counted and left out.
+    /// Appends the rows of a table with the same columns; `left_out` is the number of rows already omitted from it.
+    /// Rows beyond the limit are counted and left out.
     ///
     /// # Errors
     /// A file cannot be written.

@@ -2,14 +2,14 @@
 
 use super::column::{Cell, Column};
 
-/// A quantity that values of a sweep may have: suffix of the column's name, unit of the column, and conversion of
-/// each unit of the file: times the first number, over the second.
+/// A quantity that values of a sweep may have: suffix of the column's name, unit of the column, and for each unit of
+/// the file a factor and a divisor.
 #[derive(Debug)]
 struct Quantity {
     ending: &'static str,
     unit: &'static str,
     units: &'static [(&'static str, f64, f64)],
-    /// Meaning of a number without a unit; `None` if it is of another quantity.
+    /// Meaning of a number without a unit; `None` if it is another quantity.
     bare: Option<f64>,
 }
 

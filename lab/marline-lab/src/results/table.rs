@@ -77,7 +77,7 @@ impl Table {
         }
     }
 
-    /// Keeps the first rows only.
+    /// Keeps only the first rows.
     pub fn truncate(&mut self, rows: usize) {
         self.columns.iter_mut().for_each(|column| column.truncate(rows));
         self.rows = self.rows.min(rows);

@@ -43,7 +43,7 @@ fn series(place: &std::path::Path) -> (Vec<Job>, Vec<Record>) {
     (jobs, records)
 }
 
-/// The documented rule (docs/research/lab.md) in an independent form: by counting instead of interpolating places.
+/// The documented rule (docs/research/lab.md) in an independent form: by counting instead of interpolating.
 fn by_the_book(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     let h = share * (values.len() as f64 - 1.0);
@@ -106,7 +106,7 @@ fn parquet_and_csv_have_the_same_rows() {
     let place = scratch("parquet");
     let (jobs, mut records) = series(&place);
     // A run that failed has blanks, and a warm-up has no bound.
-    records[5] = Record::failed("it, too".to_owned());
+    records[5] = Record::failed("also the second".to_owned());
     let summary = Summary::from_runs(&jobs, &records);
     summary.write(&place, &Format::ALL).expect("files");
     for table in ["messages", "runs"] {

@@ -51,7 +51,7 @@ impl CaptureFiles {
 impl Captures {
     /// Default size limit of a file, bytes.
     pub const MAX_BYTES: usize = 64 << 20;
-    /// Largest number of runs of a series that have files.
+    /// Maximum number of runs of a series with capture files.
     pub const MAX_RUNS: usize = 200;
 
     /// Writes `VARIANT-SEED-END.pcapng` for the jobs on stack `sim` into a directory. Failed runs have no file.
@@ -63,8 +63,8 @@ impl Captures {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// As [`write`](Self::write), with cancellation: `go_on` is called before each few runs, and false ends the
-    /// work.
+    /// As [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false ends
+    /// the work.
     ///
     /// # Errors
     /// A file cannot be written.

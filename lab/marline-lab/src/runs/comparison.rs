@@ -15,7 +15,7 @@ pub struct Comparison {
     pub a: StoredLane,
     /// Second lane.
     pub b: StoredLane,
-    /// Number of seeds that ran in both.
+    /// Number of seeds with runs in both lanes.
     pub seeds: usize,
     /// Messages that did not arrive, in each lane.
     pub missing: (u64, u64),
@@ -30,7 +30,7 @@ pub struct ComparedMeasure {
     pub measure: Measure,
     /// Values in each lane.
     pub values: (f64, f64),
-    /// First value over the second, with its interval.
+    /// First value divided by the second, with its interval.
     pub ratio: Estimate,
 }
 
@@ -41,7 +41,7 @@ pub enum Outcome {
     Better,
     /// The second is better.
     Worse,
-    /// Both are equal in every seed.
+    /// Both are equal for every seed.
     Equal,
     /// Not significant; about this many seeds would be enough, if any number is.
     Inconclusive(Option<u64>),
@@ -62,7 +62,7 @@ impl ComparedMeasure {
             () if high < 1.0 => false,
             () if low == 1.0 && high == 1.0 => return Outcome::Equal,
             () => {
-                // The number of seeds that would move the nearer end of the interval to the value's side of 1.
+                // Number of seeds with which the interval would no longer contain 1.
                 let asked = if value > 1.0 {
                     RequiredRange::at_least(1.0)
                 } else {
@@ -85,7 +85,7 @@ impl ComparedMeasure {
     #[must_use]
     pub fn text(&self) -> String {
         let Estimate { value, low, high, .. } = self.ratio;
-        // Percentage by which the better value is less, or more, than the other.
+        // Percentage by which the better value is lower, or higher, than the other.
         let percent = |ratio: f64| 100.0 * (ratio - 1.0).abs();
         let between = |a: f64, b: f64| format!("[{}, {}]", number(a.min(b)), number(a.max(b)));
         let by = || {
@@ -96,7 +96,7 @@ impl ComparedMeasure {
             Outcome::Better => format!("better {}", by()),
             Outcome::Worse => format!("worse {}", by()),
             Outcome::Equal => "equal in every seed".to_owned(),
-            Outcome::TooFew => format!("not judged: needs at least {MIN_RUNS} seeds of both"),
+            Outcome::TooFew => format!("not judged: needs at least {MIN_RUNS} seeds for both"),
             Outcome::Inconclusive(needed) => {
                 let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
                 let tell = match needed {
@@ -132,8 +132,8 @@ impl Selection<'_> {
 }
 
 impl Comparison {
-    /// Compares the matching lanes of two series: those with equal point and stack, and with the given variants,
-    /// or with equal variants if none is given.
+    /// Compares the matching lanes of two series: those with equal sweep values and stack, and with the given
+    /// variants, or with equal variants if none is given.
     ///
     /// # Errors
     /// No lanes match, a result cannot be read, or two lanes have no seed in common.
@@ -149,7 +149,7 @@ impl Comparison {
                 }
             }
         }
-        ensure!(!all.is_empty(), "no two lanes have the same stack, variant and point of a sweep");
+        ensure!(!all.is_empty(), "no two lanes have the same stack, variant and sweep values");
         Ok(all)
     }
 
@@ -230,7 +230,7 @@ mod tests {
             (Measure::P50, [1.1, 1.25, 1.5], "worse by 25 % [10, 50]"),
             (Measure::Goodput, [1.1, 1.25, 1.5], "better by 25 % [10, 50]"),
             (Measure::P50, [1.0, 1.0, 1.0], "equal in every seed"),
-            // Half the interval is 0.25 and the distance 0.125: four times as many seeds are needed.
+            // The half-width is 0.25 and the distance 0.125: four times as many seeds are needed.
             (
                 Measure::P50,
                 [0.75, 0.875, 1.125],
@@ -245,6 +245,6 @@ mod tests {
             assert_eq!(compared(measure, low, value, high), wanted);
         }
         let none = compared(Measure::P50, f64::NAN, 1.1, f64::NAN);
-        assert_eq!(none, "not judged: needs at least 10 seeds of both");
+        assert_eq!(none, "not judged: needs at least 10 seeds for both");
     }
 }

@@ -9,9 +9,9 @@ use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
 use crate::figure::{BoxPlot, Figure, FiveNumbers, Plot, cdf};
 use crate::results::{Cell, Table, quantile};
 
-/// Largest number of points of a curve: more would overlap.
+/// Maximum number of points of a curve. More would overlap.
 const POINTS: usize = 1_000;
-/// Ratio of largest value to median from which an axis is logarithmic.
+/// Ratio of largest value to median above which an axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 10.0;
 
 /// Standard figures of a series.
@@ -114,7 +114,7 @@ fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
     [
         plot(&windows, 1e3, "kB").figure(
             &format!("windows-{file}"),
-            "Congestion window and bytes in flight, of each subflow.",
+            "Congestion window and bytes in flight of each subflow.",
         ),
         plot(&delays, 1e3, "ms").figure(
             &format!("delays-{file}"),

@@ -3,9 +3,9 @@
 use super::record::Record;
 use crate::estimate::{Estimate, Samples};
 
-/// Fewest runs for an interval: a bootstrap of fewer is not reliable.
+/// Minimum number of runs for an interval: a bootstrap of fewer is not reliable.
 pub const MIN_RUNS: usize = 10;
-/// Largest number of messages for an interval: each resample processes all of them.
+/// Maximum number of messages for an interval, because each resample processes all messages.
 const MAX_INTERVAL_VALUES: usize = 2_000_000;
 /// Seed of the resamples: it is fixed, so that a table is reproducible.
 const MASTER: u64 = 1;
@@ -21,7 +21,7 @@ pub enum Measure {
     P95,
     /// 99 % quantile, ms.
     P99,
-    /// 99 % quantile over that of the messages' lower bounds.
+    /// 99 % quantile divided by that of the messages' lower bounds.
     P99ToBound,
     /// Median of the runs' goodput, Mbit/s.
     Goodput,
@@ -155,7 +155,7 @@ impl Measurements {
     }
 }
 
-/// A statistic of each run's number of draws; without an interval if there are too few or too many.
+/// A statistic of how often each run was drawn, without an interval if there are too few or too many messages.
 fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
     if !(MIN_RUNS..).contains(&runs) || values > MAX_INTERVAL_VALUES {
         let value = of(&vec![1; runs]);

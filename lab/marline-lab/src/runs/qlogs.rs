@@ -50,8 +50,8 @@ impl Qlogs {
     pub const MAX_FILES: usize = 1_000;
 
     /// Writes `VARIANT-SEED-END.sqlog` and `VARIANT-SEED-END.svg` for the jobs on stack `sim` into a directory,
-    /// with the number of the connection after the end if there are several. The files are the same to the byte
-    /// each time. Failed runs have no files.
+    /// with the number of the connection after the end if there are several. The files are identical each time. Failed
+    /// runs have no files.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -59,8 +59,8 @@ impl Qlogs {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// As [`write`](Self::write), with cancellation: `go_on` is called before each few runs, and false ends the
-    /// work.
+    /// As [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false ends
+    /// the work.
     ///
     /// # Errors
     /// A file cannot be written.

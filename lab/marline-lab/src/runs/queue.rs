@@ -1,5 +1,5 @@
-//! Queue of parallel runs, limited to what the machine can carry: a run that was delayed because another had the
-//! processor proves nothing.
+//! Queue of parallel runs, limited to what the machine can carry: a run that was delayed by another run proves
+//! nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -111,7 +111,7 @@ mod tests {
     fn a_panicking_item_releases_its_capacity() {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
-            // The item that panics takes both halves; the others need one each.
+            // The panicking item takes both halves of the processor; the others need one each.
             run_weighted(
                 2,
                 &[2, 1, 1, 2],
@@ -122,7 +122,7 @@ mod tests {
                 },
             )
         });
-        assert!(outcome.is_err(), "it is not swallowed");
-        assert_eq!(ran.load(Ordering::SeqCst), 4, "and nobody waits for ever");
+        assert!(outcome.is_err(), "the panic propagates");
+        assert_eq!(ran.load(Ordering::SeqCst), 4, "no worker waits forever");
     }
 }

@@ -1,5 +1,5 @@
 //! Captures and traces of runs in real time. Such runs are not reproducible, so files are written during the run.
-//! A run whose files are missing is repeated, so that its record and its files are of the same run.
+//! A run whose files are missing is repeated, so that its record and its files come from the same run.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub struct RealTimeFiles {
     pub directory: PathBuf,
     /// Captures of both ends, on all stacks.
     pub captures: Option<CaptureConfig>,
-    /// Traces of ends that are Marline's.
+    /// Traces of Marline ends.
     pub traces: Option<QlogConfig>,
 }
 
@@ -42,7 +42,7 @@ impl RealTimeFiles {
         let captured = both.map(|end| captures::capture_file(&pcap, job, end));
         let begun = |end: &Vantage| {
             let name = format!("{}-{}", qlogs::run_name(job), end.name());
-            // If there are several connections, the name ends with the number of one.
+            // If there are several connections, the name ends with the number of the connection.
             [".sqlog", "-0.sqlog"].iter().any(|end| qlog.join(format!("{name}{end}")).exists())
         };
         let mut of_ours = both.iter().filter(|end| is_traced(job, **end));

@@ -11,7 +11,7 @@ use crate::experiment::{
 };
 use crate::results::quantile;
 
-/// Bytes offered to a path, headers included, and its losses and energy.
+/// Bytes offered to a path, including headers, and its losses and energy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathBytes {
     /// Name of the path.
@@ -23,7 +23,7 @@ pub struct PathBytes {
     pub up_bytes: u64,
     /// To the client.
     pub down_bytes: u64,
-    /// Packets lost by chance, by the queue or in an outage, both ways.
+    /// Packets lost at random, in the queue or in an outage, in both directions.
     pub dropped_packets: u64,
     /// Energy of its radio, if it has one.
     #[serde(default)]
@@ -60,7 +60,7 @@ impl RadioJoules {
 /// A stored run: its first workload, and the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Messages that arrived, those of the warm-up included.
+    /// Messages that arrived, including those of the warm-up.
     pub messages: Vec<Message>,
     /// Number of messages of the warm-up, at the beginning of the list.
     pub warm_up: usize,
@@ -68,7 +68,7 @@ pub struct Record {
     pub least_ms: Vec<f64>,
     /// Messages that did not arrive.
     pub missing: u32,
-    /// Times of missing requests that were sent nevertheless, ms after the start.
+    /// Send times of unanswered requests, ms after the start.
     #[serde(default)]
     pub unanswered_ms: Vec<f64>,
     /// Rate at which the application read after the warm-up, Mbit/s.
@@ -78,7 +78,7 @@ pub struct Record {
     pub measures: Measures,
     /// Load of the paths.
     pub paths: Vec<PathBytes>,
-    /// Payload that was sent again on another subflow, bytes.
+    /// Payload that was also sent on another subflow, bytes.
     pub reinjected_bytes: u64,
     /// When faults struck, ms after the start.
     pub faults_ms: Vec<f64>,
@@ -86,7 +86,7 @@ pub struct Record {
     pub doubts: Vec<String>,
     /// Error of a failed run.
     pub error: Option<String>,
-    /// The other workloads of the run. All that concerns the whole run is equal in all.
+    /// The other workloads of the run. Values of the whole run are equal in all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Record>,
 }
@@ -183,7 +183,7 @@ impl Record {
         // A stream is cut off at its planned end; a finite workload ends with its last message.
         let to_ms = match workload.count() {
             None => ends_ms,
-            // Slightly later, so that the last message counts.
+            // Slightly later, to include the last message.
             Some(_) => ends.fold(ends_ms, f64::max) + 1e-6,
         };
         let missing = workload.count().map_or(0, |count| count - messages.len() as u32);

@@ -16,7 +16,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Returns true if the run at this place of the plan belongs to this part.
+    /// Returns true if the run at this index of the plan belongs to this part.
     #[must_use]
     pub fn has(self, place: usize) -> bool {
         place % self.of == self.at

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use super::{Job, Record, make_directory};
 use crate::keep;
 
-/// Age of partial files that are removed: a record is written in a moment, so the partial file of a living process
-/// is never this old, even by the clock of another machine.
+/// Age at which partial files are removed. A record is written quickly, so the partial file of a living process is
+/// never this old, even on the clock of another machine.
 const PARTIAL_FILE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Directory of runs, each in a file named by the hash of its inputs.
@@ -26,8 +26,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens this directory of runs; `reruns_all` ignores the runs that it holds. Partial files that killed processes
-    /// left a day ago or earlier are removed.
+    /// Opens this directory of runs. `reruns_all` ignores the stored runs. Partial files of killed processes are
+    /// removed after a day.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -38,8 +38,8 @@ impl Store {
     }
 
     /// As [`open`](Self::open), for a module of an interpreter instead of a program: `program` is the hash of the
-    /// module's file ([`keep::file`]). Partial files of other processes are not removed, since a sweep opens its
-    /// store for each of its tasks and removes them once for a million runs ([`Store::remove_abandoned`]).
+    /// module's file ([`keep::file`]). Partial files of other processes are not removed, because a sweep opens its
+    /// store for each task but removes them only once ([`Store::remove_abandoned`]).
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -98,8 +98,7 @@ impl Store {
         serde_json::from_str(&text).ok()
     }
 
-    /// Stores a record. A file is written as a whole or not at all, even if several processes on several machines
-    /// make the same run at the same time.
+    /// Stores a record. Files are written atomically, even if several machines make the same run at the same time.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -115,8 +114,8 @@ impl Store {
         kept().with_context(|| file.display().to_string())
     }
 
-    /// Removes partial files that killed processes left a day ago or earlier. A file that cannot be removed only
-    /// takes up space.
+    /// Removes partial files of killed processes that are at least a day old. A file that cannot be removed only takes
+    /// up space.
     pub fn remove_abandoned(&self) {
         for entry in fs::read_dir(&self.place).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -124,7 +123,7 @@ impl Store {
                 continue;
             }
             let written = entry.metadata().and_then(|file| file.modified());
-            // A time in the future has no age: it is unknown which clock is right.
+            // A time in the future has no age, because either clock may be wrong.
             let age = written.ok().and_then(|at| at.elapsed().ok());
             if age.is_some_and(|age| age > PARTIAL_FILE_LIFETIME) {
                 let _ = fs::remove_file(entry.path());

@@ -24,7 +24,7 @@ struct Run {
     key: String,
 }
 
-/// A lane of a series: the runs of a variant on a stack, at a point of a sweep.
+/// A lane of a series: the runs of a variant on a stack, for one combination of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredLane {
     /// Values of the sweep; empty without a sweep.
@@ -111,7 +111,7 @@ impl StoredRuns {
         let runs: Vec<Run> =
             serde_json::from_str(&text).with_context(|| file.display().to_string())?;
         let named = |run: &Run| run.key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(runs.iter().all(named), "{}: a run's name is not a hash", file.display());
+        ensure!(runs.iter().all(named), "{}: the name of a run is not a hash", file.display());
         Ok(StoredRuns { place: place.to_owned(), runs })
     }
 

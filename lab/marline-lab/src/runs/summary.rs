@@ -14,9 +14,9 @@ use crate::experiment::{Calibration, Load, Measures, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
-/// `sim` and `live` agree if their medians differ by at most this share ...
+/// Maximum relative difference of the medians of `sim` and `live` that agree.
 const MEDIAN_TOLERANCE: f64 = 0.10;
-/// ... and their 95 % quantiles by at most this share.
+/// Maximum relative difference of the 95 % quantiles of `sim` and `live` that agree.
 const P95_TOLERANCE: f64 = 0.20;
 
 /// All runs of a variant on a stack, with one of their workloads.
@@ -38,11 +38,11 @@ pub struct LaneSummary {
     pub failed: usize,
     /// Doubtful runs.
     pub doubtful: usize,
-    /// Messages that did not arrive, all runs together.
+    /// Messages that did not arrive, in all runs.
     pub missing: u64,
     /// Latencies of all runs together.
     pub latency: Statistics,
-    /// 99 % quantile over that of the messages' lower bounds.
+    /// 99 % quantile divided by that of the messages' lower bounds.
     pub p99_to_bound: f64,
     /// Median goodput of the runs, Mbit/s.
     pub goodput_mbit_per_s: f64,
@@ -56,7 +56,7 @@ pub struct LaneSummary {
     pub path_bytes: Vec<(String, f64)>,
     /// Median over the runs per path with a radio: name, joules by traffic and while idle.
     pub path_joules: Vec<(String, f64, f64)>,
-    /// Accuracy of forecasts of answers, all runs together, per path for which it is enabled: name, calibration.
+    /// Accuracy of forecasts of answers in all runs, per path for which it is enabled: name, calibration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub path_calibration: Vec<(String, Calibration)>,
 }
@@ -137,8 +137,8 @@ impl<'a> Summary<'a> {
         Summary { jobs, records, lanes }
     }
 
-    /// The reference lane for ratios of a workload: the kernel's Multipath TCP if it took part, else its TCP, else
-    /// the first lane.
+    /// The reference lane for ratios of a workload: the kernel's Multipath TCP if it was run, else the kernel's TCP,
+    /// else the first lane.
     fn reference(&self, number: usize) -> Option<&LaneSummary> {
         let lanes = || self.lanes.iter().filter(|lane| lane.number == number);
         let of = |stack| lanes().find(|lane| lane.stack == stack);
@@ -266,7 +266,7 @@ impl<'a> Summary<'a> {
     #[must_use]
     pub fn calibration(&self) -> Vec<Vec<String>> {
         let head = ["stack", "variant", "path", "answers", "within p50", "p90", "p99"];
-        let head = head.into_iter().chain(["SRTT + 4 RTTVAR", "pinball p90 / that"]);
+        let head = head.into_iter().chain(["SRTT + 4 RTTVAR", "pinball p90 / SRTT + 4 RTTVAR"]);
         let mut table = vec![head.map(str::to_owned).collect()];
         for lane in self.lanes.iter().filter(|lane| lane.number == 0) {
             for (path, calibration) in &lane.path_calibration {
@@ -343,7 +343,7 @@ impl<'a> Summary<'a> {
         results::runs(&RunColumns::for_jobs(self.jobs), &self.runs())
     }
 
-    /// Writes the tables `messages` and `runs` into a directory, and for a sweep `sweep`, too.
+    /// Writes the tables `messages` and `runs` into a directory, and for a sweep also `sweep`.
     ///
     /// # Errors
     /// A file cannot be written.

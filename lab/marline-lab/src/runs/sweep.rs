@@ -14,8 +14,8 @@ use crate::experiment::{Experiment, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets};
 
-/// Runs that are scheduled at once: each needs a few kilobytes of memory, and at the end of a batch some
-/// processors may be idle.
+/// Number of runs in a batch. Each needs a few kilobytes of memory, and at the end of a batch some processors may be
+/// idle.
 const RUNS_PER_BATCH: usize = 4_096;
 /// Largest number of stored warnings.
 const WARNINGS: usize = 100;
@@ -44,7 +44,7 @@ struct Part {
     point: Vec<(String, String)>,
     experiment: Experiment,
     lanes: Vec<Lane>,
-    /// Number of runs of this combination and of those before it.
+    /// Number of runs of this and all earlier combinations.
     end: usize,
 }
 
@@ -110,7 +110,7 @@ impl Sweep {
         self.parts.iter().map(|part| part.point.as_slice())
     }
 
-    /// The runs at these places of the plan.
+    /// The runs at these indexes of the plan.
     #[must_use]
     pub fn jobs(&self, places: Range<usize>) -> Vec<Job> {
         let places = places.start..places.end.min(self.runs());
@@ -176,8 +176,8 @@ impl Sweep {
         self.run_selected(shard, |jobs| series.run(jobs, progress).map(drop))
     }
 
-    /// Writes the tables `messages` and `runs`, for a sweep `sweep`, too, and the list of the runs, from the
-    /// store. The files do not depend on which process made the runs, or when. On an error, earlier files remain.
+    /// Writes the tables `messages` and `runs`, for a sweep also `sweep`, and the list of the runs, from the store.
+    /// The files do not depend on which process made the runs, or when. On an error, earlier files remain.
     ///
     /// # Errors
     /// A run is missing, or a file cannot be written.
@@ -263,7 +263,8 @@ impl Sweep {
             let (point, lane) = (values.collect::<String>(), &job.lane);
             let which = format!("{point}{} {} seed {}", lane.stack, lane.variant.name, job.seed);
             bail!(
-                "{missing} runs of this combination are not in {}, the first: {which}. Were they produced \
+                "{missing} runs of this combination are not in {}, the first: {which}. Were they \
+                    produced \
                  by another build, or in another directory?",
                 store.directory().display()
             );

@@ -12,7 +12,7 @@ use super::make_directory;
 /// Prefix and suffix of the directory's name.
 const NAME: (&str, &str) = ("tables.", ".partial");
 
-/// A temporary directory beside the earlier tables, removed on drop.
+/// A temporary directory next to the earlier tables, removed on drop.
 #[derive(Debug)]
 pub(super) struct TemporaryTables {
     place: PathBuf,
@@ -49,7 +49,7 @@ impl TemporaryTables {
 
 impl Drop for TemporaryTables {
     fn drop(&mut self) {
-        // A remaining directory only takes up space.
+        // A directory that cannot be removed only takes up space.
         let _ = fs::remove_dir_all(&self.apart);
     }
 }

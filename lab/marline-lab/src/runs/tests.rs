@@ -105,7 +105,7 @@ fn finished_runs_are_not_repeated_and_new_ones_are_run() {
     assert!(long.starts_with("path.lte.delay_ms,stack,variant,seed,measure,value\n"), "{long}");
     assert!(long.contains("\n80,sim,default,1,p50_ms,"), "{long}");
     assert!(runs.contains("\n80,sim,\"both, twice\",4,10,0,"), "{runs}");
-    // Each message of each run of a sweep.
+    // One row for each message of each run of a sweep.
     assert_eq!(messages.lines().count(), 1 + 16 * 10);
     assert!(messages.contains("\n40,sim,default,1,0,"), "{messages}");
     std::fs::remove_dir_all(&place).expect("clean up");
@@ -126,7 +126,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
         let same = |job: &&Job| job.point == of[0].point && job.lane == of[0].lane;
         assert!(of.iter().all(same), "{piece:?}");
     }
-    // Three shards, one of them twice, from several stores with the same directory.
+    // Three shards, one of them run twice, from several stores with the same directory.
     let (place, whole) = (scratch("shards"), scratch("whole"));
     let store = |place: &std::path::Path| Store::open(&place.join("runs"), false).expect("store");
     let made = |shard: Option<Shard>, place: &std::path::Path| {
@@ -152,7 +152,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     assert_eq!(std::fs::read(&earlier).expect("file"), b"earlier");
     made("2/3".parse().ok(), &place);
     let swept = sweep.collect(&store(&place), &place, &both).expect("files");
-    // The same runs, all held at once.
+    // The same runs, all held in memory.
     let whole_store = store(&whole);
     let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("runs");

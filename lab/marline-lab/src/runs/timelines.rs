@@ -33,8 +33,8 @@ impl Timelines {
     /// Largest number of rows of a file, without its header line.
     pub const MAX_FILE_ROWS: u64 = 5_000_000;
 
-    /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are the
-    /// same to the byte for any number of parallel jobs. Failed runs have no rows.
+    /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are identical
+    /// for any number of parallel jobs. Failed runs have no rows.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -78,7 +78,8 @@ impl WrittenSizes {
         let (run, file) = (TimelineConfig::MAX_ROWS, Timelines::MAX_FILE_ROWS);
         (!cut.is_empty()).then(|| {
             format!(
-                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a file. Use \
+                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a \
+                    file. Use \
                  fewer seeds, shorter runs or a longer interval"
             )
         })
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(plain.timelines, None);
         assert_eq!(asked.timelines, Some(std::time::Duration::from_millis(5)));
         let debug = |file: &ExperimentFile| format!("{:?}", file.experiment);
-        assert_eq!(debug(&plain), debug(&asked), "what was run is not run again");
+        assert_eq!(debug(&plain), debug(&asked), "earlier runs are not repeated");
         let error =
             format!("{:#}", read(&format!("timelines = '1us'\n{text}")).expect_err("short"));
         assert!(error.contains("x.toml:1:") && error.contains("at least 10"), "{error}");

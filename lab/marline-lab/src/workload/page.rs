@@ -1,21 +1,22 @@
-//! Objects of a web page, of which later ones are only known when earlier ones have arrived.
+//! Objects of a web page. Later objects become known only when earlier ones have arrived.
 //!
 //! *Source.* The median desktop page of HTTP Archive in October 2024 (Web Almanac 2024, Page Weight): 71 requests, of
 //! which 2 are HTML (18 kB), 8 style sheets (78 kB), 24 scripts (613 kB), 4 fonts (131 kB) and 18 images (1,054 kB).
-//! The other 15 have 1 kB each. From memory and our choice are: the spread of sizes within a type, 12 hosts, what is
-//! found in what and the time to find it, a request of 500 bytes, and TLS as one exchange of 600 and 3,000 bytes.
+//! The other 15 have 1 kB each. The following are from memory or our choice: the spread of sizes within a type, 12
+//! hosts, which objects refer to which and the time to find them, a request of 500 bytes, and TLS as one exchange of
+//! 600 and 3,000 bytes.
 
 use marline_time::{Duration, Rng, SeedTree};
 
 /// Objects of a page.
 pub(crate) const OBJECTS: u32 = 71;
-/// Hosts of a page; the first has the page.
+/// Number of hosts of a page; the first has the page.
 pub(crate) const HOSTS: usize = 12;
 /// Standard deviation of the sizes' logarithm within a type.
 const SIZE_SPREAD: f64 = 1.0;
 
-/// Type of objects: number, bytes of all, what they are found in (place of the type in the table), and the time from
-/// its arrival to the request, ms. Half of those found in their own type are found in the page.
+/// Type of objects: number, total bytes, the type of object that refers to them (index in the table), and the time
+/// from its arrival to the request, ms. Half of those that refer to their own type are found in the page.
 const TYPES: [(u32, f64, usize, u64); 6] = [
     (2, 18e3, 0, 10),     // HTML, the first of which is the page
     (8, 78e3, 0, 10),     // style sheets
@@ -30,7 +31,7 @@ const TYPES: [(u32, f64, usize, u64); 6] = [
 pub(crate) struct Object {
     pub(crate) host: usize,
     pub(crate) bytes: u64,
-    /// Object in which it is found.
+    /// Object that refers to this one.
     pub(crate) found_in: usize,
     pub(crate) delay: Duration,
 }

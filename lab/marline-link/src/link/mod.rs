@@ -4,9 +4,9 @@
 //! offer -> middleboxes -> MTU -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
-//! Only the head of the queue has a scheduled departure. Everything behind it is decided when it becomes the head, so
-//! any setting can change while packets wait. Packets in flight are kept in order of arrival. A late call changes
-//! nothing: each step happens at its own time, not at the time of the call.
+//! Only the head of the queue has a scheduled departure. The fate of other packets is decided when they become the
+//! head, so any setting can change while packets wait. Packets in flight are kept in order of arrival. A late call
+//! changes nothing: each step happens at its own time, not at the time of the call.
 
 mod outage;
 mod stats;
@@ -47,7 +47,7 @@ pub struct Link<P> {
     queue: VecDeque<P>,
     queued_bytes: u64,
     head: Option<Head>,
-    /// Bytes left of the head while the link is stopped.
+    /// Unsent bytes of the head while the link is stopped.
     paused_bytes: Option<u64>,
     shaper: Shaper,
     loss: LossStage,
@@ -72,7 +72,7 @@ pub struct Link<P> {
 impl<P: Packet> Link<P> {
     /// Queue limit in bytes for a limit in time if the rate is unlimited.
     pub const UNLIMITED_QUEUE_BYTES: u64 = 16 << 20;
-    /// Maximum number of packets in flight. More are dropped as by a full queue.
+    /// Maximum number of packets in flight. Further packets are dropped as if the queue were full.
     pub const MAX_IN_FLIGHT: usize = 1 << 20;
     /// Dropped packets kept for [`Link::take_dropped`].
     const MAX_DROPPED: usize = 256;
@@ -81,7 +81,7 @@ impl<P: Packet> Link<P> {
     /// Minimum number of bytes for a queue limit in time.
     const MIN_QUEUE_BYTES: u64 = 3_008;
 
-    /// A link whose schedules and traces begin at `start`. `seeds` should be a branch of its own.
+    /// A link whose schedules and traces begin at `start`. `seeds` should be a separate branch.
     #[must_use]
     pub fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
         let mut link = Link {
@@ -119,8 +119,8 @@ impl<P: Packet> Link<P> {
         &self.config
     }
 
-    /// Changes settings while packets are in transit: queued ones leave at the new rate, those in
-    /// flight arrive as before. Random streams and packet counts continue.
+    /// Changes settings while packets are in transit: queued packets leave at the new rate, packets in flight arrive
+    /// as before. Random streams and packet counts continue.
     pub fn set_config(&mut self, now: Instant, config: LinkConfig) {
         self.advance(now);
         if self.config.rate != config.rate {
@@ -158,7 +158,7 @@ impl<P: Packet> Link<P> {
         &self.stats
     }
 
-    /// Bytes in the queue, the packet being sent included.
+    /// Bytes in the queue, including the packet being sent.
     #[must_use]
     pub const fn queued_bytes(&self) -> u64 {
         self.queued_bytes
@@ -230,7 +230,7 @@ impl<P: Packet> Link<P> {
         self.drop_packet(now, packet);
     }
 
-    /// The next packet that has arrived by `now`, in order of arrival.
+    /// Returns the next packet that has arrived by `now`, in order of arrival.
     pub fn poll(&mut self, now: Instant) -> Option<P> {
         self.poll_timed(now).map(|(_, packet)| packet)
     }
@@ -248,7 +248,7 @@ impl<P: Packet> Link<P> {
         Some((at, packet))
     }
 
-    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. Nothing may have arrived at that
+    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. It may return nothing at that
     /// time.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
@@ -352,7 +352,7 @@ impl<P: Packet> Link<P> {
     }
 
     /// Flips one to three bits of one 16-bit word, like a short burst. The Internet checksum always detects these.
-    /// Flips in several words could cancel out in it.
+    /// Flips in several words could cancel out in the checksum.
     fn corrupt(&mut self, now: Instant, packet: &mut P) {
         let flips = 1 + self.corruptions.below(3);
         let bytes = packet.bytes_mut();

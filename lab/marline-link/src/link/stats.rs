@@ -9,23 +9,23 @@ pub struct LinkStats {
     pub offered_packets: u64,
     /// Bytes offered.
     pub offered_bytes: u64,
-    /// Packets handed out, copies included.
+    /// Packets delivered, including duplicates.
     pub delivered_packets: u64,
-    /// Bytes handed out, copies included.
+    /// Bytes delivered, including duplicates.
     pub delivered_bytes: u64,
     /// Dropped because the queue was full.
     pub dropped_queue: u64,
     /// Lost after the queue.
     pub dropped_loss: u64,
-    /// Dropped because they were larger than the link takes.
+    /// Dropped because they were larger than the MTU.
     pub dropped_mtu: u64,
-    /// Lost because the link was or went down.
+    /// Lost because the link was down or went down.
     pub dropped_outage: u64,
-    /// Dropped for a TCP option that a middlebox does not let pass.
+    /// Dropped because a middlebox blocks one of their TCP options.
     pub dropped_blocked: u64,
-    /// Data that a middlebox acknowledged and dropped.
+    /// Segments that a middlebox acknowledged and dropped.
     pub dropped_swallowed: u64,
-    /// Acknowledgments that a middlebox left out.
+    /// Acknowledgments that a middlebox removed.
     pub dropped_thinned: u64,
     /// Dropped by a NAT that had lost their translation.
     pub dropped_forgotten: u64,
@@ -35,13 +35,13 @@ pub struct LinkStats {
     pub split: u64,
     /// Merged with the previous one.
     pub coalesced: u64,
-    /// Sent on twice.
+    /// Delivered twice.
     pub duplicated: u64,
-    /// Sent on with flipped bits.
+    /// Delivered with flipped bits.
     pub corrupted: u64,
-    /// Sent on with a changed payload and a good checksum.
+    /// Delivered with a changed payload and a valid checksum.
     pub rewritten: u64,
-    /// Held back past their followers.
+    /// Delivered after their followers.
     pub reordered: u64,
     /// When a packet was last dropped or damaged.
     pub last_fault_at: Option<Instant>,
@@ -50,7 +50,7 @@ pub struct LinkStats {
 }
 
 impl LinkStats {
-    /// Packets that were dropped, whatever the cause.
+    /// Packets that were dropped for any reason.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         let by_middleboxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;

@@ -28,7 +28,7 @@ fn packet(mark: u8) -> Vec<u8> {
     bytes
 }
 
-/// Runs to the end of all events and returns (arrival, mark).
+/// Runs until no events are left and returns (arrival, mark).
 fn drain(link: &mut Link<Vec<u8>>) -> Vec<(Instant, u8)> {
     let mut arrived = Vec::new();
     while let Some(now) = link.next_event() {
@@ -247,7 +247,7 @@ fn oversized_packets_are_dropped_and_their_sender_notified() {
     assert_eq!(notices, [vec![1_280 + 1], vec![]]);
 }
 
-/// Says back as many bytes as the MTU and one.
+/// A packet whose notice has one byte more than the MTU.
 #[derive(Clone, Debug)]
 struct Ip(Vec<u8>);
 

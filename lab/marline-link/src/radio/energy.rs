@@ -15,7 +15,7 @@ const FJ_PER_J: f64 = 1e15;
 pub struct RadioReading {
     /// Kind of radio.
     pub kind: RadioKind,
-    /// Its state.
+    /// State of the radio.
     pub state: RadioState,
     /// Energy drawn so far.
     pub energy: Energy,
@@ -37,14 +37,14 @@ pub struct Energy {
     pub tail_fj: u128,
     /// Number of times the radio was woken.
     pub promotions: u64,
-    /// Packets that passed.
+    /// Packets transferred.
     pub packets: u64,
     /// Time spent idle.
     pub idle_time: Duration,
 }
 
 impl Energy {
-    /// Nothing yet.
+    /// No energy yet.
     pub const NONE: Energy = Energy {
         idle_fj: 0,
         promotion_fj: 0,

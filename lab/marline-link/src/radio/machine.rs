@@ -14,7 +14,7 @@ pub enum RadioState {
     Promotion,
     /// Packets are being transferred.
     Transfer,
-    /// Connected and waiting for more packets, in this part of the tail.
+    /// Connected and waiting for more packets, in the tail state with this index.
     Tail(u8),
 }
 
@@ -39,12 +39,12 @@ enum Phase {
 }
 
 /// State machine of one radio: for every packet, it computes when the packet can leave and how much
-/// energy was drawn. A time in the past is replaced by the latest known.
+/// energy was drawn. A time in the past is replaced by the latest known time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Radio {
     parameters: RadioParameters,
     phase: Phase,
-    /// Everything before this time is included in `energy`.
+    /// Energy up to this time is included in `energy`.
     accounted: Instant,
     energy: Energy,
 }
@@ -57,14 +57,14 @@ impl Radio {
         Radio { parameters, phase: Phase::Idle { since: start }, accounted: start, energy }
     }
 
-    /// Its parameters.
+    /// Parameters of the radio.
     #[must_use]
     pub const fn parameters(&self) -> &RadioParameters {
         &self.parameters
     }
 
-    /// Wakes the radio for sending. An idle radio starts its promotion; one in its tail restarts the tail. Returns when
-    /// a packet can leave (`now` if it need not wait).
+    /// Wakes the radio for sending. An idle radio starts its promotion; a radio in its tail restarts the tail. Returns
+    /// the time at which a packet can leave (`now` without a wait).
     pub fn wake(&mut self, now: Instant) -> Instant {
         self.advance(now);
         let now = self.accounted;
@@ -175,7 +175,7 @@ impl Radio {
         }
     }
 
-    /// Nanoseconds an idle radio listens between `accounted` and `to`: at the end of each cycle.
+    /// Nanoseconds for which an idle radio listens between `accounted` and `to`. It listens at the end of each cycle.
     fn listening_ns(&self, to: Instant) -> u64 {
         let Phase::Idle { since } = self.phase else { return 0 };
         let cycle = nanos(self.parameters.idle_cycle).max(1);

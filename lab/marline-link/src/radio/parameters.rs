@@ -2,12 +2,12 @@
 //!
 //! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
 //! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked
-//! against the full paper**: only its abstract was available. So every figure in joules comes with runs in
-//! which each value is 20 % lower and higher ([`RadioParameters::variations`]).
+//! against the full paper**: only its abstract was available. So every figure in joules is accompanied by runs with
+//! each value 20 % lower and higher ([`RadioParameters::variations`]).
 //!
-//! Ours, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still
-//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not
-//! wait for a sleeping WiFi station, which wakes itself to send within a millisecond.
+//! Our own values, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still
+//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not wait for a
+//! sleeping WiFi station, which wakes itself to send within a millisecond.
 
 use core::fmt;
 use core::str::FromStr;
@@ -26,7 +26,7 @@ pub enum RadioKind {
 }
 
 impl RadioKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [RadioKind; 3] = [RadioKind::Lte, RadioKind::Umts, RadioKind::Wifi];
 
     /// The kind's name in link specs.
@@ -100,8 +100,8 @@ impl TimedState {
     }
 }
 
-/// Parameters of a radio's state machine. Powers are those of the whole radio in that state. The energy of bytes is
-/// added to the power of transfer.
+/// Parameters of a radio's state machine. Powers are for the whole radio in that state. The energy of bytes is added
+/// to the power of transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioParameters {
     /// Kind of the radio.
@@ -119,9 +119,9 @@ pub struct RadioParameters {
     /// The tail, counted from the last packet: successive states before the radio is idle. The first one includes
     /// [`RadioParameters::transfer_hold`] of transfer.
     pub tails: [TimedState; 2],
-    /// Idle: how often the radio listens ...
+    /// Interval at which an idle radio listens.
     pub idle_cycle: Duration,
-    /// ... and for how long, at which power. In between it draws nothing.
+    /// How long an idle radio listens each time, and its power. Between listening periods it draws nothing.
     pub idle_listen: TimedState,
 }
 
@@ -142,8 +142,8 @@ const LTE: RadioParameters = RadioParameters {
     idle_listen: TimedState::new(43_200, 594_300),
 };
 
-/// A packet in the second tail (FACH) returns to the first (DCH) at once, because the source does not give the
-/// promotion between them. Nor does it give idle listening, which is taken from LTE's cycle and power.
+/// A packet in the second tail (FACH) immediately returns to the first (DCH), because the source does not give the
+/// promotion between them. Idle listening is not given either, so LTE's cycle and power are used.
 const UMTS: RadioParameters = RadioParameters {
     kind: RadioKind::Umts,
     promotion: TimedState::new(582_100, 659_400),
@@ -193,7 +193,7 @@ fn scale_time(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
 }
 
 impl RadioParameters {
-    /// The published numbers of a radio.
+    /// Published parameters of a kind of radio.
     #[must_use]
     pub const fn published(kind: RadioKind) -> Self {
         match kind {
@@ -203,13 +203,13 @@ impl RadioParameters {
         }
     }
 
-    /// Whether a packet that finds the radio idle waits for the promotion.
+    /// True if packets wait for the promotion of an idle radio.
     #[must_use]
     pub const fn waits_for_promotion(&self) -> bool {
         !matches!(self.kind, RadioKind::Wifi)
     }
 
-    /// Time after its last packet until the radio is idle.
+    /// Time from the last packet until the radio is idle.
     #[must_use]
     pub fn tail(&self) -> Duration {
         self.tails[0].lasts + self.tails[1].lasts

@@ -1,7 +1,7 @@
 //! Sensitivity of the energy figures to uncertain parameters.
 //!
-//! The same packets run through machines each of which has one parameter at 80 or 120 % of its value. Only energy is
-//! computed again: the packets' times are taken as given, although a longer promotion would also have delayed them.
+//! The same packets run through machines that each have one parameter at 80 or 120 % of its value. Only energy is
+//! computed again: packet times stay unchanged, although a longer promotion would have delayed packets.
 
 use marline_time::Instant;
 
@@ -16,13 +16,13 @@ const VARIED_PERCENT: [u64; 2] = [80, 120];
 pub struct Swing {
     /// The parameter.
     pub parameter: &'static str,
-    /// Joules with it at 80 %.
+    /// Joules with the parameter at 80 %.
     pub low_j: f64,
-    /// Joules with it at 120 %.
+    /// Joules with the parameter at 120 %.
     pub high_j: f64,
 }
 
-/// A radio and its variations, fed by the same packets.
+/// A radio and its variations, which process the same packets.
 #[derive(Clone, Debug)]
 pub struct Sensitivity {
     nominal: Radio,
@@ -65,7 +65,7 @@ impl Sensitivity {
         self.varied.iter().map(swing).collect()
     }
 
-    /// The lowest and the highest energy that traffic caused, over all of them.
+    /// Lowest and highest energy caused by traffic, over all variations.
     #[must_use]
     pub fn range_j(&self, now: Instant) -> (f64, f64) {
         let nominal = self.nominal.energy(now).traffic_j();

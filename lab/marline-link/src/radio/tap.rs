@@ -45,7 +45,7 @@ impl RadioTap {
     }
 
     fn with_radio<T>(&self, act: impl FnOnce(&mut Radio) -> T) -> T {
-        // The plain numbers of the machine are consistent even if a thread panicked with the lock.
+        // The machine's numbers are consistent even if a thread panicked while holding the lock.
         act(&mut self.radio.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

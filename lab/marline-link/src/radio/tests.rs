@@ -9,7 +9,7 @@ fn radio(kind: RadioKind) -> Radio {
     Radio::new(RadioParameters::published(kind), Instant::ZERO)
 }
 
-/// Equal to the nanojoule.
+/// Asserts equality to the nanojoule.
 #[track_caller]
 fn joules(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-9, "{found} J, expected {expected}");
@@ -101,7 +101,7 @@ fn energy_is_monotonic_additive_and_independent_of_readings() {
         for (at, way, bytes) in &packets {
             whole.packet(*at, *way, *bytes);
         }
-        // Another is looked at again and again, and settles its account each time.
+        // Another radio is queried repeatedly, and updates its energy each time.
         let (mut looked, mut before) = (radio(kind), Energy::NONE);
         let (mut next, mut now) = (0, Instant::ZERO);
         let mut slices = Energy::NONE;
@@ -124,7 +124,7 @@ fn energy_is_monotonic_additive_and_independent_of_readings() {
     }
 }
 
-/// What was drawn since; panics if anything shrank.
+/// Energy drawn since `before`; panics if any value decreased.
 fn less(now: Energy, before: Energy) -> Energy {
     Energy {
         idle_fj: now.idle_fj.checked_sub(before.idle_fj).expect("idle grows"),
@@ -269,7 +269,7 @@ fn a_meter_counts_and_delays_nothing() {
     assert_eq!(slow.radio.expect("a radio").parameters.promotion.lasts, Duration::from_secs(1));
     let mut again = link(slow.clone());
     again.offer(MS(0), vec![0; 1500]);
-    // Settings that leave the radio alone leave it awake.
+    // Settings without a change of the radio leave it awake.
     slow.delay.base = Duration::from_millis(5);
     assert_eq!(arrivals(&mut again), [1_001_000]);
     again.set_config(MS(2_000), slow.clone());
@@ -292,7 +292,7 @@ fn an_outage_during_a_promotion_drops_packets() {
     up.offer(MS(210), vec![0; 1500]);
     assert_eq!(arrivals(&mut up), [261_100]);
     assert_eq!(up.stats().dropped_outage, 1);
-    // Suspended while it wakes: goes on with a whole packet.
+    // Suspended while it wakes: continues with a whole packet.
     let (config, _) = duplex("radio=lte,rate=12M,outage=suspend,down=100ms-300ms");
     let mut held = link(config);
     held.offer(MS(0), vec![0; 1500]);

@@ -7,8 +7,8 @@ use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceR
 use crate::{Jitter, Mtu, OutageMode, QueueLimit, Renumber, SplitOptions};
 
 impl fmt::Display for DuplexSpec {
-    /// Writes items that both directions share once, and the others with their prefix. Omits properties with default
-    /// values.
+    /// Writes items that both directions share only once, and the others with their prefix. Omits properties with
+    /// default values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (up, down) = (self.up.items(), self.down.items());
         let shared = up.iter().filter(|item| down.contains(item)).cloned();
@@ -26,7 +26,7 @@ impl fmt::Display for LinkSpec {
 }
 
 impl LinkSpec {
-    /// `key=value` for every property that does not have its default value.
+    /// `key=value` for every property without its default value.
     fn items(&self) -> Vec<String> {
         let default = LinkSpec::default();
         let mut items = Vec::new();

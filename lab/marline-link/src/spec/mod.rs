@@ -1,16 +1,16 @@
 //! Link specs: a link in one line of text, `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`.
 //!
-//! Items are separated by commas; each sets one property of both directions, or of one with the
-//! prefix `up.` (from the client) or `down.` (to the client). A preset's name may stand first. Units
-//! are SI decimal: `k`, `M`, `G` bit/s; `B`, `kB`, `MB` bytes; `ns`, `us`, `ms`, `s`, `min`, `h`.
+//! Items are separated by commas. Each sets one property of both directions, or of one direction with the prefix `up.`
+//! (from the client) or `down.` (to the client). The first item may be the name of a preset. Units are SI decimal:
+//! `k`, `M`, `G` bit/s; `B`, `kB`, `MB` bytes; `ns`, `us`, `ms`, `s`, `min`, `h`.
 //!
 //! | item | meaning |
 //! |---|---|
 //! | `rate=20M`, `rate=unlimited` | constant rate |
 //! | `rate=0s:20M+10s:0+12s:20M`, `.../30s` | rate steps; after `/` the period after which they repeat |
 //! | `rate=walkout:30M` | the WiFi walk-out model with this peak rate (and its losses) |
-//! | `rate=leaving:40M`, `rate=staying:40M` | a walk of 80 s out of the range; a phone that stays |
-//! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, from that time in it |
+//! | `rate=leaving:40M`, `rate=staying:40M` | a walk of 80 s out of range; a phone that stays in range |
+//! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, starting at that time |
 //! | `mtu=1280B`, `mtu=1280B:silent` | largest IP packet; senders of larger ones are notified, or not |
 //! | `queue=80ms`, `queue=64kB` | drop-tail limit |
 //! | `delay=10ms` | one-way delay |
@@ -32,11 +32,11 @@
 //! | `coalesce=2ms` | a middlebox waits this long to merge two segments, with the options of the first |
 //! | `thin=4` | a middlebox passes one of this many acknowledgments |
 //! | `swallow=1%` | a middlebox acknowledges data and drops it |
-//! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays the packet that wakes it |
+//! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle radio delays the packet that wakes it |
 //! | `radio=lte:400ms`, `radio=lte:meter` | with this delay; with no delay, only counting energy |
 //! | `down=10s-15s+20s-21s` | outages |
 //! | `flap=10s:500ms` | random outages: mean time up and down |
-//! | `outage=suspend` | outages keep packets instead of killing them |
+//! | `outage=suspend` | outages keep packets instead of dropping them |
 
 mod display;
 mod parse;
@@ -124,12 +124,12 @@ pub struct RadioSpec {
 /// Treatment of packets that find the radio idle.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum RadioUse {
-    /// They wait for the promotion as published, if the kind makes them wait.
+    /// They wait for the published promotion, if the kind has one that delays packets.
     #[default]
     Published,
     /// They wait this long.
     WakesAfter(Duration),
-    /// They do not wait; energy is counted as if they did.
+    /// They do not wait, but energy is counted as if they did.
     Meter,
 }
 
@@ -151,7 +151,7 @@ pub enum RateSpec {
     PhoneMobility(PhoneMobility),
 }
 
-/// A trace by name, and the position to start at.
+/// A trace by name, and its start position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRef {
     /// File name without `.up`, `.down`, `.csv` and `.gz`.
@@ -172,7 +172,7 @@ pub struct PingRef {
 /// An invalid item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
-    /// The item as it was written.
+    /// The item as written.
     pub item: String,
     /// Description of the error.
     pub problem: String,

@@ -14,7 +14,8 @@ use crate::{
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, \
-                    drop, reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, \
+                    drop, reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, \
+                    rebind, \
                     split, coalesce, thin, swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
@@ -141,7 +142,7 @@ fn split(value: &str) -> Words<Split> {
     let (size, options) = match value.split_once(':') {
         None => (value, SplitOptions::All),
         Some((size, "first")) => (size, SplitOptions::First),
-        Some((_, other)) => return Err(format!("`{other}` must be `first`, or nothing")),
+        Some((_, other)) => return Err(format!("`{other}` must be `first` or omitted")),
     };
     match u16::try_from(bytes(size)?) {
         Ok(bytes @ 1..) => Ok(Split { bytes, options }),
@@ -202,7 +203,7 @@ fn mtu(value: &str) -> Words<Mtu> {
     let (size, silent) = match value.split_once(':') {
         None => (value, false),
         Some((size, "silent")) => (size, true),
-        Some((_, other)) => return Err(format!("`{other}` must be `silent`, or nothing")),
+        Some((_, other)) => return Err(format!("`{other}` must be `silent` or omitted")),
     };
     let (least, most) = (Mtu::RANGE.start(), Mtu::RANGE.end());
     let bytes = u32::try_from(bytes(size)?).ok().filter(|bytes| Mtu::RANGE.contains(bytes));
@@ -306,7 +307,7 @@ fn intervals(value: &str) -> Words<Vec<(Duration, Duration)>> {
             return Err(format!("`{part}` ends before it begins"));
         }
         if list.last().is_some_and(|(_, before)| *before >= from) {
-            return Err(format!("`{part}` begins before the outage ahead of it ends"));
+            return Err(format!("`{part}` begins before the previous outage ends"));
         }
         list.push((from, to));
     }

@@ -29,7 +29,7 @@ pub enum ResolveError {
     NotFound {
         /// The trace's name in the description.
         name: String,
-        /// File names that were tried.
+        /// File names that were searched.
         tried: Vec<String>,
     },
     /// A file was found but cannot be used.
@@ -56,8 +56,8 @@ impl From<TraceError> for ResolveError {
 }
 
 impl DuplexSpec {
-    /// Loads traces and draws walks. `read` is called with file names until it returns contents. If both directions use
-    /// the walk-out model, they share one walk.
+    /// Loads traces and draws walks. `read` is called with possible file names until it returns contents. If both
+    /// directions use the walk-out model, they share one walk.
     ///
     /// # Errors
     /// If a trace was not found or cannot be parsed.
@@ -143,7 +143,7 @@ impl RadioSpec {
     }
 }
 
-/// The first of `tried` that can be read.
+/// Returns the first of `tried` that can be read.
 fn find(
     name: &str,
     tried: Vec<String>,

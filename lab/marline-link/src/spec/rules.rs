@@ -7,7 +7,7 @@ use marline_time::Duration;
 use super::value::{Time, duration};
 use crate::{OptionRule, Segments, TcpOption};
 
-/// Named options; others are given by the number of their kind.
+/// Named options. Other options are given by the number of their kind.
 const OPTIONS: [(&str, TcpOption); 16] = [
     ("mptcp", TcpOption::Kind(30)),
     ("mp_capable", TcpOption::Mptcp(0)),
@@ -79,7 +79,7 @@ impl fmt::Display for OptionRule {
         match (OPTIONS.iter().find(|(_, option)| *option == self.option), self.option) {
             (Some((name, _)), _) => f.write_str(name)?,
             (None, TcpOption::Kind(kind)) => write!(f, "{kind}")?,
-            // Subtypes without a name cannot be written, so none can have been parsed.
+            // Subtypes without a name cannot be parsed, so they never occur here.
             (None, TcpOption::Mptcp(subtype)) => write!(f, "mptcp/{subtype}")?,
         }
         match SEGMENTS.iter().find(|(_, segments)| *segments == self.segments) {

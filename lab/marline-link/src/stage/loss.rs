@@ -1,6 +1,6 @@
 //! Loss stage: decides which packets that left the queue never arrive.
 //!
-//! Every cause draws for every packet, even if another cause already lost it. Only a packet's number (or its time)
+//! Every cause draws for every packet, even if another cause already lost it. Only a packet's number (or time)
 //! matters, not the fate of earlier packets.
 
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
@@ -53,7 +53,7 @@ impl LossStage {
         }
     }
 
-    /// Whether the packet that leaves the queue now is lost.
+    /// Returns true if the packet that leaves the queue now is lost.
     pub(crate) fn is_lost(&mut self, now: Instant) -> bool {
         self.packets += 1;
         let elapsed = now.since(self.start);

@@ -3,16 +3,16 @@
 //!
 //! The sources are surveys of TCP interference in the field (Honda et al., "Is it still possible to extend TCP?", IMC
 //! 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013; Edeline and Donnet, "A first look at
-//! the prevalence and persistence of middleboxes in the wild", ITC 2017) and RFC 8684 section 6 on what Multipath TCP
-//! must withstand.
+//! the prevalence and persistence of middleboxes in the wild", ITC 2017) and RFC 8684 section 6, which lists
+//! middleboxes that Multipath TCP must tolerate.
 //!
-//! A link is one direction, and so is a middlebox. Everything it must know about the other direction is a function of
-//! what every segment carries or of time: renumbering follows from the ports, a lost translation from the time. Packets
-//! that a middlebox sends back by itself are returned by [`crate::Link::take_answer`].
+//! A link is one direction, and so is a middlebox. State of the other direction is derived from segments or from time:
+//! renumbering from the ports, a lost translation from the time. Packets that a middlebox sends back by itself are
+//! returned by [`crate::Link::take_answer`].
 //!
 //! The order is: swallow, renumber, rebind, split, coalesce, thin. All except the last two decide about each segment
-//! separately. The last two hold back at most one segment per flow, in a bounded table, and release it when its time is
-//! over or the next segment of its flow cannot be combined with it.
+//! separately. The last two hold back at most one segment per flow, in a bounded table, and release it after a timeout
+//! or when the next segment of its flow cannot be combined with it.
 
 mod held;
 mod numbers;
@@ -41,7 +41,7 @@ pub(crate) struct Middleboxes<P> {
     counts: Counts,
 }
 
-/// Number of actions of the middleboxes.
+/// Counts of the middleboxes' actions.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) swallowed: u64,
@@ -66,8 +66,8 @@ impl<P: Packet> Middleboxes<P> {
         self.counts
     }
 
-    /// Takes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns what continues.
-    /// Returns `false` if a middlebox dropped the packet.
+    /// Processes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns the packets
+    /// that continue. Returns `false` if a middlebox dropped the packet.
     pub(crate) fn take_packet(
         &mut self,
         now: Instant,
@@ -110,12 +110,12 @@ impl<P: Packet> Middleboxes<P> {
         true
     }
 
-    /// The next packet that continues.
+    /// Returns the next packet that continues.
     pub(crate) fn pop(&mut self) -> Option<P> {
         self.out.pop_front()
     }
 
-    /// The next packet that goes back.
+    /// Returns the next packet to the sender.
     pub(crate) fn pop_answer(&mut self) -> Option<P> {
         self.answers.pop_front()
     }
@@ -176,8 +176,8 @@ impl<P: Packet> Middleboxes<P> {
         self.out.push_back(packet);
     }
 
-    /// Of consecutive acknowledgments, only the latest continues, after `every` of them or when the first has waited
-    /// long enough.
+    /// Passes only the latest of consecutive acknowledgments, after `every` of them or when the first has waited long
+    /// enough.
     fn thin_acks(
         &mut self,
         now: Instant,

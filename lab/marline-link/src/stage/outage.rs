@@ -1,4 +1,4 @@
-//! Outage stage: spontaneous outages, at given times or at random.
+//! Outage stage: scheduled or random outages.
 
 use marline_time::{Instant, PcgRng, SeedTree};
 

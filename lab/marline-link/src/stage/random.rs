@@ -3,8 +3,8 @@
 
 use marline_time::{Duration, Rng, nanos};
 
-/// A standard exponential variate, by von Neumann's method of descending runs: draw uniforms while
-/// they descend; a run of odd length yields its first number, each one of even length adds 1.
+/// A standard exponential variate, by von Neumann's method of descending runs: draw uniforms while they descend. A run
+/// of odd length yields its first number; each run of even length adds 1.
 fn standard_exponential(rng: &mut impl Rng) -> f64 {
     let mut whole = 0.0;
     loop {

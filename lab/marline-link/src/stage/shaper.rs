@@ -1,8 +1,8 @@
 //! Rate stage: computes when the packet at the head of the queue has been sent.
 //!
 //! A mahimahi trace (Netravali et al., USENIX ATC 2015) lists milliseconds at which 1504 bytes may leave. The unused
-//! part of an opportunity goes to the next packet if that is already waiting, and is lost otherwise. A packet longer
-//! than the rest waits for further opportunities. After the last line the trace starts again; the last value is its
+//! part of an opportunity goes to the next packet if that is already waiting, and is lost otherwise. A packet that
+//! does not fit waits for further opportunities. After the last line the trace starts again; the last value is its
 //! length.
 
 use marline_time::{Duration, Instant, Rate};
@@ -34,7 +34,7 @@ impl Shaper {
         Shaper { rate, start, cursor: Cursor::default() }
     }
 
-    /// When `bytes` have left if sending starts at `from`; `FAR_FUTURE` if the link is stopped.
+    /// Time at which `bytes` have been sent if sending starts at `from`; `FAR_FUTURE` if the link is stopped.
     pub(crate) fn finish(&mut self, from: Instant, bytes: u64) -> Instant {
         match &self.rate {
             RateConfig::Unlimited => from,
@@ -58,7 +58,7 @@ impl Shaper {
     }
 }
 
-/// `from + duration`; the longest duration means never.
+/// `from + duration`, where the longest duration means never.
 fn saturating_add(from: Instant, duration: Duration) -> Instant {
     if duration == Duration::MAX { Instant::FAR_FUTURE } else { from + duration }
 }
@@ -85,7 +85,7 @@ fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) 
     }
 }
 
-/// The elapsed link time when the bytes have left.
+/// The elapsed link time when the bytes have been sent.
 fn finish_trace(
     trace: &Offset<Opportunities>,
     cursor: &mut Cursor,

@@ -80,8 +80,8 @@ pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
     find_option(segment, HEADER, |option| option[0] == kind)
 }
 
-/// Start and end of the first option that is like this, from a place on where an option begins. Behind a broken one
-/// there is none.
+/// Start and end of the first matching option, searched from the start of an option. A malformed option ends the
+/// search.
 pub(super) fn find_option(
     segment: &[u8],
     from: usize,
@@ -106,8 +106,7 @@ pub(super) fn find_option(
     None
 }
 
-/// Overwrites bytes and updates the checksum by the difference (RFC 1624), so that a segment damaged before stays
-/// damaged.
+/// Overwrites bytes and updates the checksum incrementally (RFC 1624), so that a damaged segment stays damaged.
 pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
     // Options may begin at any byte, but the checksum consists of 16-bit words.
     let words = at & !1..(at + bytes.len()).next_multiple_of(2).min(segment.len());
@@ -133,10 +132,10 @@ pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
-/// Sets the checksum of a segment made from another one. What the other's checksum covered in addition (the addresses,
-/// if any) is derived from that checksum, so that a damaged segment results in damaged ones.
+/// Sets the checksum of a segment made from another one. Other data covered by the checksum (the addresses, if any) is
+/// derived from the other segment's checksum, so that a damaged segment results in damaged ones.
 pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
-    // If everything adds up with the segment alone, nothing else was covered, not even a length.
+    // If the checksum is valid for the segment alone, it covered nothing else, not even a length.
     let beside = !checksum(made_of);
     let lengths = if beside == 0 {
         0

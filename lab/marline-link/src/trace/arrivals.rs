@@ -26,14 +26,14 @@ pub struct ArrivalTrace {
 }
 
 impl ArrivalTrace {
-    /// Largest tolerated decrease of timestamps. Captures on several cores interleave by fractions of a millisecond;
-    /// such arrivals are sorted.
+    /// Largest tolerated decrease of timestamps. Captures on several cores interleave by fractions of a millisecond,
+    /// so such arrivals are sorted.
     const DISORDER: Duration = Duration::from_millis(5);
 
     /// Parses a file's contents, gzip or plain.
     ///
     /// # Errors
-    /// If header or fields are wrong, times decrease by more than 5 ms, or there is no arrival.
+    /// The header or a field is invalid, times decrease by more than 5 ms, or there is no arrival.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         let text = text(file, bytes)?;
         let mut arrivals: Vec<Arrival> = Vec::new();
@@ -43,7 +43,7 @@ impl ArrivalTrace {
             let at = Duration::from_nanos(millis(file, line, "t_ms", at)?);
             latest = latest.max(at);
             if at + Self::DISORDER < latest {
-                let why = "t_ms is more than 5 ms before that of a line above";
+                let why = "t_ms is more than 5 ms earlier than in a previous line";
                 return Err(TraceError::of_line(file, line, why));
             }
             let bytes = number(file, line, "len_bytes", bytes)?;
@@ -69,7 +69,7 @@ impl ArrivalTrace {
         holes.max().unwrap_or_default()
     }
 
-    /// The achieved rate in windows of `window`, as repeating rate steps: a link at least as good as the recorded one.
+    /// The achieved rate in windows of `window`, as repeating rate steps: the recorded link was at least as fast.
     /// `packet_overhead` bytes of headers are added to each segment.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ impl Opportunities {
             }
             let time: u32 = super::number(file, index + 1, "time", line)?;
             if times_ms.last().is_some_and(|last| *last > time) {
-                let why = format!("time {time} ms is before that of the line above");
+                let why = format!("time {time} ms is earlier than in the previous line");
                 return Err(TraceError::of_line(file, index + 1, why));
             }
             times_ms.push(time);
@@ -69,7 +69,7 @@ impl Opportunities {
         self.times_ms.len()
     }
 
-    /// Never true: a parsed trace has at least one.
+    /// Always false: a parsed trace has at least one opportunity.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times_ms.is_empty()

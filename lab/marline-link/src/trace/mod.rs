@@ -98,7 +98,7 @@ fn rows<'a, const N: usize>(
         let row: [&str; N] = core::array::from_fn(|_| fields.next().unwrap_or("\0"));
         if row.contains(&"\0") || fields.next().is_some() {
             let got = line.split(',').count();
-            let why = format!("{got} fields where {N} are needed (cut short?)");
+            let why = format!("{got} fields, expected {N} (truncated file?)");
             return Err(TraceError::of_line(file, index + 2, why));
         }
         Ok((index + 2, row))

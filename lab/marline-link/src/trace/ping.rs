@@ -12,19 +12,18 @@ use super::{TraceError, millis, number, rows, text};
 pub struct Probe {
     /// Send time since the trace's start.
     pub at: Duration,
-    /// Its round-trip time; `None` if it was lost.
+    /// Round-trip time; `None` if the probe was lost.
     pub rtt: Option<Duration>,
 }
 
 /// The probes of one path, in order of time. It repeats after the last probe's interval.
 ///
-/// A probe applies until the next one: packets get half its round-trip time as delay. During a lost
-/// probe the delay is that of the last answered one, and a link that takes its losses from the
-/// trace drops everything.
+/// A probe applies until the next one: packets get half its round-trip time as delay. During a lost probe the delay of
+/// the last answered probe applies, and a link with losses from the trace drops all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingTrace {
     probes: Vec<Probe>,
-    /// RTT that applies at each probe: its own, or that of the last answered one.
+    /// RTT that applies at each probe: its own, or that of the last answered probe.
     held: Vec<Duration>,
     period: Duration,
 }
@@ -33,8 +32,8 @@ impl PingTrace {
     /// Parses a file's contents (gzip or plain) and extracts one carrier's probes.
     ///
     /// # Errors
-    /// If header or fields are wrong, times decrease, the carrier is unknown (the error lists the known ones), or no
-    /// probe was answered.
+    /// The header or a field is invalid, times decrease, the carrier is unknown (the error lists the known ones), or
+    /// no probe was answered.
     pub fn parse(file: &str, bytes: &[u8], carrier: &str) -> Result<Self, TraceError> {
         let mut all = Self::parse_all(file, bytes)?;
         if let Some(trace) = all.remove(carrier) {
@@ -65,7 +64,7 @@ impl PingTrace {
             };
             let list = probes.entry(carrier.to_owned()).or_default();
             if list.last().is_some_and(|last| last.at >= at) {
-                let why = "t_send_ms is not after that of the probe before";
+                let why = "t_send_ms is not later than in the previous line";
                 return Err(TraceError::of_line(file, line, why));
             }
             list.push(Probe { at, rtt });
@@ -112,7 +111,7 @@ impl PingTrace {
         self.held[self.index(at)]
     }
 
-    /// Whether the probe that applies at this trace time was lost.
+    /// Returns true if the probe that applies at this trace time was lost.
     #[must_use]
     pub fn lost_at(&self, at: Duration) -> bool {
         self.probes[self.index(at)].rtt.is_none()

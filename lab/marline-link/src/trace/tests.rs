@@ -33,7 +33,7 @@ fn bad_mahimahi_files_are_named_with_line_and_reason() {
     assert_eq!(error(b"0\n0\n"), "x.down: the last time must be after 0 ms");
     assert_eq!(error(b"3\nzwei\n"), "x.down:2: time `zwei` is not a valid number");
     assert_eq!(error(b"3\n-1\n"), "x.down:2: time `-1` is not a valid number");
-    assert_eq!(error(b"9\n3\n"), "x.down:2: time 3 ms is before that of the line above");
+    assert_eq!(error(b"9\n3\n"), "x.down:2: time 3 ms is earlier than in the previous line");
     assert_eq!(error(b"9\n\xff\xfe\n"), "x.down:2: not text (invalid UTF-8)");
     assert_eq!(error(b"99999999999\n"), "x.down:1: time `99999999999` is not a valid number");
     let whole = gzip("1\n2\n3\n4\n5\n6\n7\n8\n9\n");
@@ -71,7 +71,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
     assert_eq!(row("a,1,x,4\n"), "p:2: t_send_ms `x` is not a valid number");
     assert_eq!(row("a,1,0,-4\n"), "p:2: rtt_ms -4 is out of range");
     assert_eq!(row("a,1,0,NaN\n"), "p:2: rtt_ms NaN is out of range");
-    assert_eq!(row("a,1,5,4\na,2,5,4\n"), "p:3: t_send_ms is not after that of the probe before");
+    assert_eq!(row("a,1,5,4\na,2,5,4\n"), "p:3: t_send_ms is not later than in the previous line");
     assert_eq!(row("a,1,5,\na,2,7,\n"), "p: carrier `a`: no probe was answered");
     assert_eq!(row("a,1,5,1\n"), "p: carrier `a`: at least two probes are needed");
     assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: no carrier `a`; known: b");
@@ -90,7 +90,7 @@ fn arrivals_become_achieved_rates() {
     let error = |rows: &str| ArrivalTrace::parse("e", rows.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         error("t_ms,len_bytes,tcp_seq\n9,1,1\n3,1,1\n"),
-        "e:3: t_ms is more than 5 ms before that of a line above"
+        "e:3: t_ms is more than 5 ms earlier than in a previous line"
     );
     assert_eq!(error("t_ms,len_bytes,tcp_seq\n"), "e: no arrival in the file");
     assert_eq!(

@@ -1,25 +1,25 @@
-//! WiFi mobility model: eighty seconds of a phone on WiFi whose owner either leaves the access point's range, and may
-//! return, or stays.
+//! WiFi mobility model: eighty seconds of a phone whose owner either leaves the access point's range, and may return,
+//! or stays.
 //!
 //! *Problem.* A link that is cut at one moment is the easy case. Leaving WiFi range is gradual. The rate falls step by
 //! step; frames are retransmitted, which delays those behind them and reduces the rate; some are lost after all
-//! retransmissions; the station leaves the channel to scan for another access point. Only then is there silence, for
-//! seconds and without notification. Waiting for a clear signal takes too long. Leaving at the first loss wakes the
+//! retransmissions; the station leaves the channel to scan for another access point. Only then is there silence, which
+//! lasts seconds and is not signaled. Waiting for a clear signal takes too long. Leaving at the first loss wakes the
 //! cellular radio unnecessarily.
 //!
 //! From distance to packets, every 100 ms:
 //!
 //! 1. The owner starts within 5 s at a distance of 4 to 14 m and walks at 1.0 to 1.6 m/s to 60 to 95 m; in two of five
-//!    walks only to 50 to 65 m, and turns around there after up to 8 s. The door is between 20 and 40 m, and its wall
-//!    costs 8 dB.
+//!    walks only to 50 to 65 m, and turns around there within 8 s. The door is between 20 and 40 m, and its wall costs
+//!    8 dB.
 //! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
-//!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and
-//!    never in a place where WiFi is bad). Fading: 1.5 dB, each sample and direction by itself.
+//! sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and never where WiFi is
+//! bad). Fading: 1.5 dB, independent for each sample and direction.
 //! 3. Rate control lags by half a second and stays 3 dB below what the signal would allow, down to the lowest step of
 //!    the table of one 802.11n stream (which needs 5 dB, each further step about 3 more).
 //! 4. A frame fails with a probability of 10 % where the step's requirement is just met, 50 % at 1.8 dB below and 90 %
-//!    at 3.7 dB below. It is tried four times at its step and three times two steps lower, if there are any. The failed
-//!    share reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
+//! at 3.7 dB below. It is tried four times at its step and three times two steps lower, if possible. The failed share
+//! reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
 //! 5. Below 9 dB, the station scans for others: every 5 s on average it is absent for 200 to 500 ms, and packets wait.
 //! 6. After 4 s below 1 dB, it disassociates: the interface loses its address. Above 8 dB, it returns after another 1.5
 //!    to 4 s.
@@ -37,7 +37,7 @@ use crate::{Direction, Steps};
 
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLE_S: f64 = 0.1;
-/// Ninety seconds: the eighty of a run and the wait at its end. After that, the last sample applies.
+/// Ninety seconds: eighty seconds of a run and the wait at its end. After that, the last sample applies.
 const SAMPLES: u32 = 900;
 
 /// Signal-to-noise ratio in dB that a step of the rate table needs, and its share of the peak rate in per mille.
@@ -71,7 +71,7 @@ const ERROR_SLOPE: f64 = 1.2;
 const FALLBACK_DB: f64 = 6.0;
 const WALL_DB: f64 = 8.0;
 const MIN_LOSS: f64 = 0.001;
-/// Minimum share of its step's rate in per mille that a link with many retransmissions still passes.
+/// Minimum share of its step's rate, per mille, on a link with many retransmissions.
 const MIN_RATE_PER_MILLE: u64 = 20;
 const SCAN_BELOW_DB: f64 = 9.0;
 const SCAN_INTERVAL_S: f64 = 5.0;
@@ -84,7 +84,7 @@ const REJOIN_ABOVE_DB: f64 = 8.0;
 pub struct PhoneMobility {
     /// Rate next to the access point.
     pub peak: Rate,
-    /// Walks out of range; otherwise stays.
+    /// True if the owner walks out of range and false if the owner stays.
     pub leaves: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct PhoneMobilityProfile {
     pub down_loss: Arc<Steps<f64>>,
     /// Signal-to-noise ratio at the phone in dB, as reported by its interface.
     pub signal_db: Arc<Steps<f64>>,
-    /// When the interface had no address, since the start. Without an end, it did not return.
+    /// Times since the start at which the interface had no address. Without an end, it did not return.
     pub away: Vec<(Duration, Option<Duration>)>,
 }
 
@@ -135,7 +135,7 @@ impl Owner {
         let door_m = between(&mut rng, 20.0, 40.0);
         let (far, turns_at) = (between(&mut rng, 60.0, 95.0), between(&mut rng, 50.0, 65.0));
         let (returns, pause) = (rng.chance(0.4), between(&mut rng, 0.0, 8.0));
-        // The last leg is the first one walked.
+        // Legs are taken from the end of the list.
         let mut legs = vec![(far, f64::INFINITY)];
         if returns {
             legs = vec![(distance_m, f64::INFINITY), (turns_at, pause)];
@@ -173,7 +173,7 @@ impl Owner {
 /// Association of the station with its access point.
 struct Association {
     bad_samples: u32,
-    /// Samples until it is associated again, once it has heard the access point again.
+    /// Samples until it is associated again, after it has detected the access point again.
     back_in: Option<u64>,
     away: Vec<(Duration, Option<Duration>)>,
     rng: PcgRng,
@@ -225,7 +225,7 @@ fn frame_error(margin_db: f64) -> f64 {
 }
 
 /// The exponential function from basic operations only, which every machine rounds in the same way. Math libraries may
-/// differ in the last bit, and a walk must not.
+/// differ in the last bit, but walks must be identical.
 fn exp(x: f64) -> f64 {
     let halved = x.clamp(-60.0, 60.0) / 1_024.0;
     let mut power =
@@ -236,7 +236,7 @@ fn exp(x: f64) -> f64 {
     power
 }
 
-/// The decimal logarithm of a number between 1/16 and 16, by the same means.
+/// The decimal logarithm of a number between 1/16 and 16, from basic operations only.
 fn log10(x: f64) -> f64 {
     let mut root = x;
     for _ in 0..12 {
@@ -320,7 +320,7 @@ mod tests {
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("the phone falls silent").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
-            // A person who turns back at once may keep the address through a few bad seconds.
+            // A person who turns back immediately may keep the address through a few bad seconds.
             let Some(&(left, back)) = profile.away.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
@@ -331,7 +331,7 @@ mod tests {
             }
         }
         assert!(left_all > 90, "{left_all}");
-        assert!((15..45).contains(&returned), "{returned} of 100 came back");
+        assert!((15..45).contains(&returned), "{returned} of 100 returned");
     }
 
     #[test]

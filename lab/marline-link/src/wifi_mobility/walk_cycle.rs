@@ -2,11 +2,11 @@
 //!
 //! A walker stays near the access point for a while, walks away at a steady pace until out of range, stays there, and
 //! walks back; repeatedly, with new random numbers, for ten minutes. The radio has a log-distance path loss with
-//! exponent 3: each 3 dB less of signal is a factor of 1.26 in distance and about one step down the rates of one
+//! exponent 3: 3 dB less signal corresponds to 1.26 times the distance and about one step down the rates of one
 //! 802.11n stream (65, 58.5, 52, 39, 26, 19.5, 13, 6.5 Mbit/s), so the steps are at 10, 12.6, 15.8, 20, 25, 32, 40 and
 //! 50 m. Shadowing by walls and bodies is a factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of
 //! walking). In the lowest step, 5 % of the packets are lost after all link-layer retransmissions, in higher ones 0.1
-//! %. Out of range all are lost, without notification: stations keep a dead association for seconds.
+//! %. Out of range all packets are lost without notification: stations keep a dead association for seconds.
 //!
 //! Chosen for plausibility from the standard's rate table and textbook path loss, not fitted to a measurement. Not
 //! modeled: contention by other stations, roaming, and errors of rate control.
@@ -19,7 +19,7 @@ use super::steps;
 use crate::Steps;
 use crate::stage::normal;
 
-/// Distances in metres up to which a share (per mille) of the peak rate is reached.
+/// Distances in meters up to which a share (per mille) of the peak rate is reached.
 const RATE_STEPS: [(f64, u64); 8] = [
     (10.0, 1000),
     (12.6, 900),

@@ -1,9 +1,9 @@
 //! Calibration of the forecasts of answers on the recorded pairs, in the runs of the judged contestant.
 //!
 //! The answers of a case (both paths, both ends) are pooled, because the requirement applies to cases, as
-//! elsewhere. The tables also show how many cases pass on each path and in each workload separately, so that a
-//! share too low on one path cannot compensate for one too high on the other. The reliability of every pair, path
-//! and workload is listed.
+//! elsewhere. The tables also show how many cases pass on each path and in each workload separately, so that a low
+//! share on one path is not hidden by a high share on the other. The reliability of every pair, path and workload is
+//! listed.
 
 use marline_lab::experiment::Calibration;
 use marline_lab::figure::number;
@@ -41,7 +41,7 @@ const RELIABILITY: [(&str, &str); 11] = [
     ("within p99 as computed when answered", "%"),
     ("mean distance from the nominal shares", "%"),
     ("within SRTT + 4 RTTVAR", "%"),
-    ("pinball loss of p90 over that of SRTT + 4 RTTVAR", ""),
+    ("pinball loss of p90, ratio to SRTT + 4 RTTVAR", ""),
     ("lost segments", ""),
     ("answers without a forecast", ""),
 ];
@@ -55,7 +55,7 @@ fn of_case(case: &RecordedPairResult) -> Forecasts {
     judged_cell(case).forecasts.unwrap_or_default()
 }
 
-/// Rows of a half. Those of the tuned half are not judged.
+/// Rows of a half. Rows of the tuned half are not judged.
 pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
     let (least, most) = view.limits.p90;
     let holds = |calibration: &Calibration| (least..=most).contains(&calibration.shares()[1]);
@@ -69,7 +69,7 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
                 .estimate(&share, "%")
                 .at_least(100.0 * view.limits.calibrated),
         );
-        let what = format!("{name}pinball loss at p90 over that of SRTT + 4 RTTVAR, median");
+        let what = format!("{name}pinball loss at p90, ratio to SRTT + 4 RTTVAR, median");
         rows.push(Row::new(what).estimate(&ratio, "").at_most(view.limits.pinball));
     }
     let strictly = view.percent(samples, |case| all_calibrations(&of_case(case)).iter().all(holds));
@@ -110,10 +110,10 @@ fn grid(name: &str, title: &str, words: &[(&str, &str)]) -> Grid {
     Grid::new(name, title, &[words, &RELIABILITY].concat())
 }
 
-/// Table of every pair, with all answers of its places pooled.
+/// Table of every pair, with the answers of all its positions pooled.
 pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let title =
-        "Forecasts of answers: every recorded pair, all paths, workloads and places together";
+        "Forecasts of answers: every recorded pair, all paths, workloads and positions together";
     let mut grid = grid("reliability", title, &[("pair", ""), ("half", "")]);
     for (number, pair) in pairs.iter().enumerate() {
         let cases = samples.all().iter().map(|root| of_case(&root[number]));
@@ -125,7 +125,7 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     grid
 }
 
-/// Table of every pair by path and workload, with all answers of its places pooled.
+/// Table of every pair by path and workload, with the answers of all its positions pooled.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let title = "Forecasts of answers: every recorded pair by path and workload";
     let words = [("pair", ""), ("half", ""), ("path", ""), ("workload", "")];

@@ -38,7 +38,7 @@ pub(super) struct Cell {
     pub(super) small: Quantiles,
     /// Latencies of the bursts of each size.
     pub(super) bursts: Vec<Quantiles>,
-    /// Copies of echoes, small messages, the bursts of each size, and the goodput workload.
+    /// Copies sent for echoes, for small messages, for bursts of each size, and in the goodput workload.
     pub(super) extra: Vec<Extra>,
     /// Forecasts of the judged contestant. `None` for the others.
     pub(super) forecasts: Option<Forecasts>,
@@ -53,7 +53,7 @@ pub(super) struct Forecasts {
     pub(super) burst: [Calibration; 2],
 }
 
-/// Bytes that were sent again on another path, and the payload of the same run.
+/// Bytes that were also sent on another path, and the payload of the same run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Extra {
     pub(super) bytes: u64,
@@ -160,7 +160,7 @@ impl TimedExperiment {
     }
 }
 
-/// Goodput, Mbit/s, and the copies it took.
+/// Goodput, Mbit/s, and the cost of its copies.
 fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<(f64, Extra)> {
     let outcome = simulate(experiment, variant, seed)?;
     let workload = experiment.workload();
@@ -170,7 +170,7 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
     Ok((mbit_per_s, Extra::from_outcome(&outcome, workload)))
 }
 
-/// All experiments on a recorded pair, from one place of the recording.
+/// All experiments on a recorded pair, from one position in the recording.
 struct Place {
     echo: TimedExperiment,
     small: TimedExperiment,
@@ -228,7 +228,7 @@ impl Place {
     }
 }
 
-/// Runs everything on a recorded pair, from a place that the root draws.
+/// Runs everything on a recorded pair, from a position that the root draws.
 pub(super) fn on_recorded(
     context: &Context<'_>,
     setup: &Setup,

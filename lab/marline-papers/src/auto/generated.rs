@@ -20,7 +20,7 @@ use crate::table::Grid;
 pub(super) struct GeneratedPairResult {
     /// Indexes of both paths' kinds in [`Kind::ALL`].
     kinds: [usize; 2],
-    /// Link descriptions. With the events and the seed, a case can be run by itself.
+    /// Link descriptions. With the events and the seed, a case can be run separately.
     links: [String; 2],
     events: Vec<String>,
     seed: u64,
@@ -58,7 +58,7 @@ pub(super) fn measure(
     let mut rng: PcgRng = root.rng("generated");
     let count = context.count(setup.generated.pairs_of_a_root);
     let one = |number: usize| {
-        // Every kind comes equally often, within a root and across roots.
+        // Every kind is equally frequent, within a root and across roots.
         let kind = Kind::ALL[(root.number * count + number) % Kind::ALL.len()];
         let pair = generator::pair(kind, &mut rng);
         let paths = [(PATHS[0], pair.links[0].as_str()), (PATHS[1], pair.links[1].as_str())];
@@ -93,7 +93,7 @@ pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits)
     });
     let any = share(&|pair| !pair.violations(limits).is_empty());
     let any = Row::new("any of the five worse: pairs").estimate(&any, "%").at_most(limit);
-    // Violations that even full duplication cannot avoid: chance, and delays that two paths add.
+    // Violations that even full duplication has: by chance, and by delays that a second path adds.
     let duplication = share(&|pair| !pair.of_duplication(limits).is_empty());
     let duplication =
         Row::new("full duplication: any of the five worse: pairs").estimate(&duplication, "%");

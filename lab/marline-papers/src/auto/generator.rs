@@ -5,7 +5,7 @@
 //! cover radio access of the last fifteen years and satellites. Nothing is fitted to a measurement. Descriptions
 //! have the syntax of `marline-lab link`. Steps of anything but the rate are events.
 //!
-//! A shared bottleneck of both paths is missing, because the model of a link has none.
+//! No pair shares a bottleneck, because the link model has none.
 
 use marline_lab::scenario::Event;
 use marline_time::Rng;
@@ -26,9 +26,9 @@ pub(super) enum Kind {
     Bursty,
     /// The rate follows a Markov chain.
     Markov,
-    /// The link is down for a while, repeatedly.
+    /// The link is repeatedly down for a while.
     Handover,
-    /// Rate and delay are new in each slot of 15 s, after a short pause.
+    /// Rate and delay change every 15 s, after a short pause.
     Slots,
     /// A queue of at least half a second.
     Bufferbloat,
@@ -130,8 +130,8 @@ fn draw_extras(
     }
 }
 
-/// Rates between a tenth of the base rate and all of it. The chain goes one state up or down after an
-/// exponentially distributed time.
+/// Rates between a tenth of the base rate and all of it. The chain moves one state up or down after an exponentially
+/// distributed time.
 fn markov_rates(base: CommonParameters, rng: &mut impl Rng) -> String {
     const SHARES: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
     let stay_ms = logarithmic(rng, 200.0, 2_000.0) as f64;

@@ -20,15 +20,15 @@ const SMALL: usize = 1;
 
 /// Results of every pair from one root.
 pub(super) type Cells = Vec<RecordedPairResult>;
-/// Name of a quantile, its ratio to bound, and the limit on the median ratio.
+/// Name of a quantile, ratio of the quantile to its bound, and limit on the median of that ratio.
 type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PairSubset {
-    /// The scheduler was tuned on it.
+    /// Pairs on which the scheduler was tuned.
     Tuned,
-    /// Not looked at before the test.
+    /// Pairs that were not used before the test.
     Judged,
 }
 
@@ -38,7 +38,7 @@ impl PairSubset {
         if fnv1a(pair).is_multiple_of(2) { PairSubset::Tuned } else { PairSubset::Judged }
     }
 
-    /// Rows of this half. Those of the tuned half are not judged.
+    /// Rows of this half. Rows of the tuned half are not judged.
     pub(crate) fn mark_fitted_rows(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             PairSubset::Judged => rows,
@@ -138,7 +138,7 @@ impl View<'_> {
         })
     }
 
-    /// Rows of this half except those of calibration. Those of the tuned half are not judged.
+    /// Rows of this half except calibration. Rows of the tuned half are not judged.
     pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let mut rows = self.echo(samples);
         rows.push(self.small_message_row(samples));
@@ -154,9 +154,9 @@ impl View<'_> {
         let ratio = |case: &RecordedPairResult| judged_cell(case).five.echo.p99_ratio();
         let median = self.median(samples, ratio);
         let high = self.percent(samples, |case| ratio(case) > echo_p99_high);
-        let what = format!("echo p99 above {} of the bound's: cases", number(echo_p99_high));
+        let what = format!("echo p99 above {} times the bound: cases", number(echo_p99_high));
         vec![
-            Row::new("echo p99 over the bound's, median").estimate(&median, "").at_most(echo_p99),
+            Row::new("echo p99, ratio to bound, median").estimate(&median, "").at_most(echo_p99),
             Row::new(what).estimate(&high, "%").at_most(100.0 * echo_p99_high_share),
         ]
     }
@@ -165,10 +165,8 @@ impl View<'_> {
         let ratio = |case: &RecordedPairResult| {
             ratio(judged_cell(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
         };
-        let what = format!(
-            "{}, p99 over that of full duplication, median",
-            messages_name(self.setup.small)
-        );
+        let what =
+            format!("{}, p99, ratio to full duplication, median", messages_name(self.setup.small));
         Row::new(what).estimate(&self.median(samples, ratio), "").at_most(self.limits.duplication)
     }
 
@@ -184,7 +182,7 @@ impl View<'_> {
             for (name, of, limit) in quantiles {
                 let median = self.median(samples, |case| of(&judged_cell(case).bursts[index]));
                 let what =
-                    format!("bursts of {}, {name} over the bound's, median", size(burst.bytes));
+                    format!("bursts of {}, {name}, ratio to bound, median", size(burst.bytes));
                 rows.push(Row::new(what).estimate(&median, "").at_most(limit));
             }
         }
@@ -196,10 +194,10 @@ impl View<'_> {
         let median = self.median(samples, |case| goodput_gain(case, 0));
         let least = self.estimate_minimum(samples, |case| goodput_gain(case, 0));
         vec![
-            Row::new("goodput over the best path's, median")
+            Row::new("goodput, ratio to the best path, median")
                 .estimate(&median, "")
                 .at_least(goodput),
-            Row::new("goodput over the best path's, minimum")
+            Row::new("goodput, ratio to the best path, minimum")
                 .estimate(&least, "")
                 .at_least(goodput_least),
         ]
@@ -278,12 +276,12 @@ impl View<'_> {
             ("100 kB p50, ratio to bound", ""),
             ("100 kB p99, ratio to bound", ""),
             ("1 MB p50, ratio to bound", ""),
-            ("goodput over the best path's", ""),
+            ("goodput, ratio to the best path", ""),
             ("any of the five worse", "%"),
             ("extra bytes of small messages", "%"),
         ];
         let title = format!(
-            "Every contestant on the {} half, shown: medians over its cases",
+            "Every contestant on the {} half (not judged): medians over its cases",
             self.half.name()
         );
         let mut grid = Grid::new(&format!("contestants-{}", self.half.name()), title, &columns);
@@ -339,19 +337,19 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -
     grid
 }
 
-/// Results of every pair: means over the places.
+/// Results of every pair: means over the positions.
 pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),
         ("echo p99, ratio to bound", ""),
-        ("small p99 over full duplication's", ""),
+        ("small p99, ratio to full duplication", ""),
         ("100 kB p50, ratio to bound", ""),
         ("100 kB p99, ratio to bound", ""),
-        ("goodput over the best path's", ""),
+        ("goodput, ratio to the best path", ""),
         ("figures that are worse than on the best path", "%"),
     ];
-    let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
+    let mut grid = Grid::new("pairs", "Every recorded pair: means over its positions", &columns);
     for (number, pair) in pairs.iter().enumerate() {
         let mean = |of: &dyn Fn(&RecordedPairResult) -> f64| {
             let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();
@@ -380,7 +378,7 @@ pub(super) fn judged_cell(case: &RecordedPairResult) -> &Cell {
     &case.contestants[JUDGED_INDEX]
 }
 
-/// Goodput over that of the better path alone.
+/// Goodput relative to the better path alone.
 fn goodput_gain(case: &RecordedPairResult, contestant: usize) -> f64 {
     let best = case.alone[0].goodput.max(case.alone[1].goodput);
     ratio(case.contestants[contestant].five.goodput, best)

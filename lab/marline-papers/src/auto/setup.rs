@@ -64,7 +64,7 @@ pub(super) struct Budget {
 }
 
 impl Setup {
-    /// Setup of the file, with shorter runs for a quick look.
+    /// Setup of the file, with shorter runs in a quick run.
     pub(super) fn from_file(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
@@ -117,7 +117,7 @@ impl Budget {
     }
 }
 
-/// Limits on the distance of a figure from the ideal. Shares are fractions of one.
+/// Limits on the distance of a figure from the ideal. Shares are from 0 to 1.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
     pub(super) margins: Margins,

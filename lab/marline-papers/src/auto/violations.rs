@@ -27,7 +27,7 @@ pub(super) fn violations(
     Figure::ALL.into_iter().filter_map(worse).collect()
 }
 
-/// An empty list. The second column holds the place or the cause, the third the root.
+/// An empty list. The second column holds the position or the cause, the third the root.
 pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
     let columns = [
         ("pair", ""),
@@ -36,14 +36,14 @@ pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
         ("figure", ""),
         ("ours (ms; goodput Mbit/s)", ""),
         ("best path alone", ""),
-        ("ours over the best", ""),
+        ("ours, ratio to the best", ""),
         ("full duplication", ""),
     ];
     Grid::new(name, title, &columns)
 }
 
-/// Adds a violation to a list, with the value of full duplication. Where that is equally bad, the scheduler is not
-/// the cause.
+/// Adds a violation to a list, with the value of full duplication. If full duplication is equally bad, the scheduler
+/// is not the cause.
 pub(super) fn push(
     grid: &mut Grid,
     words: [&str; 3],
@@ -55,8 +55,8 @@ pub(super) fn push(
     grid.push(&[words[0], words[1], words[2], figure.name()], &numbers);
 }
 
-/// Share of the cases in percent. Each case draws its own links or places. A count of none or of all therefore
-/// gets an exact binomial interval over the cases.
+/// Share of the cases in percent. Each case draws its own links or positions, so a share of 0 or 100 % gets an exact
+/// binomial interval over the cases.
 pub(crate) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
     let mut share = samples.share(&of);
     let cases: u64 = samples.all().iter().map(|root| of(root).1).sum();

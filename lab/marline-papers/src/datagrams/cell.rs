@@ -31,7 +31,7 @@ pub(super) struct Cell {
     p99_ms: Option<f64>,
     pub(super) datagrams: u64,
     pub(super) lost: u64,
-    /// Datagrams that missed each deadline, and those of them that met it in the bound.
+    /// Datagrams that missed each deadline, and how many of them met it in the bound.
     pub(super) missed: [u64; 2],
     pub(super) missed_avoidably: [u64; 2],
     /// Bytes of copied frames and of first transmissions with datagrams, summed over both ends.
@@ -41,7 +41,7 @@ pub(super) struct Cell {
     pub(super) control_bytes: u64,
 }
 
-/// Lateness that no sender could avoid.
+/// Lateness that no sender could avoid, ms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct UnavoidableLoss {
     p99_ms: Option<f64>,
@@ -68,7 +68,7 @@ impl UnavoidableLoss {
     }
 }
 
-/// Runs every contestant on a pair, from a place of its recordings that the root draws.
+/// Runs every contestant on a pair, from a position in its recordings that the root draws.
 pub(super) fn on_pair(
     context: &Context<'_>,
     setup: &Setup,

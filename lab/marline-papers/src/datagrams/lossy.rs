@@ -13,16 +13,16 @@ use crate::judge::Row;
 use crate::roots::Root;
 use crate::table::{Grid, Table};
 
-/// Limit of lateness: above the delay of LTE, below that of a datagram that is retransmitted on a timeout.
+/// Delay above which a frame is late: more than the delay of LTE, less than a retransmission timeout.
 const LATE_MS: f64 = 50.0;
 
 /// Results of one contestant in one scene.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ContestantResults {
-    /// Quantiles of datagrams and of whole frames. `None`: infinite.
+    /// Delay quantiles of datagrams and of whole frames. `None`: infinite.
     p99_ms: [Option<f64>; 2],
     frames: u32,
-    /// Frames that were complete later than [`LATE_MS`], or never.
+    /// Frames that were complete after more than [`LATE_MS`], or never.
     late_frames: u32,
     datagrams: u32,
     lost: u32,
@@ -125,11 +125,11 @@ fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits)
     });
     vec![
         Row::new(format!(
-            "{}: frames complete after more than 50 ms, over those without repairs",
+            "{}: frames complete after more than 50 ms, ratio to no repairs",
             scene.name
         ))
         .estimate(&late, ""),
-        Row::new(format!("{}: p99 of complete frames over full duplication's", scene.name))
+        Row::new(format!("{}: p99 of complete frames, ratio to full duplication", scene.name))
             .estimate(&p99, "")
             .at_most(limit),
         Row::new(format!("{}: extra bytes", scene.name)).estimate(&extra, "%").require_range(
@@ -148,7 +148,7 @@ fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
         ("complete after 50 ms", "%"),
         ("lost", "%"),
         ("extra bytes", "%"),
-        ("repairs among them", "%"),
+        ("of which repairs", "%"),
     ];
     let title =
         "A radio loses packets during a call: every contestant, medians and sums of all roots";

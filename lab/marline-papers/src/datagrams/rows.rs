@@ -63,7 +63,7 @@ impl View<'_> {
         [("call", self.setup.call, |of| &of.call), ("game", self.setup.game, |of| &of.game)]
     }
 
-    /// Rows of this half. Those of the tuned half are not judged.
+    /// Rows of this half. Rows of the tuned half are not judged.
     pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let mut rows = Vec::new();
         for kind in self.kinds() {
@@ -89,10 +89,10 @@ impl View<'_> {
         });
         let allowed = self.limits.extra_percent(pulses);
         vec![
-            Row::new(format!("{name}: p99 over full duplication's, median"))
+            Row::new(format!("{name}: p99, ratio to full duplication, median"))
                 .estimate(&self.median(samples, p99), "")
                 .at_most(limit),
-            Row::new(format!("{name}: p99 above {} of full duplication's: cases", number(limit)))
+            Row::new(format!("{name}: p99 above {} times full duplication: cases", number(limit)))
                 .estimate(&above, "%"),
             Row::new(format!("{name}: extra bytes")).estimate(&extra, "%").require_range(
                 RequiredRange::at_most(allowed),
@@ -111,11 +111,11 @@ impl View<'_> {
                 let missed = |place: usize| of(case)[place].missed_avoidably[index];
                 (missed(JUDGED_INDEX), missed(MIN_RTT))
             });
-            let what = format!("{name}: misses of {deadline} ms over those of min-rtt");
+            let what = format!("{name}: misses of {deadline} ms, ratio to min-rtt");
             let row = Row::new(what).estimate(&all, "");
             // Only the first deadline has a limit.
             rows.push(if index == 0 { row.at_most(self.limits.misses) } else { row });
-            let what = format!("{name}: avoidable misses of {deadline} ms over those of min-rtt");
+            let what = format!("{name}: avoidable misses of {deadline} ms, ratio to min-rtt");
             rows.push(Row::new(what).estimate(&avoidable, ""));
         }
         rows
@@ -130,7 +130,7 @@ impl View<'_> {
             (below as u64, self.cases(root).count() as u64)
         });
         vec![
-            Row::new("quic: goodput over the best of all settings, median")
+            Row::new("quic: goodput, ratio to the best of all settings, median")
                 .estimate(&median, "")
                 .at_least(self.limits.quic),
             Row::new(format!(
@@ -147,7 +147,7 @@ impl View<'_> {
             ("contestant", ""),
             ("call p50, median", "ms"),
             ("call p99, median", "ms"),
-            ("call p99 over full duplication's, median", ""),
+            ("call p99, ratio to full duplication, median", ""),
             ("call lost", "%"),
             ("call later than 100 ms", "%"),
             ("call later than 150 ms", "%"),
@@ -157,7 +157,7 @@ impl View<'_> {
             ("game later than 100 ms", "%"),
             ("game extra bytes", "%"),
             ("ACKs and probes of the call", "%"),
-            ("quic over the best of all settings, median", ""),
+            ("quic, ratio to the best of all settings, median", ""),
         ];
         let name = self.half.name();
         let title = format!("Every contestant on the {name} half, shown");
@@ -214,21 +214,21 @@ impl View<'_> {
     }
 }
 
-/// Results of every pair: means over the places.
+/// Results of every pair: means over the positions.
 pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),
-        ("call p99 over full duplication's", ""),
+        ("call p99, ratio to full duplication", ""),
         ("call later than 100 ms", "%"),
-        ("same, min-rtt", "%"),
-        ("same, full duplication", "%"),
+        ("call later than 100 ms, min-rtt", "%"),
+        ("call later than 100 ms, full duplication", "%"),
         ("call extra bytes", "%"),
         ("quic on the first path", "Mbit/s"),
         ("quic on the second path", "Mbit/s"),
-        ("quic by auto", "Mbit/s"),
+        ("quic with auto", "Mbit/s"),
     ];
-    let mut grid = Grid::new("pairs", "Every recorded pair: means over its places", &columns);
+    let mut grid = Grid::new("pairs", "Every recorded pair: means over its positions", &columns);
     for (number, pair) in pairs.iter().enumerate() {
         let mean = |of: &dyn Fn(&RecordedPairResult) -> f64| {
             let numbers: Vec<f64> = samples.all().iter().map(|root| of(&root[number])).collect();

@@ -31,7 +31,7 @@ pub(super) struct Setup {
     pub(super) lossy: LossyScene,
 }
 
-/// A radio that loses packets under a call.
+/// A radio that loses packets during a call.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LossyScene {
@@ -51,7 +51,7 @@ pub(super) struct Scene {
     pub(super) tuned: bool,
 }
 
-/// Groups of datagrams at intervals.
+/// Groups of datagrams, sent at regular intervals.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pulses {
@@ -69,7 +69,7 @@ pub(super) struct Contestant {
     policy: String,
 }
 
-/// A path that dies under a call.
+/// A path that dies during a call.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeathScene {
@@ -87,7 +87,7 @@ pub(super) const MIN_RTT: usize = 2;
 pub(super) const ONE_PATH: usize = 3;
 
 impl Setup {
-    /// Setup of the file, with shorter runs for a quick look.
+    /// Setup of the file, with shorter runs in a quick run.
     pub(super) fn from_file(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
@@ -162,7 +162,7 @@ impl Limits {
         })
     }
 
-    /// Maximum share of copies in the sent bytes, percent.
+    /// Maximum share of copies among the sent bytes, percent.
     pub(super) fn extra_percent(&self, pulses: Pulses) -> f64 {
         100.0 * self.extra.max(self.extra_kb_per_s / pulses.kb_per_s())
     }

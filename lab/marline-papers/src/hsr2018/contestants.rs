@@ -30,7 +30,7 @@ pub(super) const MIN_RTT: usize = 0;
 pub(super) const ORP: usize = 1;
 pub(super) const PAPD: usize = 2;
 pub(super) const FITTED_INDEX: usize = 4;
-/// Reason why the scheduler [`FITTED_INDEX`] is not judged.
+/// Why the scheduler [`FITTED_INDEX`] is not judged.
 pub(super) const FITTED_REASON: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
      hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].
@@ -74,7 +74,7 @@ impl Stack<'_> {
         let [send, receive] = self.buffers;
         let variant = variant.congestion(self.congestion).buffers(Some(send), Some(receive));
         let report = self.download.run(&variant, self.seed)?;
-        // A quick look is shorter than the usual warm-up.
+        // A quick run is shorter than the usual warm-up.
         let start = WARM_UP.min(self.download.length / 2);
         let end = Instant::ZERO + self.download.length;
         let goodput = report.goodput(Instant::ZERO + start, end);

@@ -1,4 +1,4 @@
-//! Replay of the one recording that has both carriers, from places that the roots draw.
+//! Replay of the one recording that has both carriers, from positions that the roots draw.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Recording {
         Ok(Recording(all))
     }
 
-    /// Replays the recording from one place, drawn from the root.
+    /// Replays the recording from a random start position, drawn from the root.
     pub(super) fn replay(&self, length: Duration, root: &Root) -> anyhow::Result<Replay> {
         let place = root.rng("place").unit();
         let mut paths: Vec<(&'static str, DuplexConfig)> = Vec::new();

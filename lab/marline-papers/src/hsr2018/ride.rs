@@ -59,7 +59,7 @@ pub(super) const CLASSES: [Class; 3] = [
     Class { name: "150 to 310 km/h", key: "150-to-310", handoffs: 7.0, loss: 1e-3, rtts: 1.0 },
 ];
 
-/// Link properties from a time on.
+/// Link properties, and the time from which they apply.
 #[derive(Copy, Clone, Debug)]
 struct Moment {
     at: Duration,
@@ -69,7 +69,7 @@ struct Moment {
 }
 
 impl Class {
-    /// True if cells change during a ride. Otherwise there is no degradation to avoid.
+    /// True if cells change during a ride. Otherwise no loss or delay can be avoided.
     pub(super) fn is_moving(&self) -> bool {
         self.handoffs > 0.0
     }

@@ -1,5 +1,5 @@
-//! Rows and tables on aggregation efficiency: U_c is the goodput of Multipath TCP over that of the
-//! best carrier alone on the same ride.
+//! Rows and tables on aggregation efficiency: U_c is the goodput of Multipath TCP divided by that of the best carrier
+//! alone on the same ride.
 
 use marline_lab::figure::{Figure, Plot, cdf};
 
@@ -68,12 +68,13 @@ fn require_share(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f
             (share(scheduler) - most * share(other)) / rides as f64
         });
         if hits(scheduler) + hits(other) == 0.0 {
-            // Neither share has a hit, so there is no spread to resample. The upper bound still is not zero.
+            // No ride is below 1 with either scheduler, so there is no spread to resample, but the upper bound is not
+            // zero.
             let never = samples
                 .share(|rides| (share_below_one(rides, scheduler) as u64, rides.len() as u64));
             excess.high = never.high;
         }
-        let text = format!("at most {most} of {}'s", SCHEDULERS[other].0);
+        let text = format!("at most {most} times {}'s", SCHEDULERS[other].0);
         row = row.require_also(&excess, RequiredRange::at_most(0.0), text);
     }
     if hits(scheduler) > 0.0 {

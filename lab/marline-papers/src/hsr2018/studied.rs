@@ -1,5 +1,5 @@
-//! The study's own comparison: Multipath TCP over its congestion controls against Reno on one
-//! carrier, with the shares it publishes.
+//! The study's own comparison of Multipath TCP with several congestion controls to Reno on one carrier, with its
+//! published shares.
 
 use super::contestants::{STUDIED_CONTROLS, StudiedRide};
 use super::ride::CLASSES;
@@ -7,7 +7,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
 use crate::table::Table;
 
-/// Published shares, by class, and those of all flows above 10 Mbit/s by [`STUDIED_CONTROLS`].
+/// Published shares by class, and shares of flows above 10 Mbit/s by [`STUDIED_CONTROLS`].
 pub(super) struct Shares<'a> {
     pub(super) better_than_best: &'a [f64; 3],
     pub(super) exceeds_three_worst: &'a [f64; 3],
@@ -23,7 +23,7 @@ type Holds = fn(f64, [f64; 2]) -> bool;
 enum ComparedRuns {
     /// Runs on the same ride. The difference is due to Multipath TCP alone.
     SameRide,
-    /// Runs on another ride of the class, because the study ran one after the other.
+    /// Runs on another ride of the class: the study ran its tests one after the other.
     AnotherRide,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
         let row = row.paper(100.0 * published.above_10_mbit[number], "%");
         let row = row.estimate(&share.percent(), "%");
         rows.push(match *name {
-            "Reno" => row.mark_fitted("the median rate of the cells: from this share"),
+            "Reno" => row.mark_fitted("the median rate of the cells, derived from this share"),
             _ => row,
         });
     }

@@ -1,4 +1,4 @@
-//! Shares of a bottleneck: one flow of the default next to one CUBIC flow, with one subflow and with two.
+//! Shares of a bottleneck: one flow of the default against one CUBIC flow, with one subflow and with two.
 
 use anyhow::Context as _;
 use marline::advanced::ConnectionConfig;
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Share of the default relative to the fair share at each [`Place`]. 1 is fair.
+/// Share of the default relative to the fair share at each bottleneck. 1 is fair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Shares {
     /// With one subflow.
@@ -58,7 +58,7 @@ pub(super) struct Shares {
     two: Vec<f64>,
 }
 
-/// Rows, and the shares at each place: `fair` is the range of the medians, `ever` that of all shares.
+/// Rows, and the shares at each bottleneck. `fair` is the required range of the medians, `ever` of all shares.
 pub(super) fn judge_shares(
     context: &Context<'_>,
     judged: &Variant,
@@ -77,19 +77,19 @@ pub(super) fn judge_shares(
     let smallest = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
     let words = format!("{} to {}", fair.least, fair.most);
-    let row = |name: &str| Row::new(format!("{name}, share of fair"));
+    let row = |name: &str| Row::new(format!("{name}, ratio to fair share"));
     let middle = over(|root| &root.one, median);
     let rows = vec![
-        row("beside one CUBIC flow, median")
+        row("against one CUBIC flow, median")
             .estimate(&middle, "")
             .require_range(fair, words.clone()),
-        row("beside one CUBIC flow, minimum")
+        row("against one CUBIC flow, minimum")
             .estimate(&over(|root| &root.one, smallest), "")
             .at_least(ever.least),
-        row("beside one CUBIC flow, maximum")
+        row("against one CUBIC flow, maximum")
             .estimate(&over(|root| &root.one, largest), "")
             .at_most(ever.most),
-        row("two subflows through the bottleneck beside one CUBIC flow, median")
+        row("two subflows through the bottleneck against one CUBIC flow, median")
             .estimate(&over(|root| &root.two, median), "")
             .require_range(fair, words),
     ];
@@ -107,7 +107,7 @@ fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Sha
     })
 }
 
-/// Rate of `judged` with this number of subflows next to one CUBIC TCP, relative to half of the bottleneck.
+/// Rate of `judged` with this number of subflows against one CUBIC TCP, relative to half of the bottleneck rate.
 fn measure_share(
     judged: &Variant,
     place: Place,
@@ -142,11 +142,11 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("rate", "Mbit/s"),
         ("round trip", "ms"),
         ("buffer, bandwidth-delay products", ""),
-        ("share of fair, median", ""),
+        ("ratio to fair share, median", ""),
         ("least", ""),
         ("most", ""),
     ];
-    let mut grid = Grid::new("shares", "One flow of the default beside one CUBIC flow", &columns);
+    let mut grid = Grid::new("shares", "One flow of the default against one CUBIC flow", &columns);
     for (number, place) in Place::all().enumerate() {
         let all: Vec<f64> = samples.all().iter().map(|root| root.one[number]).collect();
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);

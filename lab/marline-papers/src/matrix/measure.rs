@@ -23,7 +23,7 @@ pub(super) type SceneCells = Vec<Cell>;
 pub(super) struct Cell {
     /// Values of the measures of the scene.
     pub(super) values: Vec<f64>,
-    /// Bytes that were sent again on another path.
+    /// Bytes that were also sent on another path.
     pub(super) extra_bytes: f64,
     /// Payload of the messages, or the bytes read.
     pub(super) payload_bytes: f64,

@@ -45,7 +45,7 @@ pub(super) enum Stage {
     Download(Download),
 }
 
-/// Payload that an end holds, to send and received.
+/// Payload that an end holds, both unsent and received.
 pub(super) struct Buffers {
     pub(super) send_bytes: u64,
     pub(super) receive_bytes: u64,
@@ -69,19 +69,19 @@ pub(super) struct Scene {
 /// All scenes.
 pub(super) const SCENES: &[Scene] = &[
     Scene {
-        name: "400 B a second, WiFi dies inside one",
+        name: "400 B every second, WiFi dies during one",
         key: "tlp2019",
         measures: &[Kind::Longest],
         stage: |_, _| Ok(bursts(400, 4.0)),
     },
     Scene {
-        name: "100 kB a second, WiFi dies inside one",
+        name: "100 kB every second, WiFi dies during one",
         key: "tlp2019",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(bursts(100_000, 45.0)),
     },
     Scene {
-        name: "1 MB every 3 s, WiFi dies inside one",
+        name: "1 MB every 3 s, WiFi dies during one",
         key: "tlp2019",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(bursts(1_000_000, 200.0)),
@@ -180,7 +180,7 @@ pub(super) const SCENES: &[Scene] = &[
     },
 ];
 
-/// Time to wait for missing messages, which also is their latency, ms.
+/// Time to wait for missing messages, ms. It counts as their latency.
 pub(super) const PATIENCE_MS: f64 = 30_000.0;
 /// Number of echoes in a run.
 const ECHOES: usize = 600;

@@ -1,5 +1,5 @@
-//! Handover duration after the decision. The WiFi address is removed, the client knows it, and only the join over
-//! LTE is left to wait for. Measured with and without Fast JOIN.
+//! Handover duration after the decision. The WiFi address is removed, the client knows it, and only the join over LTE
+//! remains. Measured with and without Fast JOIN.
 
 use anyhow::Context as _;
 use marline_sim::{Pace, Units, mean};
@@ -21,7 +21,8 @@ use crate::value::Value;
 const HANDOVER: Part = Part::new("handover", 60, 4_000);
 /// Round trips of LTE, ms.
 const RTTS_MS: [u32; 3] = [50, 100, 200];
-/// Earliest loss of the address. It is uniform over the length of a unit, so that it hits the stream at any point.
+/// Earliest loss of the address. The loss is uniform over the length of a unit, so that it can hit any point of the
+/// stream.
 const EARLIEST_LOSS: Duration = Duration::from_secs(3);
 /// Time between units of the stream.
 const GAP: Duration = Duration::from_millis(20);
@@ -65,7 +66,7 @@ pub(super) fn reproduce(
 ) -> anyhow::Result<()> {
     let (handovers, rows) =
         context.judge_part(HANDOVER, measure, |handovers| verdicts(handovers, file))?;
-    let title = "Handover time once the WiFi address is gone; intervals of 99 %";
+    let title = "Handover time once the WiFi address is gone (99 % intervals)";
     all.tables.push(Table::new("handover", title, rows));
     all.grids.push(handover_times(&handovers));
     Ok(())
@@ -94,7 +95,7 @@ fn verdicts(
         if which == Transfer::Down {
             rows.push(row.with_remark(
                 "the server may send when its SYN/ACK is acknowledged, as after a plain join; the \
-                 DATA_ACK in the SYN tells it what to send again",
+                    DATA_ACK in the SYN shows which data to send again",
             ));
             continue;
         }
@@ -111,7 +112,8 @@ fn verdicts(
                 false => (0.0, 0.0),
             });
             let share = handovers.mean(|h| f64::from(u8::from(h.has_data_in_syn(way) == with)));
-            let row = Row::new(format!("{name}: the same where {case}")).estimate(&saved, "RTT");
+            let row =
+                Row::new(format!("{name}: round trips saved where {case}")).estimate(&saved, "RTT");
             rows.push(row.with_remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }
     }

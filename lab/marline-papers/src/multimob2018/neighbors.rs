@@ -30,15 +30,15 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(9);
 const SILENT: Duration = Duration::from_secs(10);
 const END: Instant = Instant::from_secs(40);
 
-/// Reactions of the other connections, ms after WiFi went silent, ascending. A reaction that did not happen counts
-/// with the end of the run.
+/// Reactions of the other connections, ms after WiFi went silent, ascending. A missing reaction counts as the end of
+/// the run.
 #[derive(Serialize, Deserialize)]
 struct Moves {
     /// When the active connection had a cellular subflow.
     first_ms: f64,
     /// When each of the others had a cellular subflow.
     others_ms: Vec<f64>,
-    /// Latency of the first request of each of the others after the silence.
+    /// Latency of each other connection's first request after the silence.
     delays_ms: Vec<f64>,
 }
 
@@ -62,7 +62,7 @@ const WITHOUT_MONITOR: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
     let (moved, rows) = context.judge_part(NEIGHBORS, measure, |moved| Ok(verdicts(moved)))?;
-    let title = "One connection suffers, nine others have the same address pair; intervals of 99 %";
+    let title = "One connection suffers, nine others have the same address pair (99 % intervals)";
     all.tables.push(Table::new("others", title, rows));
     all.grids.push(grid(&moved));
     all.figures.push(figure(&moved));
@@ -86,13 +86,13 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
             moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
         let of_each =
             [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
-        let what = format!("{what}, median: with a path health monitor over without");
+        let what = format!("{what}, median: ratio of with to without a path health monitor");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
         row.with_remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
     };
     vec![
-        row("others moved after WiFi's silence", |moves| &moves.others_ms),
-        row("their next request", |moves| &moves.delays_ms),
+        row("others moved after WiFi went silent", |moves| &moves.others_ms),
+        row("next request of the others", |moves| &moves.delays_ms),
     ]
 }
 
@@ -102,11 +102,11 @@ fn grid(moved: &Samples<MovesBySystem>) -> Grid {
         ("the affected one moved, mean", "ms"),
         ("others moved, median", "ms"),
         ("others moved, last", "ms"),
-        ("their next request, median", "ms"),
-        ("their next request, worst", "ms"),
+        ("next request of the others, median", "ms"),
+        ("next request of the others, worst", "ms"),
     ];
-    let title =
-        "One connection suffers, nine others on the same address pair: after WiFi's silence";
+    let title = "One connection suffers, nine others on the same address pair: times after WiFi \
+        went silent";
     let mut grid = Grid::new("neighbours", title, &columns);
     for (place, system) in contestants().iter().enumerate() {
         let lists: [SelectTimes; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
@@ -124,18 +124,18 @@ fn grid(moved: &Samples<MovesBySystem>) -> Grid {
 
 fn figure(moved: &Samples<MovesBySystem>) -> Figure {
     let mut plot =
-        Plot::new("When the other nine moved", "after WiFi's silence (ms)", "share").log_x();
+        Plot::new("When the other nine moved", "time after WiFi went silent (ms)", "share").log_x();
     for (place, system) in contestants().iter().enumerate().filter(|(_, s)| s.multimob) {
         let roots = moved.all().iter();
         let all: Vec<f64> = roots.flat_map(|root| root[place].others_ms.iter().copied()).collect();
         plot = plot.steps(system.name, &cdf(&all));
     }
-    let caption = "Each of them sends a request every 9 s; without a path health monitor, each detects the failure \
-                   by itself.";
+    let caption = "Each of the nine sends a request every 9 s; without a path health monitor, \
+        each detects the failure separately.";
     plot.figure("neighbours", caption)
 }
 
-/// Requests every `gap` from a time on.
+/// Requests every `gap` from a start time on.
 fn request_units(from: Instant, gap: Duration) -> Box<Units> {
     let times = (0..).map(|n| from + gap * n).take_while(|at| *at < END).collect();
     Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, 5, 6))

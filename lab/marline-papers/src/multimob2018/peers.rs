@@ -1,5 +1,5 @@
-//! Peers without extensions, and middleboxes that remove the extensions. Nothing may break, and all features that
-//! need no help from the peer still work.
+//! Peers without extensions, and middleboxes that remove the extensions. Nothing may break, and all features that do
+//! not depend on the peer must work.
 
 use marline::monitor::MonitorKind;
 use marline_lab::figure::Segment;
@@ -47,13 +47,14 @@ impl Ask {
         let asked = match self {
             Ask::Nothing => return String::new(),
             Ask::WithoutExtensions => format!(
-                "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO and no other \
+                "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} \
+                    HELLO and no other \
                  experimental option"
             ),
             Ask::Options => {
                 "bytes intact, Multipath TCP, joined with the second SYN at the latest".into()
             }
-            // More than is asked for.
+            // Stricter than the requirement.
             Ask::Segments => "bytes intact".to_owned(),
         };
         format!("at least 95 % of the runs: {asked}")
@@ -117,7 +118,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         |downloads| Ok(verdicts(&cases, downloads)),
     )?;
     let title =
-        "Peers without extensions; middleboxes that strip, drop or mangle them; intervals of 99 %";
+        "Peers without extensions; middleboxes that strip, drop or mangle them (99 % intervals)";
     all.tables.push(Table::new("strangers", title, rows));
     all.grids.push(grid(&cases, &downloads));
     Ok(())
@@ -159,7 +160,8 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
         ("SYN over LTE", ""),
         ("maximum of SYNs over LTE", ""),
     ];
-    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all kinds, means";
+    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all \
+        kinds, means";
     let mut grid = Grid::new("peers", title, &columns);
     for (place, case) in cases.iter().enumerate() {
         let mean = |of: &dyn Fn(&Outcome) -> f64| cell(downloads.mean(|d| of(&d.cases[place])));

@@ -21,9 +21,9 @@ use crate::roots::Root;
 pub(super) const WIFI: usize = 0;
 pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
-/// Time for which an interface keeps its address after the signal is lost (docs/research/wifi-mobility.md).
+/// How long an interface keeps its address after the signal is lost (docs/research/wifi-mobility.md).
 const ADDRESS_LINGER: Duration = Duration::from_secs(4);
-/// Time before and after WiFi falls silent in which the gap of a handover is searched.
+/// Time before and after WiFi falls silent in which the gap of a handover is searched for.
 const GAP_SEARCH_WINDOW: Duration = Duration::from_secs(5);
 /// Size of a GET, bytes.
 const REQUEST: u64 = 200;
@@ -122,7 +122,7 @@ impl PhoneScenario {
     pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
         let (client, server) = system.configs()?;
         let used = if system.cellular { 2 } else { 1 };
-        // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
+        // The hosts of the paper ran kernels, which use the interface MTU as the path MTU.
         let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
         config.server = server;
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
@@ -223,7 +223,7 @@ impl PhoneScenario {
 pub(super) struct DrawnLinks {
     pub(super) wifi: String,
     pub(super) lte: String,
-    /// Round-trip time of LTE with a full packet in one direction.
+    /// Round-trip time of LTE for a full packet and a small answer.
     pub(super) lte_rtt: Duration,
 }
 
@@ -274,9 +274,9 @@ pub(super) struct WorkloadResult {
     pub(super) gap_ms: f64,
     /// Number of cellular subflows that the client opened.
     pub(super) opened: usize,
-    /// Energy of WiFi and LTE while the application talked.
+    /// Energy of WiFi and LTE while the application was active.
     pub(super) joules: [Energy; 2],
-    /// Energy of LTE under other constants. `None`: there is no LTE.
+    /// Energy of LTE with other constants. `None`: there is no LTE.
     pub(super) metered: Option<Metered>,
 }
 
@@ -288,8 +288,8 @@ impl WorkloadResult {
 }
 
 impl WorkloadResult {
-    /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms. `None` if WiFi
-    /// did not fall silent while the application talked.
+    /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms. `None` if WiFi did
+    /// not fall silent while the application was active.
     pub(super) fn hole_ms(&self) -> Option<f64> {
         let silent = self.silent_ms.filter(|at| *at < self.delays.last().map_or(0.0, |d| d.0))?;
         let near = |(sent, _): &&(f64, f64)| (sent - silent).abs() <= ms(GAP_SEARCH_WINDOW);
@@ -305,7 +305,7 @@ pub(super) fn joules(paths: &Paths, now: Instant) -> [Energy; 2] {
     })
 }
 
-/// Number of subflows over a path that were established at some time, of all connections of the client.
+/// Number of subflows over a path that were ever established, for all connections of the client.
 pub(super) fn count_opened(paths: &Paths, path: usize) -> usize {
     let address = Paths::address(path, 0);
     let monitor = paths.world.node(paths.client).monitor().iter();

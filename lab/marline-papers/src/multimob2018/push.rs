@@ -26,7 +26,7 @@ const INTERVALS_S: [u64; 5] = [5, 10, 15, 60, 300];
 const SHIPPED_S: u64 = 10;
 /// Size of each message.
 const BYTES: u64 = 200;
-/// Messages in each direction before the pause, one every [`GAP`] from [`BEGIN`] on.
+/// Messages in each direction before the pause, one every [`GAP`], starting at [`BEGIN`].
 const MESSAGES_BEFORE_PAUSE: u32 = 5;
 const GAP: Duration = Duration::from_millis(200);
 const BEGIN: Instant = Instant::from_secs(1);
@@ -112,7 +112,7 @@ pub(super) fn reproduce(
         |root| measure(root, &contestants),
         |pauses| verdicts(pauses, &contestants, context.master, file),
     )?;
-    let title = "Server push after a pause in which WiFi died silently; intervals of 99 %";
+    let title = "Server push after a pause in which WiFi died silently (99 % intervals)";
     all.tables.push(Table::new("push", title, rows));
     all.grids.push(grid(&pauses, &contestants, context.master));
     all.figures.push(figure(&pauses, &contestants));
@@ -233,11 +233,12 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("within 60 s", "%"),
         ("ever", "%"),
         ("the server gave up", "%"),
-        ("WiFi before its death, an idle minute", "J"),
-        ("LTE, an idle minute", "J"),
+        ("WiFi before it failed, per idle minute", "J"),
+        ("LTE, per idle minute", "J"),
     ];
     let title = format!(
-        "From the server's write to the client's read, after a pause in which WiFi died; pushes that never arrived \
+        "From the server's write to the client's read, after a pause in which WiFi died; pushes \
+            that never arrived \
          count as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PUSH_TIMEOUT.as_secs()
     );

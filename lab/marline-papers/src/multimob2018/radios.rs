@@ -1,5 +1,5 @@
-//! Energy of the cellular radio under several sets of constants: those of the model, each of them lowered and
-//! raised by a fifth, and those of a public tool.
+//! Energy of the cellular radio under several sets of constants: the model's, each of the model's lowered and raised
+//! by a fifth, and those of a public tool.
 
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, TimedState};
@@ -25,7 +25,7 @@ pub(super) struct Metered {
     pub(super) aro: f64,
     /// Energy with each of the model's constants at 80 %, in the order of [`parameters`].
     low: Vec<f64>,
-    /// Energy with each of them at 120 %.
+    /// Energy with each of the model's constants at 120 %.
     high: Vec<f64>,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn rows<T>(
         }
     }
     let remark = format!(
-        "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio \
+        "{CONSTANTS}; {:.2} and {:.1} J per run; with each constant at 80 and at 120 % the ratio \
          lies between {:.1} and {:.1} %",
         mean(place),
         mean(systems::index_of(&systems::vanilla_full_mesh())),
@@ -149,7 +149,7 @@ pub(super) fn rows<T>(
         100.0 * range.1
     );
     let row = |constants: &str, estimate: Estimate| {
-        let what = format!("{}: cellular joules over full mesh's, {constants}", system.name);
+        let what = format!("{}: cellular joules, ratio to full mesh, {constants}", system.name);
         let row = Row::new(what).paper_claim("much less").estimate(&estimate.percent(), "%");
         match most {
             Some(most) => row.at_most(100.0 * most),
@@ -179,8 +179,8 @@ pub(super) fn sensitivity<T>(
     let columns = [
         ("constant", ""),
         ("full mesh", "J"),
-        ("tuned over full mesh", "%"),
-        ("authors' over full mesh", "%"),
+        ("tuned, ratio to full mesh", "%"),
+        ("authors', ratio to full mesh", "%"),
     ];
     let mut grid = Grid::new(name, title, &columns);
     let mesh = systems::index_of(&systems::vanilla_full_mesh());
@@ -193,8 +193,8 @@ pub(super) fn sensitivity<T>(
         }
         grid.rows.push(cells);
     };
-    push("as they are".into(), &|m| m.model);
-    push("those of ARO".into(), &|m| m.aro);
+    push("unchanged".into(), &|m| m.model);
+    push("ARO's constants".into(), &|m| m.aro);
     for (index, parameter) in parameters().into_iter().enumerate() {
         push(format!("{parameter} at 80 %"), &|m| m.low[index]);
         push(format!("{parameter} at 120 %"), &|m| m.high[index]);

@@ -1,4 +1,4 @@
-//! Download whose WiFi goes silent. The client detects it by itself and fetches the rest over LTE.
+//! Download whose WiFi goes silent. The client detects it on its own and fetches the rest over LTE.
 
 use marline::monitor::MonitorKind;
 use marline_lab::figure::{Delivery, Figure, Plot, Point, Segment};
@@ -27,7 +27,7 @@ const DOWNLOAD: Download = Download {
     dead: Duration::from_millis(1_500),
     limit: Instant::from_secs(120),
 };
-/// Time in which a sleeping radio of the link wakes up, ms.
+/// Wake-up time of a sleeping radio of the link, ms.
 const PROMOTION_MS: f64 = 260.1;
 /// Maximum number of points per path in the figure.
 const MAX_FIGURE_POINTS: usize = 400;
@@ -63,7 +63,7 @@ struct Hole {
     syn: Option<f64>,
     /// From there to the arrival of the first data over LTE.
     data: Option<f64>,
-    /// True if the client found WiFi silent by itself.
+    /// True if the client detected WiFi's silence on its own.
     by_client: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn reproduce(
         |links| Ok(verdicts(links, context.master, file)),
     )?;
     let title =
-        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; drawn links, intervals of 99 %";
+        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; drawn links (99 % intervals)";
     all.tables.push(Table::new("download", title, rows));
     all.grids.push(parts(&links, context.master));
     if let Some(first) = links.all().first() {
@@ -239,7 +239,7 @@ fn arrivals(segments: &[Segment], path: usize) -> Vec<(f64, f64)> {
     };
     let all: Vec<(f64, f64)> = mine.filter_map(point).collect();
     let step = all.len().div_ceil(MAX_FIGURE_POINTS).max(1);
-    // Arrivals around the gap are all kept.
+    // All arrivals around the gap are kept.
     let near = |(x, _): &(f64, f64)| (x - DOWNLOAD.dead.as_secs_f64()).abs() < 0.05;
     let shown = all.iter().enumerate().filter(|(index, p)| index % step == 0 || near(p));
     shown.map(|(_, point)| *point).collect()

@@ -73,7 +73,7 @@ pub(super) fn reproduce(
 ) -> anyhow::Result<()> {
     let (runs, rows) =
         context.judge_part(STATIC, |root| measure(context, root), |runs| verdicts(runs, file))?;
-    let title = "Runs of 80 s that never lose WiFi, one a root; intervals of 99 %";
+    let title = "Runs of 80 s that never lose WiFi, one per root (99 % intervals)";
     all.tables.push(Table::new("static", title, rows));
     all.grids.push(energy(&runs, context.master));
     let title = "Runs that never lose WiFi: energy of LTE, by the constants of the radio";
@@ -105,7 +105,7 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         systems::index_of(&systems::plain_tcp()),
     );
     let ratio = runs.ratio(|run| (run.systems[mesh].worst_ms, run.systems[alone].worst_ms));
-    let row = Row::new("full mesh: mean longest delay over WiFi alone's")
+    let row = Row::new("full mesh: mean longest delay, ratio to WiFi alone")
         .paper_claim("multiple paths are not always beneficial");
     let cost = runs.mean(|run| run.systems[mesh].cellular_j()).value;
     let least = 1.0 - file.tolerance("benefit")?;

@@ -10,7 +10,7 @@ use marline_time::Duration;
 
 use crate::plain::mptcp;
 
-/// A way to use WiFi and LTE, at both ends.
+/// A configuration of both ends for WiFi and LTE.
 #[derive(Clone, Debug)]
 pub(super) struct System {
     /// Name in tables.
@@ -47,7 +47,7 @@ impl End {
                 let plain = config.policies.scheduler.clone();
                 interactive(&mut config, role, *parameters);
                 if *parameters == ParameterChoice::Prompt && role == Role::Client {
-                    // The study compares paths and path selection. Copies would change its figures.
+                    // The study compares paths and path selection. Copies would change the results.
                     config.policies.scheduler = plain;
                 }
                 Ok(config)

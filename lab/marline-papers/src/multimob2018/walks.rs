@@ -95,8 +95,8 @@ pub(super) fn reproduce(
     let each = rows.len() / LOADS.len();
     for (load, (key, title, _)) in LOADS.iter().enumerate() {
         let heading = format!(
-            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk a root; \
-             intervals of 99 %"
+            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk per root \
+                (99 % intervals)"
         );
         let mine = rows.by_ref().take(each).collect();
         all.tables.push(Table::new(&format!("walks-{key}"), heading, mine));
@@ -210,7 +210,7 @@ impl<'a> Deciles<'a> {
         let asked = format!("at most {most:.3}");
         for decile in 1..=9 {
             let share = f64::from(decile) / 10.0;
-            let what = format!("{}: {decile}0 % decile over full mesh's", system.name);
+            let what = format!("{}: {decile}0th percentile, ratio to full mesh", system.name);
             let row = Row::new(what).paper_claim("not worse");
             rows.push(
                 row.estimate(&self.ratio(ours, theirs, share), "")
@@ -251,7 +251,7 @@ impl<'a> Deciles<'a> {
         let whole = self.ratio(&self.worst[place], &self.worst[theirs], 0.5);
         let (ours, bound) =
             (self.quantile(&self.worst[place], 0.5), self.quantile(&self.bounds, 0.5));
-        let what = format!("{}: median longest delay over that of {}", system.name, kernel.name);
+        let what = format!("{}: median longest delay, ratio to {}", system.name, kernel.name);
         let row = Row::new(what).estimate(&whole, "").bound_ratio(ours.value / bound.value);
         rows.push(row.at_most(most).with_remark(format!(
             "{:.0} and {:.0} ms; pauses of LTE itself included, bound {:.0} ms; the slides have no \
@@ -261,15 +261,15 @@ impl<'a> Deciles<'a> {
             bound.value
         )));
         let hole = self.ratio(&self.holes[place], &self.holes[theirs], 0.5);
-        let what = format!("{}: median hole at WiFi's silence, likewise", system.name);
+        let what = format!("{}: median hole when WiFi goes silent, ratio to kernel", system.name);
         let row = Row::new(what).estimate(&hole, "").at_most(most).with_remark(format!(
             "{:.0} and {:.0} ms",
             self.quantile(&self.holes[place], 0.5).value,
             self.quantile(&self.holes[theirs], 0.5).value
         ));
         rows.push(row.mark_fitted(
-            "the window of 5 s around WiFi's silence, chosen when this ratio and that of whole \
-             runs were known",
+            "the window of 5 s around WiFi's silence, chosen after this ratio and that of whole \
+                runs were known",
         ));
     }
 
@@ -280,7 +280,7 @@ impl<'a> Deciles<'a> {
         columns.extend(SHARES.map(|share| (share, "ms")));
         columns.extend([
             ("50 % / bound", ""),
-            ("median hole at WiFi's silence", "ms"),
+            ("median hole when WiFi goes silent", "ms"),
             ("median gap between answers", "ms"),
             ("missed", "per run"),
             ("unanswered", "per run"),
@@ -321,7 +321,7 @@ impl<'a> Deciles<'a> {
     /// Walks in which tuned MultiMob's longest delay exceeds full mesh's, the worst first.
     fn later_walks(&self, key: &str, title: &str) -> Grid {
         let all = systems::all();
-        let mut columns = vec![("root", ""), ("tuned over full mesh", "")];
+        let mut columns = vec![("root", ""), ("tuned, ratio to full mesh", "")];
         columns.extend(all.iter().map(|system| (system.name, "ms")));
         columns.push(("bound", "ms"));
         let heading =
@@ -351,7 +351,8 @@ impl<'a> Deciles<'a> {
         for (system, worst) in systems::all().iter().zip(&self.worst) {
             plot = plot.steps(system.name, &cdf(&worst.values()));
         }
-        let caption = "Each system meets the same walks. A request that was never answered counts as the time until \
+        let caption = "Each system meets the same walks. A request that was never answered counts \
+            as the time until \
                        the run ended.";
         plot.figure(&format!("cdf-{key}"), caption)
     }

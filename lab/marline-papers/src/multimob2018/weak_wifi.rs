@@ -76,8 +76,8 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (runs, rows) = context.judge_part(WEAK, measure, |runs| verdicts(runs, file))?;
-    let title = "WiFi with pauses beside a slow, lossy LTE with long queues: longest delay of runs \
-                 of 80 s; intervals of 99 %";
+    let title = "WiFi with pauses next to a slow, lossy LTE with long queues: longest delay per \
+        80 s run (99 % intervals)";
     all.tables.push(Table::new("weak", title, rows));
     all.grids.push(grid(&runs, context.master));
     all.figures.push(figure(&runs));
@@ -99,9 +99,9 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
     for (place, system) in systems::multipath().iter().enumerate() {
         let ratio = runs.ratio(|run| (run.systems[place].worst_ms, run.systems[alone].worst_ms));
         let joules = runs.mean(|run| run.systems[place].lte_j).value;
-        let what = format!("{}: mean longest delay over WiFi alone's", system.name);
+        let what = format!("{}: mean longest delay, ratio to WiFi alone", system.name);
         let row = Row::new(what).estimate(&ratio, "");
-        let row = row.with_remark(format!("{joules:.1} J of LTE a run ({CONSTANTS})"));
+        let row = row.with_remark(format!("{joules:.1} J of LTE per run ({CONSTANTS})"));
         rows.push(match system.name == systems::vanilla_full_mesh().name {
             true => row.paper_claim("multiple paths are not always beneficial").at_least(least),
             false => row,
@@ -133,7 +133,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
         ("missed", "per run"),
         ("LTE", "J"),
     ];
-    let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
+    let title = format!("WiFi with pauses next to a bad LTE; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
@@ -152,12 +152,12 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
 }
 
 fn figure(runs: &Samples<Run>) -> Figure {
-    let heading = "WiFi with pauses beside a bad LTE";
+    let heading = "WiFi with pauses next to a bad LTE";
     let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
     for (place, system) in systems::all().iter().enumerate() {
         let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         plot = plot.steps(system.name, &cdf(&worst.values()));
     }
-    let caption = "Each system meets the same pauses of WiFi. WiFi alone waits for their end.";
+    let caption = "Each system has the same pauses of WiFi. WiFi alone waits until they end.";
     plot.figure("weak", caption)
 }

@@ -33,7 +33,7 @@ pub(super) fn tables(
     ])
 }
 
-/// Largest ratio of a system's deciles to another's.
+/// Largest ratio between a decile of one system and the same decile of another.
 fn worst_ratio(pairs: &[&(f64, f64)]) -> f64 {
     let sorted = |of: fn(&(f64, f64)) -> f64| {
         let mut values: Vec<f64> = pairs.iter().map(|pair| of(pair)).collect();
@@ -61,7 +61,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         };
         let ratio =
             holes.estimate(|pairs| middle(pairs, |pair| pair.0) / middle(pairs, |pair| pair.1));
-        let row = Row::new(format!("{name}: median hole over kernel MPTCP's with backup flag"))
+        let row = Row::new(format!("{name}: median hole, ratio to kernel MPTCP with backup flag"))
             .estimate(&ratio, "")
             .with_remark(format!(
                 "{:.0} and {:.0} ms",
@@ -90,9 +90,8 @@ fn lost(runs: &Runs) -> usize {
     open + runs.records.len() - runs.good_records().count()
 }
 
-/// Requires every request to be answered if the client is Marline's. A stock client can leave a request in the
-/// send queue of a dead path, where no server can help. The limit is then the number with two kernels on the same
-/// walks.
+/// Requires every request to be answered if the client is Marline's. A stock client can leave a request in the send
+/// queue of a dead path, which no server can change. Its limit is the number with two kernels on the same walks.
 fn answered(runs: &Runs, kernel: &Runs) -> Row {
     let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
@@ -116,10 +115,10 @@ fn statics(
         let name = ours.system.name();
         let of_lte = |record: &Record| joules(record, PATHS[1]).unwrap_or(f64::NAN);
         let ratio = pair_runs(ours, mesh, master, of_lte).ratio(|pair| *pair);
-        let row = Row::new(format!("{name}: LTE's energy over that of full mesh"))
+        let row = Row::new(format!("{name}: LTE's energy, ratio to full mesh"))
             .estimate(&ratio, "")
             .with_remark(format!(
-                "{:.2} and {:.2} J a run",
+                "{:.2} and {:.2} J per run",
                 ours.joules(PATHS[1]),
                 mesh.joules(PATHS[1])
             ));
@@ -160,13 +159,13 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
         let gap = gaps.estimate(|gaps| median(&gaps.iter().map(|gap| **gap).collect::<Vec<f64>>()));
         let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
             .estimate(&gap, "ms")
-            .with_remark(format!("{:.2} Mbit/s in all", median_goodput(runs)));
+            .with_remark(format!("{:.2} Mbit/s overall", median_goodput(runs)));
         if !runs.system.judged {
             return row;
         }
         row.at_most(most).with_remark(format!(
             "receive timer {RECEIVE_TIMER_MS:.0} + promotion {PROMOTION_MS} + 2 x {rtt:.0} ms; \
-             {:.2} Mbit/s in all",
+             {:.2} Mbit/s overall",
             median_goodput(runs)
         ))
     };
@@ -194,7 +193,8 @@ pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
         holes.push(&[runs.system.name(), &count.to_string()], &numbers);
     }
     let columns = [("system", ""), ("runs", ""), ("WiFi", "J"), ("LTE", "J"), ("LTE", "kB")];
-    let mut energy = Grid::new("energy", "WiFi is never lost: energy by traffic, a run", &columns);
+    let mut energy =
+        Grid::new("energy", "WiFi is never lost: energy by traffic, per run", &columns);
     for runs in &campaign.statics {
         let count = runs.good_records().count();
         let kilobytes = runs.lte_bytes() as f64 / 1e3 / count as f64;
@@ -211,7 +211,8 @@ pub(super) fn figure(walks: &[Runs]) -> Figure {
     for runs in walks {
         plot = plot.steps(runs.system.name(), &cdf(&runs.holes_ms()));
     }
-    let caption = "Real processes over emulated links, each system on the same walks. Requests never answered count \
+    let caption = "Real processes over emulated links, each system on the same walks. Requests \
+        never answered count \
                    until the end of the run.";
     plot.log_x().figure("holes", caption)
 }

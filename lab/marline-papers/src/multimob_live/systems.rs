@@ -6,7 +6,7 @@ use marline_lab::wifi_mobility::PATHS;
 
 use crate::plain::mptcp;
 
-/// A way to use WiFi and LTE.
+/// A configuration for WiFi and LTE.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct System {
     stack: Stack,

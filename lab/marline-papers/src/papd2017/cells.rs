@@ -16,9 +16,9 @@ use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// Reason why a row with the slides' PAPD column is not judged.
+/// Why a row with the slides' PAPD column is not judged.
 const SHARE: &str = "share=0.1: derived from this column of both tables";
-/// Reason why minRTT's distance to the best path is not judged with the small buffer.
+/// Why minRTT's distance from the best path is not judged with the small buffer.
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
 
 /// One of the tables.

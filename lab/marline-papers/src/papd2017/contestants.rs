@@ -12,7 +12,7 @@ use crate::plain::{mptcp, tcp};
 const MIN_RTT: &str = "lowest-rtt+orp";
 /// PAPD as on the slides. Both modes are measured, nothing is modeled.
 const PAPD: &str = "lowest-rtt+orp+papd,rule=off";
-/// Our variant of PAPD. It does not measure a decision that buffer and RTT already determine.
+/// Our variant of PAPD. It skips the measurement where buffer and RTT already determine the result.
 const WITH_RULE: &str = "lowest-rtt+orp+papd";
 /// Names of the two PAPDs in rows.
 pub(super) const PAPDS: [&str; 2] = ["PAPD", "PAPD with the rule"];

@@ -1,8 +1,8 @@
 //! Drawn scenes: links and buffers that nothing was fitted to. Each root draws them from the range of the slides'
 //! tables.
 //!
-//! PAPD's share of measuring and the small buffer were derived from the tables. The claims of the slides about
-//! both cases are therefore also judged on links that neither was derived from.
+//! PAPD's share of measuring and the small buffer were derived from the tables. The claims about both cases are
+//! therefore also judged on links that were not used to derive them.
 
 use marline_time::{Duration, Rng};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const RTT_MS: [f64; 2] = [10.0, 200.0];
 const LOSS: [f64; 2] = [1e-4, 1e-2];
 /// Small buffers, in multiples of RTT_max x the rate of the faster link. Bonding cannot win.
 const SMALL: [f64; 2] = [0.2, 0.9];
-/// Large buffers, in multiples of RTT_max x the rate of both links. The buffer limits nothing.
+/// Large buffers, in multiples of RTT_max x the rate of both links. They never limit the throughput.
 const LARGE: [f64; 2] = [2.0, 4.0];
 /// Share of payload in a packet of 1500 bytes with timestamps and DSS.
 const PAYLOAD: f64 = 0.95;

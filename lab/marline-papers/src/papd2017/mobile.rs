@@ -21,7 +21,7 @@ const PART: Part = Part::new("mobile", 20, 50);
 /// in the
 /// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
-/// Time for which an RTT lasts.
+/// Time between two changes of the RTT.
 const RTT_DURATION: Duration = Duration::from_millis(200);
 const WIFI: &str = "rate=50M,up.rate=20M,queue=1MB";
 const LTE: &str = "rate=40M,up.rate=10M,queue=1MB";

@@ -64,7 +64,8 @@ pub(super) fn run(
             samples.estimate(|picked| crossing_buffer(&ThroughputsAtBuffer::means(picked)));
         let row = Row::new("buffer from which minRTT is faster than the best path");
         let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within_of_paper(within);
-        let says = "paper: the longest RTT (150 ms) x its rate of the best path in this cell";
+        let says =
+            "paper: the longest RTT (150 ms) times the paper's rate of the best path in this cell";
         let worst = samples.estimate(|picked| {
             let of = |at: &ThroughputsAtBuffer| at.papd / at.min_rtt.max(at.best);
             ThroughputsAtBuffer::means(picked).iter().map(of).fold(f64::INFINITY, f64::min)

@@ -18,7 +18,7 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
-/// Distance between the blocks that are compared with their bound.
+/// Every how many blocks one is compared with its bound.
 const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.
@@ -38,7 +38,7 @@ pub(super) struct Setting {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Cs244 {
     pub(super) jitter_ms: u32,
-    /// True if packets on 3G overtake each other.
+    /// True if 3G can reorder packets.
     pub(super) overtaking: bool,
     /// Random losses of WiFi and 3G, percent.
     pub(super) loss_percent: [f64; 2],
@@ -101,7 +101,7 @@ pub(super) fn draw_around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
 
-/// A way to use the paths.
+/// Use of the paths.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Curve {
     /// Name in tables.
@@ -109,7 +109,7 @@ pub(super) struct Curve {
     pub(super) way: PathUse,
     /// Congestion control.
     pub(super) congestion: &'static str,
-    /// Tuning of the buffer sizes within their bounds.
+    /// True if the buffers are tuned within their bounds.
     pub(super) tuning: BufferTuning,
     /// Loss recovery. `None`: the default.
     pub(super) recovery: Option<&'static str>,
@@ -141,7 +141,7 @@ pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+or
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
 /// Marline's default scheduler.
 pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-rtt");
-/// Reason why [`WIDE`] is not judged on the study's links.
+/// Why [`WIDE`] is not judged on the study's links.
 pub(super) const WIDE_FITTED: &str =
     "retransmit=wide, chosen for the peaks of M1+M2 on these links";
 
@@ -180,8 +180,8 @@ impl Curve {
 /// Results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RunResult {
-    /// Number of latencies in each bin of [`BIN_MS`]. A latency is from the acceptance of a block by the sender
-    /// until it was read.
+    /// Number of latencies in each bin of [`BIN_MS`]. A latency lasts from when the sender accepted a block until it
+    /// was read.
     pub(super) counts: Vec<u32>,
     pub(super) p5_ms: f64,
     pub(super) p50_ms: f64,
@@ -189,7 +189,7 @@ pub(super) struct RunResult {
     pub(super) goodput_mbit_per_s: f64,
     /// Data carried by WiFi and 3G to the client.
     pub(super) carried_mbyte: [f64; 2],
-    /// Data that was sent again on another subflow.
+    /// Data that was also sent on another subflow.
     pub(super) repeated_mbyte: f64,
     /// Median, relative to that of the clairvoyant bound.
     pub(super) bound_ratio: f64,
@@ -198,7 +198,7 @@ pub(super) struct RunResult {
 /// Settings and curves that are run on each root.
 pub(super) type Jobs = Vec<(Setting, Curve)>;
 
-/// Length of a run: `full`, or three times the warm-up for a quick look.
+/// Length of a run: `full`, or three times the warm-up in a quick run.
 pub(super) fn scaled_duration(context: &Context<'_>, full: Duration) -> Duration {
     if context.effort == Effort::Quick { WARM_UP * 3 } else { full }
 }
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(RECEIVE_DOUBLED, 2 * RECEIVE_AS_LINUX);
     }
 
-    /// The experiment file alone determines a run, so that everyone can reproduce the numbers of the figure.
+    /// The experiment file alone determines a run, so that the numbers of the figure can be reproduced.
     #[test]
     fn the_study_runs_the_experiment_file_of_the_figure() {
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");

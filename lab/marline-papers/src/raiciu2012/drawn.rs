@@ -1,4 +1,4 @@
-//! Claims of both studies on links that nothing was fitted to. Each root draws every number of the links again.
+//! Claims of both studies on links that were not used for fitting. Each root draws every number of the links.
 //!
 //! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
 //! The factors are independent and uniform in the logarithm. The rule was written down before the first run with
@@ -79,7 +79,7 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
     let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
     let none = geometric(runs, from + AT_NONE, from);
     let mut rows = vec![
-        row("no M over TCP WiFi, p50".to_owned())
+        row("no M relative to TCP WiFi, p50".to_owned())
             .paper_claim("slower")
             .estimate(&none, "")
             .at_least(1.0),
@@ -88,13 +88,13 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
         let (name, job) = (DRAWN_CURVES[curve].name, from + curve);
         let over_wifi = geometric(runs, job, from);
         rows.push(
-            row(format!("{name} over TCP WiFi, p50"))
+            row(format!("{name} relative to TCP WiFi, p50"))
                 .paper_claim(says)
                 .estimate(&over_wifi, "")
                 .require_range(RequiredRange::at_most(most), format!("at most {most} ({says})")),
         );
         rows.push(
-            row(format!("no M over {name}, p50"))
+            row(format!("no M relative to {name}, p50"))
                 .paper_claim("slower without")
                 .estimate(&geometric(runs, from + AT_NONE, job), "")
                 .at_least(1.0),

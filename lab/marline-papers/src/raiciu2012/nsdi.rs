@@ -1,7 +1,7 @@
 //! Links of the NSDI paper, and its statements about figure 7 on them.
 //!
 //! The links have no randomness, so that a simulation of them gives a single number. Accidental effects of two
-//! interfering periods cannot be separated from the rest. Each root therefore draws every number of the links
+//! interfering periods cannot be told apart from other effects. Each root therefore draws every number of the links
 //! within 5 % of the paper's. The results of the exact links are in the grid `nsdi-exact`.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ const RULES: std::ops::Range<usize> = 3..8;
 /// Rates of the links, Mbit/s.
 const RATES: [f64; 2] = [8.0, 2.0];
 
-/// The kernel's rules, each by itself.
+/// The kernel's rules, each separately.
 const SINGLE_RULES: [Curve; 4] = [
     Curve::with("M1, kernel", "lowest-rtt+orp,penalize=off"),
     Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
@@ -119,9 +119,9 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     let derived = |curve: usize, mbit_per_s: f64| {
         let expected = (SEND[place] as f64 * 8.0 / mbit_per_s / 1e3).round();
         named(format!("{}, p50", NSDI_CURVES[curve].name))
-            .paper_claim(format!("send buffer over {mbit_per_s} Mbit/s: {expected} ms"))
+            .paper_claim(format!("send buffer divided by {mbit_per_s} Mbit/s: {expected} ms"))
             .estimate(&median(runs, from + curve), "ms")
-            .within_of(share, expected, "send buffer over rate")
+            .within_of(share, expected, "send buffer divided by rate")
     };
     let mut rows = vec![derived(0, RATES[0]), derived(AT_CELLULAR, RATES[1])];
     let (wifi, none) = (from, from + AT_NONE);
@@ -132,7 +132,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     let tail = |of: usize, over: usize| runs.ratio(|root| (root[of].p95_ms, root[over].p95_ms));
     rows.push(named("TCP WiFi, goodput".to_owned()).estimate(&goodput(wifi), "Mbit/s"));
     rows.push(
-        named("no M over TCP WiFi, p95".to_owned())
+        named("no M relative to TCP WiFi, p95".to_owned())
             .paper_claim("a heavier tail")
             .estimate(&tail(none, wifi), "")
             .at_least(1.0),
@@ -142,19 +142,19 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
         rows.push(derived(curve, RATES.iter().sum()));
         rows.push(named(format!("{name}, goodput")).estimate(&goodput(job), "Mbit/s"));
         rows.push(
-            named(format!("{name} over TCP WiFi, p50"))
+            named(format!("{name} relative to TCP WiFi, p50"))
                 .paper_claim("lower than TCP over WiFi")
                 .estimate(&median_ratio(runs, job, wifi), "")
                 .at_most(1.0),
         );
         rows.push(
-            named(format!("{name} over TCP WiFi, goodput"))
+            named(format!("{name} relative to TCP WiFi, goodput"))
                 .paper_claim("more throughput than the better path")
                 .estimate(&gain(job), "")
                 .at_least(1.0),
         );
         rows.push(
-            named(format!("{name} over no M, p95"))
+            named(format!("{name} relative to no M, p95"))
                 .paper_claim("the long tail disappears")
                 .estimate(&tail(job, none), "")
                 .at_most(1.0),

@@ -1,4 +1,4 @@
-//! Supplementary results: a comparison with the published plots, each mechanism by itself, other buffers.
+//! Supplementary results: a comparison with the published plots, each mechanism separately, other buffers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const DOUBLED: Part = Part::fixed("doubled", 20);
 /// Length of a run, equal to that of the judged curves next to which these are shown.
 const DOUBLED_LASTS: Duration = Duration::from_secs(40);
 const DOUBLED_FITTED: &str =
-    "a window of 61,440 bytes, with which M1+M2 comes nearer to the plot at 100 ms";
+    "a window of 61,440 bytes, with which M1+M2 is closer to the plot at 100 ms";
 
 /// Columns of every grid, after its own leading columns.
 const COLUMNS: [(&str, &str); 9] = [
@@ -81,7 +81,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
         ("p95, published", "ms"),
         ("p95", "ms"),
     ];
-    let title = "The curves in the study's bins of 20 ms, beside its plots";
+    let title = "The curves in the study's bins of 20 ms, compared with its plots";
     let mut grid = Grid::new("plots", title, &columns);
     for (place, at) in published.at.iter().enumerate() {
         let curves: [(&Curve, &Shape, usize); 3] = [
@@ -107,7 +107,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
     grid
 }
 
-/// Each mechanism by itself, and other schedulers.
+/// Each mechanism separately, and other schedulers.
 pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
     let counted = |name, curve| Curve { name, recovery: Some("rfc6675"), ..curve };
     let curves = [
@@ -126,7 +126,8 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
         let setting = Setting { name, ..Setting::cs244(Cs244::with_jitter(jitter_ms)) };
         jobs.extend(curves.map(|curve| (setting.clone(), curve)));
     }
-    let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the judged links";
+    let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the \
+        judged links";
     fill(context, RULES, &jobs, grid("rules", title, &["jitter", "curve"]))
 }
 
@@ -144,10 +145,16 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
         let ordered = Setting::cs244(Cs244 { overtaking: false, ..links });
         let queue = Setting::cs244(Cs244 { queue_kbyte: 200, ..links });
         let [said_name, ordered_name, queue_name] = match jitter_ms {
-            100 => {
-                ["100 ms: 204,800 of send buffer", "100 ms: in order", "100 ms: queue of 200 KB"]
-            }
-            _ => ["250 ms: 204,800 of send buffer", "250 ms: in order", "250 ms: queue of 200 KB"],
+            100 => [
+                "100 ms: send buffer of 204,800 bytes",
+                "100 ms: in order",
+                "100 ms: queue of 200 KB",
+            ],
+            _ => [
+                "250 ms: send buffer of 204,800 bytes",
+                "250 ms: in order",
+                "250 ms: queue of 200 KB",
+            ],
         };
         add(&Setting { name: said_name, ..said }, BufferTuning::Fixed);
         add(&Setting { name: ordered_name, ..ordered }, BufferTuning::Fixed);
@@ -157,8 +164,8 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
             add(&Setting { name, send: 4 << 20, ..queue }, BufferTuning::Windows);
         }
     }
-    let title = "Other buffers: 200 KB as payload, as the queue of the links (which the study took \
-                 it for at first), and a 3G link on which nothing overtakes";
+    let title = "Other buffers: 200 KB as payload or as the queue of the links (the study's first \
+        reading), and a 3G link without reordering";
     fill(context, BUFFERS, &jobs, grid("buffers", title, &["setting", "curve"]))
 }
 
@@ -207,11 +214,14 @@ pub(super) fn doubled_window_table(
         }
         let over = density::median_ratio(&runs, from, 0);
         rows.push(
-            Row::new(format!("jitter {} ms: {} over TCP WiFi, p50", at.jitter_ms, KERNEL.name))
-                .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
-                .estimate(&over, "")
-                .at_most(1.0 + file.tolerance("same")?)
-                .mark_fitted(DOUBLED_FITTED),
+            Row::new(format!(
+                "jitter {} ms: {} relative to TCP WiFi, p50",
+                at.jitter_ms, KERNEL.name
+            ))
+            .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
+            .estimate(&over, "")
+            .at_most(1.0 + file.tolerance("same")?)
+            .mark_fitted(DOUBLED_FITTED),
         );
     }
     Ok(rows)

@@ -20,7 +20,7 @@ use crate::roots::Part;
 pub(super) const PLOT_ENDS_MS: f64 = 3_000.0;
 pub(super) const RUN_DURATION: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
-/// Curves of each jitter. TCP over WiFi comes once before them, because it does not use 3G.
+/// Curves of each jitter. TCP over WiFi is run only once, before them, because it does not use 3G.
 pub(super) const STUDY_CURVES: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
 /// Indexes into [`STUDY_CURVES`].
 pub(super) const AT_CELLULAR: usize = 0;
@@ -42,7 +42,7 @@ pub(super) struct Shape {
     pub(super) peak_ms: f64,
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,
-    /// Share of the blocks in the fullest bin.
+    /// Share of the blocks in the bin with the most blocks.
     pub(super) highest: f64,
     /// The last bin with more than 0.5 % of the blocks.
     pub(super) until_ms: f64,
@@ -191,7 +191,7 @@ impl RowInputs<'_> {
         for curve in self.rules(place) {
             let (name, job) = (STUDY_CURVES[curve].name, job(place, curve));
             let row = |what: &str, published: f64, ratio: &Estimate| {
-                Row::new(format!("jitter {} ms: {name} over TCP WiFi, {what}", at.jitter_ms))
+                Row::new(format!("jitter {} ms: {name} relative to TCP WiFi, {what}", at.jitter_ms))
                     .paper(rounded(published), "")
                     .estimate(ratio, "")
             };
@@ -224,30 +224,30 @@ impl RowInputs<'_> {
             .runs
             .ratio(|root| (root[none].goodput_mbit_per_s, root[AT_WIFI].goodput_mbit_per_s));
         let held = format!(
-            "{} of {} Mbit/s; by the published means and a send buffer that is always full it \
-             would be {} there",
+            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the \
+                study would have {}",
             marline_lab::figure::number(self.goodput(none)),
             marline_lab::figure::number(self.goodput(AT_WIFI)),
             marline_lab::figure::number(at.mean_wifi_over_none),
         );
         let mut rows = vec![
-            row("no M over TCP WiFi, goodput".to_owned())
+            row("no M relative to TCP WiFi, goodput".to_owned())
                 .paper_claim("gains throughput by both links")
                 .estimate(&gain, "")
                 .at_least(1.0)
                 .with_remark(held),
-            row("no M over TCP WiFi, p50".to_owned())
+            row("no M relative to TCP WiFi, p50".to_owned())
                 .paper(rounded(at.none.p50_ms / at.wifi.p50_ms), "")
                 .estimate(&median_ratio(self.runs, none, AT_WIFI), "")
                 .at_least(1.0),
-            row("TCP 3G over no M, p50".to_owned())
+            row("TCP 3G relative to no M, p50".to_owned())
                 .paper_claim("WiFi and M1+M2, no M, 3G: in this order")
                 .estimate(&median_ratio(self.runs, job(place, AT_CELLULAR), none), "")
                 .at_least(1.0),
         ];
         for curve in self.rules(place) {
             let ratio = peak_ratio(self.runs, self.master, none, job(place, curve));
-            let over = row(format!("no M over {}, peak", STUDY_CURVES[curve].name))
+            let over = row(format!("no M relative to {}, peak", STUDY_CURVES[curve].name))
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
                 .at_least(least);
@@ -270,7 +270,7 @@ impl RowInputs<'_> {
             for curve in self.rules(place) {
                 let ratio = median_ratio(self.runs, job(place, curve), job(0, curve));
                 let (name, from) = (STUDY_CURVES[curve].name, all[0].jitter_ms);
-                let row = Row::new(format!("{name}: {} over {from} ms, p50", at.jitter_ms))
+                let row = Row::new(format!("{name}: {} relative to {from} ms, p50", at.jitter_ms))
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
                     .estimate(&ratio, "")
                     .at_most(share);
@@ -281,10 +281,13 @@ impl RowInputs<'_> {
             let before = &all[place - 1];
             let (job, job_before) = (job(place, AT_NONE), job(place - 1, AT_NONE));
             rows.push(
-                Row::new(format!("no M: {} over {} ms, p50", at.jitter_ms, before.jitter_ms))
-                    .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
-                    .estimate(&median_ratio(self.runs, job, job_before), "")
-                    .at_least(1.0),
+                Row::new(format!(
+                    "no M: {} relative to {} ms, p50",
+                    at.jitter_ms, before.jitter_ms
+                ))
+                .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
+                .estimate(&median_ratio(self.runs, job, job_before), "")
+                .at_least(1.0),
             );
         }
         let last = all.len() - 1;
@@ -293,8 +296,10 @@ impl RowInputs<'_> {
             let over = |place| sum(job(place, AT_NONE)) / sum(job(place, AT_CELLULAR));
             over(last) / over(0)
         };
-        let what =
-            format!("no M over TCP 3G: {} over {} ms, p50", all[last].jitter_ms, all[0].jitter_ms);
+        let what = format!(
+            "no M relative to TCP 3G: {} relative to {} ms, p50",
+            all[last].jitter_ms, all[0].jitter_ms
+        );
         rows.push(
             Row::new(what)
                 .paper_claim("closer to 3G as the jitter increases")
@@ -310,7 +315,8 @@ impl RowInputs<'_> {
         let mut rows = Vec::new();
         for (place, at) in self.at() {
             let ratio = median_ratio(self.runs, job(place, AT_CELLULAR), AT_WIFI);
-            let row = Row::new(format!("jitter {} ms: TCP 3G over TCP WiFi, p50", at.jitter_ms));
+            let row =
+                Row::new(format!("jitter {} ms: TCP 3G relative to TCP WiFi, p50", at.jitter_ms));
             let row = row.estimate(&ratio, "");
             rows.push(match at.cellular.p50_ms {
                 Some(published) => {
@@ -328,7 +334,7 @@ impl RowInputs<'_> {
         });
         let jitter = self.file.published.at[0].jitter_ms;
         rows.push(
-            Row::new(format!("jitter {jitter} ms: TCP 3G over TCP WiFi, p95 - p5"))
+            Row::new(format!("jitter {jitter} ms: TCP 3G relative to TCP WiFi, p95 - p5"))
                 .paper_claim("wider")
                 .estimate(&wider, "")
                 .at_least(1.0),

@@ -1,5 +1,5 @@
-//! Figures for the comparison of ways to use a pair of links: quantiles of latencies, their ratios to the bound,
-//! and a test against the best single path.
+//! Figures for comparing schedulers on a pair of links: quantiles of latencies, their ratios to the bound, and a test
+//! against the best single path.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ pub(crate) struct Margins {
 }
 
 impl Margins {
-    /// The margins among a file's tolerances.
+    /// The margins in a file's tolerances.
     ///
     /// # Errors
-    /// One is missing.
+    /// A margin is missing.
     pub(crate) fn from_file<P>(file: &PaperFile<P>) -> anyhow::Result<Margins> {
         Ok(Margins { share: file.tolerance("single_path")?, ms: file.tolerance("single_path_ms")? })
     }
 }
 
-/// Latency bounds of an experiment's messages. Each is computed once, because all contestants write at the same
+/// Latency bounds of an experiment's messages. Each bound is computed once, because all contestants write at the same
 /// times.
 #[derive(Debug)]
 pub(crate) struct Bounds {
@@ -183,8 +183,8 @@ impl Latencies {
         bounds: Option<&Bounds>,
         outcome: &Outcome,
     ) -> anyhow::Result<Latencies> {
-        // Messages are selected by their planned times. Messages planned before that do not count, even if they
-        // were delayed.
+        // Messages are selected by their planned times. Messages planned before the evaluated time do not count, even
+        // if they were delayed.
         let from_ns = experiment.warm_up.as_nanos() as u64;
         let times_ns = experiment.workload().times_ns(outcome.seed);
         let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
@@ -202,8 +202,8 @@ impl Latencies {
     }
 }
 
-/// Bounds, limited to the attained latencies. The bound misses a good moment of a link that is shorter than the
-/// steps of its search, and a message may have used one.
+/// Bounds, limited to the measured latencies: the search for the bound can miss a good moment of a link that is
+/// shorter than its steps, and a message may have used it.
 fn limit_to_attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
     let mut overlooked = 0;
     for (ours, least) in ours_ms.iter().zip(&mut bounds_ms) {
@@ -215,7 +215,7 @@ fn limit_to_attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result
     Ok(bounds_ms)
 }
 
-/// The five figures by which a way to use a pair of links is compared with the best single path.
+/// The five figures by which a scheduler is compared with the best single path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FiveFigures {
     pub(crate) echo: Quantiles,

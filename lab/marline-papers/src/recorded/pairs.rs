@@ -25,7 +25,7 @@ pub(crate) struct Pair {
     /// Names of the paths.
     pub(crate) paths: [String; 2],
     recordings: [RecordedLink; 2],
-    /// True if both were recorded at the same time. Both then start at the same place.
+    /// True if both were recorded at the same time. Both then start at the same position.
     is_simultaneous: bool,
 }
 
@@ -64,8 +64,7 @@ impl RecordedLink {
 }
 
 impl Pair {
-    /// Descriptions of both links from a place in the recordings that `rng` draws. Recordings repeat when they
-    /// end.
+    /// Descriptions of both links from a position in the recordings that `rng` draws. Recordings repeat when they end.
     pub(crate) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
         let first = rng.unit();
         let second = if self.is_simultaneous { first } else { rng.unit() };
@@ -109,7 +108,7 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
 /// All pairs of the carriers in one session of pings.
 fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
-    // The file is another table, not pings.
+    // The file is another table, without pings.
     let Ok(carriers) = PingTrace::parse_all(session, &bytes) else { return Ok(Vec::new()) };
     let carriers: Vec<(String, PingTrace)> = carriers.into_iter().collect();
     let recorded = |name: &str, trace: &PingTrace| RecordedLink::Text {
@@ -229,7 +228,7 @@ mod tests {
         let [first, second] = pairs[0].links(&mut rng).unwrap();
         let place = first.rsplit_once('@').unwrap().1;
         assert!(first.starts_with("down.rate=20M,up.rate=10M,queue=200ms,ping=s1:a@"), "{first}");
-        // Both were recorded at the same time and start at the same place.
+        // Both were recorded at the same time and start at the same position.
         assert!(second.ends_with(&format!("ping=s1:b@{place}")), "{first} {second}");
         let [first, _] = pairs[3].links(&mut rng).unwrap();
         assert!(first.starts_with("trace=ATT-LTE-driving@"), "{first}");

@@ -20,7 +20,7 @@ pub(crate) struct Setup {
     pub(crate) recording: Vec<Recording>,
 }
 
-/// A way to use the paths, in addition to the schedulers of the registry.
+/// A policy combination, in addition to the schedulers of the registry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExtraContestant {
@@ -37,7 +37,7 @@ pub(crate) struct Pace {
     pub(crate) every_ms: u32,
 }
 
-/// A trace of a link's rate, and the other properties of the link.
+/// Trace of a link's rate, and the link's other properties.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recording {

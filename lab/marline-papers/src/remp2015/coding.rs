@@ -1,9 +1,9 @@
 //! Coding compared with duplication, by message size and kind of loss, at equal extra bytes.
 //!
 //! Every scheduler sends the same messages over the same losses. `coded` sends 30 % (and 10 %) of a message's
-//! segments as repairs. `burst-end` may copy the same number of segments. The two therefore have equal cost and
-//! differ only in the extra bytes: copies of the end, or combinations of all segments. The cost of the other
-//! schedulers is listed with their results.
+//! segments as repairs. `burst-end` may copy the same number of segments. The two therefore have equal cost and differ
+//! only in what they send: copies of the end, or combinations of all segments. The results list the cost of the other
+//! schedulers.
 
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::figure::{Figure, Plot};
@@ -34,7 +34,7 @@ const RATE_PERCENT: u32 = 30;
 
 /// Independent losses of 1 %.
 const WIFI_ONE_PERCENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%";
-/// Total loss for 15 ms at random times.
+/// Loss of all packets for 15 ms at random times.
 const WIFI_INTERRUPTED: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=485ms:15ms:100%:0%";
 
 /// Losses of the WiFi.
@@ -98,7 +98,7 @@ struct Cell {
     wire_bytes: u64,
 }
 
-/// All runs of a root: by case of the WiFi (its death is last), size and scheduler.
+/// All runs of a root: by case of the WiFi (the last is its failure), size and scheduler.
 type Cells = Vec<Vec<Vec<Cell>>>;
 
 /// Pooled runs of one scheduler.
@@ -158,7 +158,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("extra bytes", "%"),
     ];
     let title = "Coding and duplication: time to the whole message, WiFi (95 ms) and LTE (154 ms); \
-                 extra bytes in percent of min-rtt's; intervals of 99 %";
+                 extra bytes as a percentage of min-rtt's (99 % intervals)";
     let mut grid = Grid::new("coding", title, &columns);
     let names = CASES.iter().map(|(name, _)| *name).chain([DEATH]);
     for (case, name) in names.enumerate() {
@@ -196,7 +196,7 @@ fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tai
 
 /// 99th percentile by message size, in bad times.
 fn figure(samples: &Samples<Cells>) -> Figure {
-    let title = "Coding and duplication: 99th percentile by size of the message, bad times";
+    let title = "Coding and duplication: 99th percentile by message size, bad times";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();
     for (place, scheduler) in SCHEDULERS.iter().enumerate() {
         if !["min-rtt", "hedged", "burst-end", "redundant", "coded"].contains(scheduler) {

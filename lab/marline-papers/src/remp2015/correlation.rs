@@ -14,7 +14,7 @@ const LATE_RATIO: f64 = 2.0;
 /// Two runs with the same messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pair {
-    /// Pearson's coefficient; 0 where one of them does not vary.
+    /// Pearson's coefficient; 0 if the times of a run do not vary.
     coefficient: f64,
     /// Numbers of messages that were late on neither path, on the first only, on the second only, on both.
     late: [u32; 4],
@@ -23,7 +23,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Pair of two lists of round-trip times, both in the order of the messages.
+    /// Pair of two lists of round-trip times in ms, both in the order of the messages.
     pub(super) fn from_lists(first: &[f64], second: &[f64]) -> Pair {
         let late = |list: &[f64]| {
             let limit = LATE_RATIO * marline_sim::median(list);
@@ -86,7 +86,7 @@ mod tests {
         let calm = Pair::from_lists(&first, &[10.0; 6]);
         assert_eq!(calm.correlation(), 0.0);
         assert_eq!(Pair::lateness_correlation([&calm].into_iter()), 0.0);
-        // Alternating lateness gives a weak negative correlation, as for two rare events that exclude each other.
+        // Alternating lateness gives a weak negative correlation, as for two rare events that never coincide.
         let other = [10.0, 40.0, 10.0, 10.0, 10.0, 10.0];
         let turn = Pair::from_lists(&first, &other);
         assert!((turn.correlation() + 0.2).abs() < 1e-9, "{turn:?}");

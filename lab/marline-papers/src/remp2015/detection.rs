@@ -20,12 +20,12 @@ use crate::value::Value;
 
 /// Contestants of the verdicts: no copies, copies of everything, and detection.
 const JUDGED_CONTESTANTS: [&str; 3] = ["min-rtt", "redundant", "auto-redundant"];
-/// Indexes of all three.
+/// Indexes of the three contestants.
 const NONE: usize = 0;
 const FULL: usize = 1;
 const AUTO: usize = 2;
 
-/// All schedulers that make copies, and min-rtt, on which they build.
+/// All schedulers that make copies, and min-rtt, on which they are based.
 const SCHEDULERS: [&str; 8] = [
     "min-rtt",
     "redundant",
@@ -37,7 +37,7 @@ const SCHEDULERS: [&str; 8] = [
     "probing",
 ];
 
-/// Time before and after the death of the WiFi that counts as near, s.
+/// Length of the evaluated time before and after the WiFi dies, s.
 const NEAR_S: f64 = 5.0;
 
 /// Links of a case.
@@ -49,7 +49,7 @@ enum Place {
     World(usize),
 }
 
-/// A case: its links, its part, and its fitting.
+/// A case: its links, its part, and whether it was used for fitting.
 #[derive(Copy, Clone, Debug)]
 struct Case {
     name: &'static str,
@@ -108,7 +108,7 @@ const CASES: [Case; 11] = [
 #[derive(Debug, Serialize, Deserialize)]
 struct Degrees {
     runs: Vec<Echoes>,
-    /// Round-trip times of the messages that were sent around the death of the WiFi, ms, sorted.
+    /// Round-trip times of the messages sent shortly before or after the WiFi died, ms, sorted.
     near_ms: Vec<Vec<f64>>,
     bound_ms: Option<f64>,
 }
@@ -143,7 +143,7 @@ fn tail(samples: &Samples<Degrees>, place: usize) -> Tail {
     Tail::new(samples.all().iter().map(|root| root.runs[place].latencies_ms.as_slice()))
 }
 
-/// Extra bytes relative to no redundancy, in percent of those of full redundancy.
+/// Bytes beyond those without redundancy, as a percentage of the extra bytes of full redundancy.
 fn extra_percent(samples: &Samples<Degrees>, place: usize) -> Estimate {
     samples.ratio(|root| {
         let bytes = |place: usize| root.runs[place].wire_bytes as f64;
@@ -191,7 +191,7 @@ fn judge_case(
     let ratio = |name: &str, share: f64, most: f64| {
         let values = [&auto, &full, &none].map(|tail| tail.quantile(share));
         let [of_auto, of_full, of_none] = values;
-        Row::new(format!("{}: {name} over full redundancy's", case.name))
+        Row::new(format!("{}: {name}, ratio to full redundancy", case.name))
             .estimate(&auto.ratio(&full, master, share), "")
             .at_most(most)
             .with_remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"))
@@ -204,10 +204,10 @@ fn judge_case(
         ratio("p99", 0.99, file.tolerance("detection_p99_ratio")?)
             .bound_ratio(bound_ratio_of(samples, AUTO)),
         ratio("p99.9", 0.999, file.tolerance("detection_p999_ratio")?),
-        Row::new(format!("{}: extra bytes over full redundancy's", case.name))
+        Row::new(format!("{}: extra bytes, ratio to full redundancy", case.name))
             .estimate(&extra_percent(samples, AUTO), "%")
             .at_most(file.tolerance("detection_bytes_percent")?)
-            .with_remark(format!("of the payload sent twice {:.0} %", payload.value)),
+            .with_remark(format!("{:.0} % of the payload was sent twice", payload.value)),
     ];
     if matches!(case.place, Place::Leaving(_)) {
         let near = |place: usize| {
@@ -216,7 +216,7 @@ fn judge_case(
         let [none, full, auto] = [NONE, FULL, AUTO].map(near);
         let [of_none, of_full, of_auto] = [&none, &full, &auto].map(|tail| tail.quantile(0.99));
         rows.push(
-            Row::new(format!("{}: p99 within 5 s of the death, over full's", case.name))
+            Row::new(format!("{}: p99 within 5 s of the failure, ratio to full", case.name))
                 .estimate(&auto.ratio(&full, master, 0.99), "")
                 .at_most(file.tolerance("detection_p99_ratio")?)
                 .with_remark(format!(
@@ -244,8 +244,8 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
         ("extra bytes", "%"),
         ("p99 / full", ""),
     ];
-    let title = "Degrees of redundancy: extra bytes are those beyond min-rtt's, in percent of full \
-                 redundancy's; intervals of 99 %";
+    let title = "Degrees of redundancy: extra bytes beyond min-rtt, as a percentage of full \
+        redundancy (99 % intervals)";
     let mut grid = Grid::new("degrees", title, &columns);
     let shown = &CASES[..6];
     let part = Part::fixed("degrees", 20);

@@ -1,5 +1,5 @@
-//! Table 1 and Figure 1 of the paper, and the gain in the train when connections lose their cells independently or
-//! together.
+//! Table 1 and Figure 1 of the paper, and the gain in the train when connections lose their cells independently or at
+//! the same time.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
 use marline_lab::figure::{Figure, Plot};
@@ -25,7 +25,7 @@ const STUDY_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on
 
 /// Plain TCP on each path, then redundancy on both.
 pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
-    // The scheduler is also of that time. One that suspects paths by probes (`min-rtt`) also retries sooner on a
+    // The scheduler is also of that time. A scheduler that suspects paths by probes (`min-rtt`) retries sooner on a
     // path that responds again, even if it is the only path.
     let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(STUDY_RECOVERY);
     let both = mptcp("ReMP").scheduler("redundant").recovery(STUDY_RECOVERY);
@@ -41,7 +41,7 @@ struct Run {
     moments: Moments,
     /// Share of packets lost on the first path.
     lost: f64,
-    /// Average, relative to the clairvoyant bound's.
+    /// Average, relative to the clairvoyant bound.
     over_bound: Option<f64>,
     /// Round-trip times, ms, sorted. Only for the first roots.
     latencies_ms: Vec<f64>,
@@ -116,7 +116,7 @@ pub(super) fn run(
     result.tables.push(Table::new("home", "Experiment 1: WiFi and LTE at home", rows));
     let names = ["WiFi", "LTE", "ReMP"];
     result.figures.push(course_figure("home-course", "Round trips at home", names, &samples));
-    result.figures.push(cdf_figure("home-cdf", "Round trips at home, cumulated", names, &samples));
+    result.figures.push(cdf_figure("home-cdf", "Round trips at home, cumulative", names, &samples));
 
     let train = |coincidence| {
         move |root: &Root| {
@@ -133,7 +133,7 @@ pub(super) fn run(
     let names = ["LTE 1", "LTE 2", "ReMP"];
     let title = "Round trips in the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
-    let title = "Round trips in the train, cumulated";
+    let title = "Round trips in the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
 
     let mut grid = coincidence_grid();
@@ -247,7 +247,7 @@ fn home_rows(
     Ok(rows)
 }
 
-/// Claims of the paper about the links at home. The link model was chosen by them.
+/// Claims of the paper about the links at home, from which the link model was chosen.
 fn link_rows(
     paper: &Published,
     samples: &Samples<Scene>,
@@ -262,12 +262,13 @@ fn link_rows(
             .paper(paper.wifi_loss_percent, "%")
             .estimate(&lost(0), "%")
             .mark_fitted(
-                "the losses of the bad and the good times were set, near what the paper cites",
+                "the losses in bad and good times were set close to the values that the paper \
+                    cites",
             ),
         Row::new("LTE alone: packets lost")
             .paper(paper.lte_loss_percent, "%")
             .estimate(&lost(1), "%")
-            .mark_fitted("set to what the paper cites"),
+            .mark_fitted("set to the value that the paper cites"),
         Row::new("LTE's average above WiFi's by")
             .paper(paper.lte_later_ms, "ms")
             .estimate(&later, "ms")
@@ -276,7 +277,7 @@ fn link_rows(
                 "the paper's table has {:.1} ms; without losses ours are 59 ms apart",
                 paper.lte.average - paper.wifi.average
             )),
-        Row::new("messages that are sooner over WiFi than over LTE")
+        Row::new("messages that arrive sooner over WiFi than over LTE")
             .paper_claim("almost always")
             .estimate(&first.percent(), "%"),
         Row::new("correlation of WiFi's and LTE's round trips")
@@ -290,12 +291,12 @@ fn smaller_average(first: f64, second: f64) -> f64 {
     first.min(second)
 }
 
-/// Average of redundancy, in percent of that of the better connection.
+/// Average of redundancy, as a percentage of the better connection's.
 fn remaining_percent(all: [Moments; 3]) -> f64 {
     100.0 * all[2].average() / smaller_average(all[0].average(), all[1].average())
 }
 
-/// Ratio of the smaller deviation of the two connections alone to that of redundancy.
+/// Smaller deviation of the two connections alone, divided by the deviation of redundancy.
 fn sigma_factor(all: [Moments; 3]) -> f64 {
     smaller_average(all[0].sigma(), all[1].sigma()) / all[2].sigma()
 }
@@ -335,10 +336,10 @@ fn train_rows(
             .at_least(file.tolerance("train_sigma_factor")?),
     );
     rows.push(
-        Row::new("the same, as the paper's text has it")
+        Row::new("the factor stated in the paper's text")
             .paper(paper.train_sigma_factor_said, "")
             .estimate(&factor, "")
-            .with_remark("shown only: the paper's own table does not give what its text says"),
+            .with_remark("shown only: the paper's table contradicts its text"),
     );
     rows.extend(correlation_rows(samples, None));
     Ok(rows)
@@ -360,7 +361,7 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
                 RequiredRange { least: -most, most },
                 format!("between -{most} and {most}"),
             ),
-            None => row.with_remark("imposed: never both without connection at once"),
+            None => row.with_remark("imposed: the connections never fail at the same time"),
         }
     };
     rows.into_iter().map(row).collect()
@@ -400,16 +401,15 @@ fn coincidence_grid() -> Grid {
     let columns = [
         ("connections", ""),
         ("correlation of round trips", ""),
-        ("of late messages", ""),
+        ("correlation of late messages", ""),
         ("LTE 1, average", "ms"),
         ("LTE 2, average", "ms"),
         ("ReMP, average", "ms"),
         ("ReMP, worst", "ms"),
-        ("left of the better average", "%"),
+        ("share of the better average", "%"),
         ("deviation smaller by a factor of", ""),
     ];
-    let title =
-        "Redundancy in the train by how much the failures have in common; intervals of 99 %";
+    let title = "Redundancy in the train, by share of common failures (99 % intervals)";
     Grid::new("coincidence", title, &columns)
 }
 
@@ -439,7 +439,7 @@ fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene
         let points: Vec<_> = course.iter().map(|(at_s, ms)| (*at_s, ms[run])).collect();
         plot.line(name, &points)
     });
-    plot.figure(name, "The first root: the same links, one after the other under each.")
+    plot.figure(name, "First root: every variant runs over the same links.")
 }
 
 /// Distribution of the round-trip times of all roots.

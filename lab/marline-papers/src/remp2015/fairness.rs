@@ -1,13 +1,12 @@
 //! TCP-friendly redundancy: every degree of redundancy, under coupled congestion control, competing with a plain
 //! TCP in a bottleneck that both of its paths share.
 //!
-//! The paper adopts "a TCP-friendly congestion control" from Multipath TCP and shows no measurement of it. Here
-//! the multipath connection competes with a greedy Reno TCP, and sends greedily itself, or sends bursts. Most
-//! degrees of redundancy copy only at the end of data. Without an end they are equal to min-rtt, packet by packet,
-//! and bursts have one. The payload of the bursts is less than half of the bottleneck, and more than half with
-//! every byte sent twice. The requirement is that of RFC 6356 for a coupled controller: it does no more harm than
-//! one TCP. The TCP must get as much as it gets when it competes with another greedy TCP. The share that the
-//! redundant connection turns into goodput is shown only.
+//! The paper adopts "a TCP-friendly congestion control" from Multipath TCP without measuring it. Here the multipath
+//! connection competes with a greedy Reno TCP and sends either greedily or in bursts. Most degrees of redundancy copy
+//! only at the end of data: under a greedy load they equal min-rtt, packet by packet. The payload of the bursts takes
+//! less than half of the bottleneck, or more than half if every byte is sent twice. The requirement is that of RFC
+//! 6356 for a coupled controller: it does no more harm than one TCP. The TCP must get as much as it gets when it
+//! competes with another greedy TCP. The goodput of the redundant connection is shown only.
 
 use marline_lab::experiment::Variant;
 use marline_link::{DuplexConfig, DuplexSpec};
@@ -40,20 +39,16 @@ const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
 /// Traffic of the multipath connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Load {
-    /// As much as the connection can send.
+    /// Endless data, sent as fast as possible.
     Greedy,
     /// Bursts at regular intervals.
     Bursts,
 }
 
-/// Loads, their names in tables, and their schedulers. The first scheduler copies nothing. The others behave as it
-/// does if the data has no end.
+/// Loads, their names in tables, and their schedulers. The first scheduler copies nothing. The others behave like the
+/// first if the data has no end.
 const LOADS: [(Load, &str, &[&str]); 2] = [
-    (
-        Load::Greedy,
-        "as much as it can",
-        &["min-rtt", "redundant", "opportunistic-redundant", "coded"],
-    ),
+    (Load::Greedy, "greedy", &["min-rtt", "redundant", "opportunistic-redundant", "coded"]),
     (
         Load::Bursts,
         "bursts",
@@ -90,7 +85,7 @@ struct Rates {
 #[derive(Debug, Serialize, Deserialize)]
 struct Shares {
     two_tcps: Rates,
-    /// Two TCPs, of which the first sends bursts.
+    /// Two TCPs: the first sends bursts.
     tcp_of_bursts: Rates,
     /// Results by load, scheduler and control.
     all: Vec<Vec<Vec<Rates>>>,
@@ -197,8 +192,8 @@ pub(super) fn run(
         |root| measure(length, root),
         |samples| Ok(rows(samples, least)),
     )?;
-    let title = "Coupled redundancy beside a TCP in one bottleneck of 10 Mbit/s: the TCP's goodput \
-                 over what it has beside another TCP";
+    let title = "Coupled redundancy against a TCP in one bottleneck of 10 Mbit/s: the TCP's \
+        goodput relative to that against another TCP";
     result.tables.push(Table::new("fairness", title, rows));
     result.grids.push(grid(&samples));
     Ok(())
@@ -229,12 +224,13 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("goodput", "Mbit/s"),
         ("sent", "Mbit/s"),
         ("TCP's goodput", "Mbit/s"),
-        ("TCP's, over beside a TCP", ""),
-        ("share of what is sent", "%"),
-        ("Jain's index of what is sent", ""),
+        ("TCP's goodput, ratio to that against a TCP", ""),
+        ("share of sent bytes", "%"),
+        ("Jain's index of sent bytes", ""),
     ];
-    let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths through \
-                 it, and a TCP (Reno); intervals of 99 %";
+    let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths \
+        through \
+                 it, and a TCP (Reno) (99 % intervals)";
     let mut grid = Grid::new("shares", title, &columns);
     let cell = |of: Estimate| Value::from_estimate(&of, "");
     let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {

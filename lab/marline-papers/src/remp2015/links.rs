@@ -39,7 +39,7 @@ const TRAIN: &str = "rate=10M,delay=130ms,jitter=uniform:20ms,loss=0.1%";
 /// Names of the paths in the train.
 pub(super) const TRAIN_PATHS: [&str; 2] = ["lte1", "lte2"];
 
-/// Changes of cell per minute, of each connection.
+/// Cell changes of each connection per minute.
 const CHANGES_PER_MINUTE: f64 = 4.0;
 /// Share of the cell changes that fail.
 const FAILING: f64 = 0.2;
@@ -112,12 +112,12 @@ pub(super) fn wifi_loss_experiment(farewell: WifiEnd, count: usize, death_s: f64
 pub(super) enum Coincidence {
     /// The connections never fail at the same time, as the paper's authors observed.
     Never,
-    /// Random. This share of the failing changes of each connection is common to both, and the others are
-    /// independent. 0: the two processes are independent.
+    /// Random. This share of each connection's failing changes affects both at once. The other changes are
+    /// independent. 0: all are independent.
     Share(f64),
 }
 
-/// Echoes in the train with `count` messages.
+/// An echo experiment with `count` messages in the train.
 pub(super) fn train_experiment(coincidence: Coincidence, count: usize, seed: u64) -> Experiment {
     let [first, second] = TRAIN_PATHS;
     let mut experiment = Experiment::over(&[(first, TRAIN), (second, TRAIN)], echoes(count));
@@ -136,7 +136,7 @@ fn gap_s(rng: &mut impl Rng) -> f64 {
     exponential(rng).mul_add(mean_s - least_s, least_s).min(most_s)
 }
 
-/// Cell changes one after the other, on either connection.
+/// Cell changes that never overlap, each on a random connection.
 fn draw_alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
@@ -195,7 +195,7 @@ fn moments(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<f64> {
     }
 }
 
-/// Times without connection that end before the run does.
+/// Times without connection, limited to those that end before the run.
 fn gaps(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<(f64, f64)> {
     let starts = moments(per_minute, end_s, rng);
     let gaps = starts.into_iter().map(|from_s| (from_s, from_s + gap_s(rng)));

@@ -12,7 +12,8 @@ use crate::roots::Root;
 /// Maximum time to wait for the last answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Number of roots that are compared with the clairvoyant bound. With changing links it takes longer than the run.
+/// Number of roots that are compared with the clairvoyant bound. Computing it for changing links takes longer than the
+/// run.
 const BOUND_ROOTS: usize = 8;
 
 /// Results of one run.
@@ -79,7 +80,7 @@ pub(super) fn bound_ms(
     Ok(Some(marline_sim::mean(&bounds)))
 }
 
-/// The experiment without losses that are drawn per packet. They do not change the bound and only cost time.
+/// The experiment without per-packet losses, which do not change the bound and only cost time.
 fn lossless(experiment: &Experiment) -> Experiment {
     let mut experiment = experiment.clone();
     for path in &mut experiment.scenario.paths {
@@ -90,7 +91,7 @@ fn lossless(experiment: &Experiment) -> Experiment {
     experiment
 }
 
-/// Average, relative to that of the clairvoyant bound, over the roots that have one.
+/// Average relative to the clairvoyant bound, over the roots for which it was computed.
 pub(super) fn bound_ratio<'a>(roots: impl Iterator<Item = (&'a Echoes, Option<f64>)>) -> f64 {
     let (mut ours, mut bounds) = (0.0, 0.0);
     for (echoes, bound) in roots {

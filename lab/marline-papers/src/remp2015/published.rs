@@ -30,15 +30,15 @@ pub(super) struct Published {
     pub(super) train_remp: RoundTrips,
     /// Reduction of the average, percent.
     pub(super) cut_against_wifi: f64,
-    /// Reduction of the worst case, percent. The paper says "over" this.
+    /// Reduction of the worst case, percent. The paper says "over" this value.
     pub(super) worst_cut_against_wifi_said: f64,
     pub(super) worst_cut_against_lte_said: f64,
-    /// Values that the paper cites and says its measurements confirm.
+    /// Values from other studies that the paper says its measurements confirm.
     pub(super) wifi_loss_percent: f64,
     pub(super) lte_loss_percent: f64,
     pub(super) lte_later_ms: f64,
-    /// Average in the train, in percent of the better path's.
+    /// Average in the train, as a percentage of the better path's.
     pub(super) train_share_left: f64,
-    /// Factor between the deviations, as stated in the text.
+    /// Ratio of the deviations, as stated in the text.
     pub(super) train_sigma_factor_said: f64,
 }

@@ -92,7 +92,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("average / bound", ""),
         ("bytes / one path", ""),
     ];
-    let title = "Flow completion time on two paths of 50 Mbit/s, 100 ms; intervals of 99 %";
+    let title = "Flow completion time on two paths of 50 Mbit/s, 100 ms (99 % intervals)";
     let mut grid = Grid::new("sizes", title, &columns);
     for (at, loss) in LOSSES_PERCENT.iter().enumerate() {
         for (size, (bytes, count, gap_ms)) in SIZES.iter().enumerate() {

@@ -2,9 +2,9 @@
 //!
 //! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the
 //! same packet on both subflows they computed the results of one path alone ([`alone`]). Plain TCP gives other
-//! results. Data that the other path has delivered and the connection has acknowledged is never sent on a lagging
-//! path, and is missing in the computation. The reverse takes the captures of two single-path runs with the same
-//! messages and computes the results of redundancy ([`redundant`]).
+//! results. A lagging path never sends data that was already delivered over the other path and acknowledged. This data
+//! is missing in the computation. The reverse takes the captures of two single-path runs with the same messages and
+//! computes the results of redundancy ([`redundant`]).
 //!
 //! Both computations use only [`Arrivals`], which come from the segments on the wire ([`SegmentLog`]), not from
 //! the program. The computed cases are also run on the same links, to show the error of the computation.
@@ -102,9 +102,9 @@ fn earlier_of(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-/// Computes the round-trip times of redundancy from two runs on one path each. A request arrives over the faster
-/// path. The same applies to its answer, which takes the time that it took in each run. Data is read in order.
-/// Messages that neither path carried are left out.
+/// Computes the round-trip times of redundancy from two runs on one path each. The request and its answer each arrive
+/// over the faster path, with their times in the two runs. Data is read in order. Messages that neither path carried
+/// are left out.
 pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
     let (mut asked, mut read) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut round_trips = Vec::new();
@@ -120,8 +120,8 @@ pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
 }
 
 /// Computes the round-trip times of one path alone from a redundant run, as the sum of the times of both
-/// directions on that path. The answer starts when the server has the request over the faster path. `None`: the
-/// path did not carry both.
+/// directions on that path. The answer starts when the request has arrived over the faster path. `None`: the path did
+/// not carry both.
 pub(super) fn alone(sent_ms: &[f64], path: &Arrivals, other: &Arrivals) -> Vec<Option<f64>> {
     let round_trip = |(message, sent_ms): (usize, &f64)| {
         let (up, down) = (path.up[message]?, path.down[message]?);
@@ -238,7 +238,8 @@ pub(super) fn run(
         |root| ComparedResults::measure(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
-    let title = "What-if values from captures at home: computed as the paper did, and compared with \
+    let title = "What-if values from captures at home: computed as the paper did, and compared \
+        with \
                  what was run";
     result.tables.push(Table::new("what-if-home", title, rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
@@ -300,7 +301,7 @@ fn rows(
         let difference = pooled_estimate(&moments, |all| of(&all[5]) - of(&all[2]));
         let ratio = pooled_estimate(&moments, |all| of(&all[5]) / of(&all[2]));
         let what = format!(
-            "ReMP, computed from the single paths' captures over the measured value: {kind}"
+            "ReMP, computed from the single paths' captures, ratio to the measured value: {kind}"
         );
         let remark = format!(
             "difference {:.1} ms [{:.1}, {:.1}]",

@@ -4,17 +4,17 @@
 //! | parameter | range |
 //! |---|---|
 //! | round trip of the WiFi | 20 to 120 ms, even |
-//! | its jitter, each direction (half the spread) | 1 to 10 ms, even |
+//! | jitter of the WiFi, each direction (half the spread) | 1 to 10 ms, even |
 //! | good times, on average | 10 to 120 s, logarithmic |
 //! | bad times, on average | 0.2 to 15 s, logarithmic |
 //! | loss in bad times | 10 to 60 %, even |
 //! | loss in good times | 0.05 to 0.5 %, logarithmic |
 //! | round trip of LTE | 40 to 160 ms, even |
-//! | its jitter, each direction (half the spread) | 3 to 33 ms, even |
+//! | jitter of LTE, each direction (half the spread) | 3 to 33 ms, even |
 //!
-//! LTE loses 0.1 %, as the paper cites. The ranges enclose the values that the paper and the study that it relies
-//! on report for homes (WiFi with 1 to 3 % total loss, 15 ms between the two) and extend beyond them. The draws
-//! depend on the number of the world only, not on the roots. A root draws the events in a world, not the world.
+//! LTE loses 0.1 %, as the paper cites. The ranges contain the values that the paper and its reference report for
+//! homes (WiFi with 1 to 3 % total loss, 15 ms between the two) and extend beyond them. The draws depend on the number
+//! of the world only, not on the roots. A root draws the events in a world, not the world.
 
 use marline_time::{Rng, SeedTree};
 
@@ -35,13 +35,13 @@ pub(super) struct World {
 pub(super) const COLUMNS: [(&str, &str); 9] = [
     ("world", ""),
     ("WiFi, round trip", "ms"),
-    ("its jitter", "ms"),
+    ("WiFi, jitter", "ms"),
     ("good times", "s"),
     ("bad times", "s"),
     ("loss in bad", "%"),
     ("loss in good", "%"),
     ("LTE, round trip", "ms"),
-    ("its jitter", "ms"),
+    ("LTE, jitter", "ms"),
 ];
 
 /// Date of the workshop, used as seed.

@@ -60,7 +60,7 @@ impl Pair {
     }
 }
 
-/// Time at which WLAN dies. Earlier for a quick look.
+/// Time at which WLAN dies. Earlier in a quick run.
 pub(super) fn death(context: &Context<'_>) -> Duration {
     context.length(DEATH).max(Duration::from_secs(12))
 }
@@ -152,7 +152,7 @@ impl SettingSamples<'_> {
     pub(super) fn name(&self) -> String {
         let Setting { case, windows } = self.setting;
         match (case.app, case.place) {
-            // A burst of one packet has no inside.
+            // A burst of one packet has no middle.
             (App::Docs, _) => format!("{}, {}", case.app.name(), windows.text()),
             _ => format!("{}, {}, {}", case.app.name(), case.place.text(), windows.text()),
         }
@@ -198,7 +198,7 @@ impl SettingSamples<'_> {
         self.samples.share(|sample| (u64::from(self.of(sample).all(&of)), 1))
     }
 
-    /// Mean over the roots of the extreme value of their traces.
+    /// Mean over the roots of the extreme value of each root's traces.
     pub(super) fn extreme_estimate(
         &self,
         of: impl Fn(&Pair) -> f64,

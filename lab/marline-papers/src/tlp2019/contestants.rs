@@ -1,5 +1,4 @@
-//! Contestants: the stack of the time, with either kind of probe, with and without windows that are kept over
-//! pauses.
+//! Contestants: the stack of the time with each kind of probe and each effect of pauses on the window.
 
 use marline_lab::experiment::Variant;
 
@@ -9,9 +8,8 @@ use crate::plain::mptcp;
 pub(super) const LINUX_314_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// Maximum buffer sizes of Ubuntu 16.04, bytes. Linux's receive window depends on the bytes read, regardless of
-/// pauses, so that after several bursts it is larger than any of them. The study says that bursts of Netflix use
-/// both paths. Marline counts the bytes read in a round trip. This would throttle bursts that are shorter than a
-/// round trip of 4G.
+/// pauses, so that after several bursts it is larger than any burst. The study says that Netflix bursts use both
+/// paths. Marline counts the bytes read in a round trip, which would throttle bursts shorter than a round trip of 4G.
 const SEND_BUFFER: u64 = 4 << 20;
 const RECEIVE_BUFFER: u64 = 6 << 20;
 

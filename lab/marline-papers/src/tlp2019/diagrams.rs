@@ -26,7 +26,7 @@ struct DiagramSpec {
     bytes: u64,
     /// True if WLAN dies within the burst.
     within: bool,
-    /// The end of the drawing, ms after the burst was written.
+    /// End of the diagram, ms after the burst was written.
     until_ms: f64,
 }
 
@@ -78,7 +78,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
         .height(640.0)
         .segments(log.segments(), zero, |segment| Some(label(segment, before)))
         .span(WLAN, dead_ms, drawn.until_ms, "dead");
-    // On a dead path, the first retransmission is the probe and the second is due to the timer.
+    // On a dead path, the first retransmission is the probe and the second is caused by the timer.
     for (at, timer) in repeats(log.segments(), before).into_iter().zip(["PTO", "RTO"]) {
         let at_ms = at.since(zero).as_secs_f64() * 1e3;
         diagram = diagram.add_note(WLAN, false, at_ms, timer);
@@ -86,7 +86,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
         "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
-         Segments are counted from the beginning of the burst, and so is the range of a DATA_ACK.",
+         Segments and the range of a DATA_ACK are counted from the beginning of the burst.",
         drawn.figure
     );
     Ok(diagram.figure(&name, &caption))

@@ -22,7 +22,7 @@ struct Campaign {
     cases: &'static [Case],
 }
 
-/// A root of Docs has a whole set of traces, because the study states the smallest saving among them.
+/// A root of Docs has a whole set of traces, because the study states the smallest saving in a set.
 const CAMPAIGNS: [Campaign; 3] = [
     Campaign {
         name: "Docs",
@@ -149,7 +149,7 @@ fn docs(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<
     ])
 }
 
-/// Packets and bytes of TLP-MP on the air beyond those of TLP-STD.
+/// Packets and bytes that TLP-MP sends in addition to those of TLP-STD.
 fn overhead(of: &SettingSamples<'_>) -> Row {
     let packets =
         of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
@@ -164,7 +164,7 @@ fn overhead(of: &SettingSamples<'_>) -> Row {
         ))
 }
 
-/// Position of the first loss. It follows from our own placement and gaps of the bursts.
+/// Position of the first loss, which depends on our own placement of the bursts and their gaps.
 fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row> {
     let case = of.setting.case;
     if of.setting.windows != Windows::Kept || case.place == Place::Within {
@@ -200,7 +200,8 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
             plot = plot.steps(&name, &cdf(percent));
         }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
+    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at \
+        the end of the first. \
                    Losses marked \"as observed\" are placed there.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
@@ -222,7 +223,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
         Row::new(format!("{}, one path, reconnects after 3 s", app.name()))
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
-            .mark_fitted("the 3 s are the paper's own")
+            .mark_fitted("the 3 s are from the paper")
             .with_remark(
                 "the paper's number is the handover; ours is the burst, which may begin later",
             )

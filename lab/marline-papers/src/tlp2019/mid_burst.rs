@@ -135,7 +135,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
     let more_packets = mean(|episode| episode.more_packets);
     let ratio = samples.ratio(|all| (all[index].multipath_ms, all[index].standard_ms));
     let most = RequiredRange::at_most(1.0 + slower);
-    Row::new(format!("{name}: completion, TLP-MP over TLP-STD"))
+    Row::new(format!("{name}: completion of TLP-MP relative to TLP-STD"))
         .paper_claim("left for later")
         .estimate(&ratio, "")
         .require_range(most, format!("not slower by more than {} %", 100.0 * slower))

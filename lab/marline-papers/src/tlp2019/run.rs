@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::Watch;
 
-/// Time for which packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
+/// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
 /// Time from the start of the observation to the last burst before the failure.
 const OBSERVATION_LEAD: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ pub(super) struct AffectedBurst {
     pub(super) completion_ms: f64,
     /// Lower bound of the completion time, ms.
     pub(super) bound_ms: f64,
-    /// Position of the first loss in the burst, as a share. 1 if it was hit before anything was sent.
+    /// Position of the first loss in the burst, as a share. 1 if WLAN died before any of the burst was sent.
     pub(super) position: f64,
     /// Packets with data of the burst that the server sent on either path, including retransmissions.
     pub(super) air_packets: u64,
@@ -52,7 +52,7 @@ pub(super) fn scene(
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
-    // The hosts of the paper ran kernels, which use the MTU of the interface as that of the path.
+    // The hosts of the paper ran kernels, which use the interface MTU as the path MTU.
     let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
     config.names = names;
     let mut paths = Paths::new(&config, seeds);
@@ -96,7 +96,7 @@ pub(super) fn run(
     paths.world.run_until(dies);
     // The burst in flight, or else the next one.
     let hit = paths.client_report(0).context("no connection")?.received.len();
-    anyhow::ensure!(hit >= last, "a burst is under way for too long");
+    anyhow::ensure!(hit >= last, "a burst takes too long");
     let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
     let from = dies.max(START + at);
     let read = until_read(&mut paths, hit, from + BURST_TIMEOUT)?;
@@ -123,7 +123,7 @@ pub(super) fn rounded(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Time at which this share of the burst that starts at `begins` has arrived if WLAN does not fail.
+/// Time at which this share of the burst that starts at `begins` would have arrived without a failure.
 pub(super) fn time_of_share(
     trace: &Trace,
     seed: u64,
@@ -154,7 +154,7 @@ fn bound_ms(
 ) -> anyhow::Result<f64> {
     let mut experiment = trace.experiment(repetition.death_time);
     if at >= repetition.death_time {
-        // A path that has failed for good is removed, so that the bound does not search it.
+        // A permanently failed path is removed, so that the bound does not search it.
         experiment.faults.clear();
         experiment.scenario.paths.remove(WLAN);
     }

@@ -36,7 +36,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     Ok(())
 }
 
-/// Figures of a trace of each application with several repetitions, as in the study.
+/// Figures with one group of repetitions for each trace of an application, as in the study.
 fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
     let samples = context.sample(TRACES, |root| {
         let of_app = |app: App| {
@@ -132,8 +132,8 @@ fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("worst", "ms"),
         ("ratio to bound", ""),
     ];
-    let title = "WLAN dies: other stacks and Marline's own, traces of which WLAN lost data of \
-                 each (99 % intervals)";
+    let title = "WLAN dies: other stacks and Marline's own, traces in which WLAN lost data with \
+        every stack (99 % intervals)";
     let mut grid = Grid::new("variants", title, &columns);
     for (number, case) in CASES.iter().enumerate() {
         for (index, variant) in list.iter().enumerate() {

@@ -23,7 +23,7 @@ pub(super) struct BurstExperiment {
     trace: Trace,
     repetition: Repetition,
     before: usize,
-    /// Variation of WLAN's delay, with which packets overtake each other, ms.
+    /// Variation of WLAN's delay, which reorders packets, ms.
     pub(super) overtaking_ms: f64,
 }
 
@@ -32,20 +32,20 @@ pub(super) struct BurstExperiment {
 pub(super) struct BurstResults {
     /// Time from writing the burst until it was read, ms.
     pub(super) completion_ms: f64,
-    /// Segments that the server sent of the burst and after it.
+    /// Segments that the server sent during and after the burst.
     pub(super) sent: Vec<SentSegment>,
-    /// Payload that arrived twice, bytes.
+    /// Payload bytes that arrived twice.
     pub(super) duplicate_bytes: u64,
 }
 
 impl BurstExperiment {
-    /// Bursts of `bytes` bytes over paths whose round-trip times are drawn from the seed, as in the traces. A
-    /// quick look has fewer bursts before the evaluated one.
+    /// Bursts of `bytes` bytes over paths whose round-trip times are drawn from the seed, as in the traces. A quick
+    /// run has fewer bursts before the evaluated one.
     pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> BurstExperiment {
         BurstExperiment::with_bursts_before(context.count(BURSTS_BEFORE), bytes, seed)
     }
 
-    /// Same bursts, with `before` of them before the evaluated one.
+    /// As [`new`](Self::new), with `before` bursts before the evaluated one.
     pub(super) fn with_bursts_before(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);

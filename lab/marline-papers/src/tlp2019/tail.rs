@@ -1,5 +1,5 @@
 //! Gain of TLP-MP by the number of packets lost at the end of a burst, which is the question of the study of 2017.
-//! The packets are lost once, or the path is dead from there on.
+//! The packets are lost once, or the path is dead from then on.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};

@@ -83,10 +83,10 @@ fn a_drill_drops_the_given_packets() {
     assert_eq!((calm.segments(), calm.sent.len()), (20, 20), "all on WLAN, once");
     assert_eq!(calm.repeat_of(19), None);
     let lossy = drill.run(&standard(KEPT), &[10]).unwrap();
-    let repeat = lossy.repeat_of(10).expect("it was sent again");
+    let repeat = lossy.repeat_of(10).expect("it was retransmitted");
     assert_eq!((lossy.sent.len(), lossy.duplicate_bytes), (21, 0));
     let twice = drill.run(&standard(KEPT), &[10, repeat]).unwrap();
-    assert!(twice.completion_ms > lossy.completion_ms + 100.0, "the timer, at last");
+    assert!(twice.completion_ms > lossy.completion_ms + 100.0, "the timer last");
     let tail = drill.run(&multipath(KEPT), &[19, 20]).unwrap();
     let copies = tail.sent.iter().filter(|sent| sent.path == LTE);
     assert_eq!(copies.map(|copy| copy.place).collect::<Vec<_>>(), [19 * 1_428], "the last segment");
@@ -101,5 +101,5 @@ fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
     });
     let [[kept_slow, kept_fast], [slow, fast]] = hits;
     assert!(kept_fast.completion_ms < kept_slow.completion_ms - 50.0);
-    assert_eq!(slow, fast, "packet for packet the same");
+    assert_eq!(slow, fast, "identical packets");
 }

@@ -16,9 +16,9 @@ pub(super) const WLAN: usize = 0;
 pub(super) const LTE: usize = 1;
 /// Time from the start of the traffic to the death of WLAN.
 pub(super) const DEATH: Duration = Duration::from_secs(80);
-/// Time for which the bursts of a trace continue after that. No run is longer.
+/// How long the bursts of a trace continue after that. No run is longer.
 const TRAFFIC_TAIL: Duration = Duration::from_secs(20);
-/// Rates of the links, Mbit/s: the nominal rate of the study's router, and the rate that is left on the air.
+/// Rates of the links, Mbit/s: the nominal rate of the study's router, and the achievable rate of the radio.
 pub(super) const WLAN_MBIT: f64 = 150.0;
 pub(super) const WLAN_ON_AIR_MBIT: f64 = 60.0;
 const LTE_MBIT: f64 = 40.0;
@@ -71,7 +71,7 @@ impl App {
 /// Placement of WLAN's death in the traffic.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// At its time, independent of the traffic: mostly between two bursts.
+    /// Independent of the traffic, therefore mostly between two bursts.
     Independent,
     /// After a share of a burst has arrived, uniformly distributed.
     Within,
@@ -150,7 +150,7 @@ impl Trace {
         );
         let lte =
             format!("rate={LTE_MBIT}M,delay={:.2}ms,jitter=uniform:2ms,queue=150ms", lte / 2.0);
-        // The bursts come from the trace. The workload only gives their kind to the bound.
+        // The bursts come from the trace. The workload only gives the bound their kind.
         let gap = Gap { least_ms: 1.0, most_ms: 1.0 };
         let workload = Workload::Bursts { bytes: 1, gap, count: 1 };
         let mut experiment =

@@ -1,4 +1,4 @@
-//! One scheduler on one pair of links, from one place of their recordings.
+//! One scheduler on one pair of links, from one position in their recordings.
 
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::workload::{Gap, Workload};
@@ -10,7 +10,7 @@ use crate::recorded::pairs::Pair;
 use crate::recorded::setup::Setup;
 use crate::roots::Root;
 
-/// Experiments on a pair from one place, with the bounds of their messages.
+/// Experiments on a pair from one position, with the bounds of their messages.
 #[derive(Debug)]
 pub(super) struct Place {
     echo: (Experiment, Bounds),

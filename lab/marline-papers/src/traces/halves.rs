@@ -1,5 +1,5 @@
-//! The default in each half of the pairs, with both paths free and with one of them limited, beside the better of the
-//! two paths alone under the same congestion control.
+//! The default in each half of the pairs, with both paths free and with one of them limited, compared with the better
+//! path alone under the same congestion control.
 
 use marline_lab::experiment::Variant;
 
@@ -35,7 +35,7 @@ struct Goals {
     worse_percent: f64,
     /// Quantiles 50, 90 and 99 of bursts, in multiples of the clairvoyant bound.
     bursts: [f64; 3],
-    /// Goodput in multiples of the better path's: median and least.
+    /// Goodput relative to the better path: median and minimum.
     goodput: [f64; 2],
 }
 
@@ -90,7 +90,7 @@ impl Half<'_> {
         self.pairs.iter().zip(root).filter(mine).map(|(_, case)| case)
     }
 
-    /// A statistic of one number of every case.
+    /// A statistic of one value per case.
     fn estimate(
         &self,
         of: impl Fn(&Vec<Cell>) -> f64,
@@ -119,13 +119,14 @@ impl Half<'_> {
         ];
         for ((name, of), limit) in quantiles.into_iter().zip(bursts) {
             let median = self.estimate(|case| of(&case[2 + variant].burst), marline_sim::median);
-            let what = format!("{paths}: burst {name} over the bound's, median");
+            let what = format!("{paths}: burst {name}, ratio to bound, median");
             rows.push(Row::new(what).estimate(&median, "").at_most(*limit));
         }
         let gain =
             |case: &Vec<Cell>| case[2 + variant].goodput / case[0].goodput.max(case[1].goodput);
         let [median, least] = goodput;
-        let row = |what: &str| Row::new(format!("{paths}: goodput over the better path's, {what}"));
+        let row =
+            |what: &str| Row::new(format!("{paths}: goodput, ratio to the better path, {what}"));
         let lowest = |numbers: &[f64]| numbers.iter().copied().fold(f64::NAN, f64::min);
         rows.push(
             row("median").estimate(&self.estimate(gain, marline_sim::median), "").at_least(*median),
@@ -136,7 +137,7 @@ impl Half<'_> {
             marline_sim::median,
         );
         rows.push(
-            Row::new(format!("{paths}: bytes of bursts over plain TCP's, median"))
+            Row::new(format!("{paths}: bytes of bursts, ratio to plain TCP, median"))
                 .estimate(&bytes, ""),
         );
         rows

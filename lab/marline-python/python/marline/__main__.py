@@ -41,7 +41,7 @@ def main() -> int:
     for warning in swept.warnings[:12]:
         print(f"WARNING: {warning}", file=sys.stderr)
     if swept.warnings_count > 12:
-        print(f"WARNING: and {swept.warnings_count - 12} more, see the table of runs", file=sys.stderr)
+        print(f"WARNING: and {swept.warnings_count - 12} more, see the table `runs`", file=sys.stderr)
     print(f"\nmessages, runs and sweep ({asked.format}) in {swept.directory}")
     return 1 if swept.failed else 0
 

@@ -8,7 +8,7 @@ class ExperimentError(ValueError): ...
 
 @final
 class Forecast:
-    """When what is sent on a path now will be answered; times in microseconds, quantiles 0.5, 0.9 and 0.99."""
+    """Forecast of the answer to data sent on a path now: quantiles 0.5, 0.9 and 0.99, in microseconds."""
 
     def __new__(
         cls,

@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster, which schedules, repeats and places them."""
+"""Runs as tasks of a Ray cluster, which schedules, retries and distributes them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from . import _native
 from ._sweep import Task, make as make_here
 
-# Most runs of a task; and so many tasks for each processor, so that none waits long at the end.
+# Maximum number of runs of a task, and number of tasks per processor, so that no processor waits long at the end.
 _MOST_RUNS = 1_000
 _TASKS_EACH = 4
-# A task goes on where the one before it was killed. What kills each of so many is a fault of the cluster.
+# A task continues where a killed one stopped. If this many are killed, the cluster is faulty.
 _RETRIES = 10
 
-# The plan of the task before, in a worker: the next is most likely of the same.
+# The plan of the worker's previous task: the next task probably has the same plan.
 _open: dict[str, _native.Sweep] = {}
 
 
 def _task(token: str, task: Task, start: int, end: int) -> int:
-    """One task: the runs from one to another, on one processor."""
+    """One task: a range of runs on one processor."""
     if token not in _open:
         _open.clear()
         _open[token] = task.open()
@@ -28,7 +28,7 @@ def _task(token: str, task: Task, start: int, end: int) -> int:
 
 
 def make(task: Task, plan: _native.Sweep, address: str | None) -> Iterator[int]:
-    """Makes all runs; how many more are made, again and again."""
+    """Makes all runs. Yields the number of newly completed runs."""
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
@@ -51,7 +51,7 @@ def _made(ray: Any, task: Task, plan: _native.Sweep) -> Iterator[int]:
     waiting: list[Any] = []
     try:
         for start, end in pieces:
-            # As many as keep the cluster busy: a million runs are not a million tasks that wait.
+            # Only as many tasks as keep the cluster busy, not all tasks of a million runs.
             if len(waiting) >= _TASKS_EACH * processors:
                 done, waiting = ray.wait(waiting)
                 yield sum(ray.get(done))

@@ -1,4 +1,4 @@
-"""Sweep: every combination of an experiment's values, made into a store on disk by threads or by a Ray cluster."""
+"""Sweep: every combination of an experiment's values, run by threads or by a Ray cluster with a store on disk."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from . import _native
 from .experiment import Experiment, _watch
 from .results import RunFailed, aligned
 
-# Runs that are planned at once; a thread may wait for the others at their end.
+# Number of runs in a batch. At its end, a thread may wait for the others.
 _AT_ONCE = 4_096
 
 
 class Swept:
-    """What a sweep showed. Its tables are files: ``runs``, ``messages`` and, of combinations, ``sweep``."""
+    """Results of a sweep. The tables are files: ``runs``, ``messages`` and, for the combinations, ``sweep``."""
 
     def __init__(
         self, directory: Path, rows: list[list[str]], warnings: list[str], warned: int, failed: int
     ) -> None:
         self.directory = directory
-        """Where the tables are."""
+        """Directory of the tables."""
         self.rows = rows
-        """The table that ``marline-lab sweep`` prints, its head first."""
+        """The table that ``marline-lab sweep`` prints, header first."""
         self.warnings = warnings
-        """What makes runs doubtful or failed, the first hundred of it."""
+        """The first hundred warnings about doubtful or failed runs."""
         self.warnings_count = warned
-        """How many warnings there are."""
+        """Number of warnings."""
         self.failed = failed
-        """Runs that failed."""
+        """Number of failed runs."""
 
     def __str__(self) -> str:
         return aligned(self.rows)
@@ -49,7 +49,7 @@ class Task:
     seeds: list[int] | None
 
     def open(self) -> _native.Sweep:
-        """The plan, with the store of this process' build of Marline."""
+        """The plan, with the store of this process's build of Marline."""
         program = _identity() + self.policies
         return _native.Sweep(self.experiment._plan, self.place, program, self.count, self.seeds)
 
@@ -69,25 +69,25 @@ def sweep(
 ) -> Swept:
     """Runs every variant with each seed at every combination of the file's table ``[sweep]``, in virtual time.
 
-    ``experiment``: one, or its file. ``seeds``: a number of seeds from the experiment's own on, or the seeds.
-    ``store``: a directory, which has the tables of ``marline-lab sweep --out`` afterwards, byte for byte, in
-    ``formats`` (``csv``, ``parquet``). Each run is kept in its subdirectory ``runs``: what is there is not made again,
-    so what was interrupted goes on, and a task that is repeated costs what it had not done.
+    ``experiment``: an experiment, or its file. ``seeds``: a number of seeds starting with the experiment's own, or
+    the seeds. ``store``: a directory for the tables of ``marline-lab sweep --out``, byte for byte, in ``formats``
+    (``csv``, ``parquet``). Runs are stored in its subdirectory ``runs`` and never repeated, so an interrupted sweep
+    continues, and a retried task makes only the missing runs.
 
-    ``engine``: ``"local"``, native threads (``jobs``, 0 for as many as there are processors), or ``"ray"``, tasks of
-    one variant and many seeds on the Ray cluster at ``address`` (none: the one that Ray finds, else a local one).
-    All its machines have the same build of this package, and see ``store`` under the same name.
+    ``engine``: ``"local"``, native threads (``jobs``, 0: one per processor), or ``"ray"``, tasks of one variant and
+    many seeds on the Ray cluster at ``address`` (default: the one that Ray finds, else a local one). All its machines
+    need the same build of this package, and the same path of ``store``.
 
-    A store can not see what a class in Python does. An experiment with policies of yours needs ``policies``, a text
-    that is another whenever their code is, as the commit that it is at.
+    A store cannot detect changes of Python classes. An experiment with your own policies therefore needs
+    ``policies``, a text that changes with their code, such as the commit.
 
-    Runs that fail raise :class:`marline.RunFailed` once all others are made; with ``on_error="keep"`` they are in the
-    tables with their error. What is under way when it ends by Ctrl-C is lost, and nothing else.
+    Failed runs raise :class:`marline.RunFailed` after all others are made; with ``on_error="keep"`` they are in the
+    tables with their error. Ctrl-C loses only runs in progress.
     """
     if engine not in ("local", "ray"):
         raise ValueError(f"engine={engine!r}: expected 'local' or 'ray'")
     if address is not None and engine != "ray":
-        raise ValueError("address is of engine='ray'")
+        raise ValueError("address needs engine='ray'")
     if on_error not in ("raise", "keep"):
         raise ValueError(f"on_error={on_error!r}: expected 'raise' or 'keep'")
     if not isinstance(experiment, Experiment):
@@ -122,7 +122,7 @@ def _identity() -> str:
 
 
 def _made_here(plan: _native.Sweep, jobs: int) -> Iterator[int]:
-    """Makes all runs; how many more are made, again and again."""
+    """Makes all runs. Yields the number of newly completed runs."""
     for start in range(0, plan.runs, _AT_ONCE):
         end = min(start + _AT_ONCE, plan.runs)
         make(plan, start, end, jobs)
@@ -130,7 +130,7 @@ def _made_here(plan: _native.Sweep, jobs: int) -> Iterator[int]:
 
 
 def make(plan: _native.Sweep, start: int, end: int, jobs: int) -> None:
-    """Makes the runs from one to another that are missing."""
+    """Makes the missing runs of a range."""
     running = plan.start(start, end, jobs)
     try:
         _watch(running, False)
@@ -140,7 +140,7 @@ def make(plan: _native.Sweep, start: int, end: int, jobs: int) -> None:
 
 
 def _counted(made: Iterator[int], runs: int, progress: bool) -> Iterator[int]:
-    """The same with a bar, if tqdm is installed."""
+    """Adds a progress bar, if tqdm is installed."""
     bar: Any = None
     if progress:
         try:

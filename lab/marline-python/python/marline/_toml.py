@@ -1,4 +1,4 @@
-"""TOML of plain tables; the standard library reads it and does not write it."""
+"""Writer of TOML with plain tables, because the standard library can only read TOML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """A document with tables and arrays of tables at its top, no deeper; ``None`` is left out."""
+    """A document with tables and arrays of tables only at the top level; ``None`` is omitted."""
     plain: list[str] = []
     tables: list[str] = []
     for key, value in document.items():
@@ -37,11 +37,11 @@ def _value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        # Basic strings of TOML have JSON's escapes, and DEL has to be one.
+        # Basic strings of TOML have JSON's escapes, but DEL must also be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items())
         return "{ " + inner + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
-    raise TypeError(f"{value!r} of type {type(value).__name__} has no form in TOML")
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as TOML")

@@ -1,4 +1,4 @@
-"""Experiment: paths, a workload on them, and the variants that are compared."""
+"""Experiment: paths, a workload on them, and the compared variants."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _WORDS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 class Experiment:
-    """An experiment that has been checked. It runs in virtual time; equal seeds make equal runs.
+    """A checked experiment. It runs in virtual time, and equal seeds give equal runs.
 
-    Everything is what an experiment file has (docs/research/lab.md): ``paths`` maps names to links, or to tables of
-    a ``[[path]]``; ``workload``, ``variants``, ``faults`` and ``events`` are their tables; other keys of a file
+    The arguments are those of an experiment file (docs/research/lab.md): ``paths`` maps names to links, or to tables
+    of a ``[[path]]``; ``workload``, ``variants``, ``faults`` and ``events`` are tables; other keys of a file
     (``warm_up``, ``patience``, ``seed``, ``title``) are keyword arguments.
 
     A variant's ``scheduler``, ``path_manager`` or ``congestion`` is a name, or a class derived from
     :class:`marline.Scheduler`, :class:`marline.PathManager` or :class:`marline.CongestionControl`. Keyword
     arguments of its ``__init__`` that have a default are its parameters.
 
-    Raises :class:`marline.ExperimentError`, which says what is wrong and where.
+    Raises :class:`marline.ExperimentError` with the error and its position.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Experiment:
         trace_dir: str | PathLike[str] | None = None,
         policies: Mapping[str, type] | None = None,
     ) -> Experiment:
-        """Reads a file, or a text: what has a line break in it is a text.
+        """Reads a file, or a text with line breaks.
 
-        ``policies`` are classes by the names that the file calls them by.
+        ``policies`` are classes by their names in the file.
         """
         if isinstance(source, str) and "\n" in source:
             name, text = "experiment", source
@@ -113,7 +113,7 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """What it is about."""
+        """Title."""
         return self._plan.title
 
     @property
@@ -127,7 +127,7 @@ class Experiment:
         return self._plan.variants
 
     def to_toml(self) -> str:
-        """The experiment as a file for ``marline-lab run``, which knows no policies written in Python."""
+        """The experiment as a file for ``marline-lab run``, which does not know policies written in Python."""
         return self._plan.text
 
     def run(
@@ -144,16 +144,16 @@ class Experiment:
     ) -> Results:
         """Runs every variant once with each seed, in virtual time.
 
-        ``seeds``: a number of seeds from the experiment's own on, or the seeds. ``jobs``: threads, 0 for as many
-        as there are processors; the result does not depend on it. ``progress``: a bar, if tqdm is installed.
-        ``timelines``: also record the subflows, with a sample each so many seconds. ``pcap``, ``qlog``: directories,
-        made if need be, for a capture of each end of each run (``VARIANT-SEED-END.pcapng``) and for a trace of each
-        (``.sqlog``, with a drawing, ``.svg``): the files of ``marline-lab run --pcap --qlog``, byte for byte. Runs are
-        made again for each. What a series has no room for is told as a warning.
+        ``seeds``: a number of seeds starting with the experiment's own, or the seeds. ``jobs``: number of threads, 0:
+        one per processor; results do not depend on it. ``progress``: a progress bar, if tqdm is installed.
+        ``timelines``: also record the subflows, with this interval of samples in seconds. ``pcap``, ``qlog``:
+        directories, created if necessary, for a capture of each end of each run (``VARIANT-SEED-END.pcapng``) and a
+        trace of each (``.sqlog``, with a drawing, ``.svg``): the files of ``marline-lab run --pcap --qlog``, byte for
+        byte. Runs are repeated for them. Omitted files cause a warning.
 
-        What a policy written in Python raises ends everything and is raised here. Runs that fail otherwise raise
-        :class:`marline.RunFailed`, with ``on_error="keep"`` they are in the table ``runs`` with their error.
-        Ctrl-C ends it as well: runs under way are abandoned.
+        An exception of a policy written in Python ends all runs and is raised here. Other failures raise
+        :class:`marline.RunFailed`; with ``on_error="keep"`` they are in the table ``runs``. Ctrl-C abandons runs in
+        progress.
         """
         if on_error not in ("raise", "keep"):
             raise ValueError(f"on_error={on_error!r}: expected 'raise' or 'keep'")
@@ -184,7 +184,7 @@ def _reopened(name: str, text: str, directory: Path | None, classes: dict[str, t
 
 
 def _watch(running: _native.Running, progress: bool) -> None:
-    """Waits for the end. Python looks for Ctrl-C between two of these short waits."""
+    """Waits for the end in short intervals, between which Python handles Ctrl-C."""
     bar = None
     if progress:
         try:
@@ -205,7 +205,7 @@ def _watch(running: _native.Running, progress: bool) -> None:
 
 
 def _named(classes: dict[str, type], policy: type) -> str:
-    """The name of a class in the document; it is there from now on."""
+    """Adds a class to the document and returns its name."""
     base = "".join("-" + c.lower() if c.isupper() else c for c in policy.__name__).strip("-")
     base = "py-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in base)
     name, number = base, 1
@@ -223,7 +223,7 @@ def _described(
     kind = next((kind for kind, base in _KINDS if issubclass(policy, base)), None)
     if kind is None:
         raise TypeError(
-            f"{policy!r} is derived from none of marline.Scheduler, marline.PathManager and "
+            f"{policy!r} is not derived from marline.Scheduler, marline.PathManager or "
             "marline.CongestionControl"
         )
     parameters = []

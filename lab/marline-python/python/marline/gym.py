@@ -1,4 +1,4 @@
-"""Gymnasium environments: a scheduler's choice for each step of virtual time. Needs ``marline[gym]``.
+"""Gymnasium environments: a scheduler's decision for each step of virtual time. Needs ``marline[gym]``.
 
 >>> import marline, marline.gym
 >>> experiment = marline.Experiment(
@@ -9,20 +9,19 @@
 >>> observation, info = env.reset(seed=1)
 >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 
-**Seen** are, of each path in the experiment's order, :data:`FEATURES_OF_PATH` as the sender's policies see them
-(of a path without a subflow all is 0), and then :data:`FEATURES_OF_ALL`.
+**Observations** are :data:`FEATURES_OF_PATH` for each path in the experiment's order, as the sender's policies see
+them (all 0 for a path without a subflow), and then :data:`FEATURES_OF_ALL`.
 
-**Actions** ``weights``: shares of new data by path, each from 0 to 1. ``path``: the one path that new data goes on
-and waits for, and the path that copies go on (the number of paths: none). ``copies``: shares of new data by path, and
-then of each path whether copies of what went elsewhere go on it: above a half. Where no path that was chosen works,
-all that work are used.
+**Actions** ``weights``: shares of new data by path, each from 0 to 1. ``path``: the only path for new data, and the
+path for copies (the number of paths: none). ``copies``: shares of new data by path, and then for each path a value
+that allows copies on it if above 0.5. If no chosen path works, all working paths are used.
 
-**Reward** ``latency``: minus the latencies, in seconds, of the messages that came in the step. ``waiting``: minus
-the time, in seconds, that messages waited in the step; an episode's sum is that of the latencies, those of messages
-that never came included.
+**Reward** ``latency``: minus the latencies, in seconds, of the messages that arrived in the step. ``waiting``: minus
+the time, in seconds, that messages waited in the step; the sum over an episode equals the sum of all latencies,
+including those of messages that never arrived.
 
-An episode is a run of the experiment. It terminates when all messages have come (blocks: at the workload's end) and
-is truncated when the experiment's patience is over. Equal seeds and actions make equal episodes, bit for bit.
+An episode is a run of the experiment. It terminates when all messages have arrived (blocks: at the workload's end)
+and is truncated at the end of the experiment's patience. Equal seeds and actions give equal episodes, bit for bit.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class _Runs:
-    """Runs side by side, and the arrays that are handed over."""
+    """Parallel runs, and the arrays exchanged with the native side."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class _Runs:
             self.action_space = spaces.Box(0.0, 1.0, (self.numbers,), np.float32)
 
     def order(self, actions: npt.NDArray[Any]) -> None:
-        """Writes actions, a row for each run, as the native side reads them."""
+        """Writes actions, one row per run, in the format of the native side."""
         if self.by_path:
             self.orders[:] = 0.0
             runs, copies = np.arange(len(actions)), actions[:, 1]
@@ -100,8 +99,9 @@ class _Runs:
 
 
 class MarlineEnv(gymnasium.Env[Floats, Any]):
-    """One connection. ``step``: seconds of virtual time between two actions; ``variant``: whose paths, buffers and
-    other policies (the first without); ``end``: whose view is seen, of the sender of what matters."""
+    """One connection. ``step``: seconds of virtual time between two actions; ``variant``: the variant with the paths,
+    buffers and other policies (default: the first); ``end``: the observed end (default: the sender of the measured
+    data)."""
 
     metadata: dict[str, Any] = {"render_modes": []}
 
@@ -122,14 +122,14 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Floats, dict[str, Any]]:
-        """Begins a run. The seed is the run's; without one it is drawn."""
+        """Starts a run with this seed, or with a random one."""
         super().reset(seed=seed)
         run_seed = int(self.np_random.integers(1 << 32)) if seed is None else seed
         self._runs.native.reset([run_seed], self._runs.observations)
         return self._runs.observations[0].copy(), {"seed": run_seed}
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        """Goes on. ``info["latencies_s"]`` are those of the messages that came."""
+        """Advances by one step. ``info["latencies_s"]`` has the latencies of the messages that arrived."""
         runs = self._runs
         runs.order(np.asarray(action)[None])
         latencies = runs.step(False)
@@ -139,18 +139,18 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
 
     @property
     def digest(self) -> int:
-        """A hash over the run so far: equal runs have equal ones."""
+        """A hash over the run so far; equal runs have equal hashes."""
         return self._runs.native.counts()[0][0]
 
     @property
     def repeated_bytes(self) -> int:
-        """Bytes that both ends sent again on another path so far: what copies cost."""
+        """Bytes that both ends have also sent on another path so far: the cost of copies."""
         return self._runs.native.counts()[0][1]
 
 
 class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
-    """Many connections at once, on native threads. As Gymnasium's own vectors: a run that is over begins again with
-    the next step, whose action and reward do not count. Its seed is its last one plus the number of environments."""
+    """Many connections at once, on native threads. As in Gymnasium's own vectors, a finished run restarts with the
+    next step, whose action and reward are ignored. Its seed is the previous one plus the number of environments."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
@@ -179,7 +179,7 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Floats, dict[str, Any]]:
-        """Begins all runs: with consecutive seeds from a number on, with seeds of their own, or with drawn ones."""
+        """Starts all runs: with consecutive seeds from a number on, with a list of seeds, or with random ones."""
         first = seed if isinstance(seed, int) else None
         super().reset(seed=first)
         if isinstance(seed, int):
@@ -192,7 +192,7 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
         return self._runs.observations.copy(), {"seed": np.array(seeds)}
 
     def step(self, actions: Any) -> tuple[Floats, Any, Any, Any, dict[str, Any]]:
-        """Goes on. ``info["latencies_s"]`` has a list for each run."""
+        """Advances by one step. ``info["latencies_s"]`` has a list for each run."""
         runs = self._runs
         runs.order(np.asarray(actions))
         latencies = runs.step(True)
@@ -202,10 +202,10 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
 
     @property
     def digests(self) -> list[int]:
-        """Of each run a hash over what happened so far."""
+        """A hash over the events so far, for each run."""
         return [digest for digest, _ in self._runs.native.counts()]
 
     @property
     def repeated_bytes(self) -> list[int]:
-        """Of each run the bytes that both ends sent again on another path so far."""
+        """Bytes that both ends have also sent on another path so far, for each run."""
         return [repeated for _, repeated in self._runs.native.counts()]

@@ -1,8 +1,8 @@
-"""Policies written in Python, for virtual time only, and what they see and say.
+"""Policies written in Python, for virtual time only, with their inputs and outputs.
 
-A scheduler, a path manager or a congestion control is a class derived from one of the three below. The core asks it
-as it asks the built-in ones: what it sees are copies, what it answers is checked. Both ends of a connection have
-one of their own. An exception ends the run and is raised by :meth:`marline.Experiment.run`.
+A scheduler, a path manager or a congestion control is a class derived from one of the three below. The core calls it
+like a built-in policy: its inputs are copies, and its decisions are checked. Each end of a connection has its own
+object. An exception ends the run and is raised by :meth:`marline.Experiment.run`.
 
 Times are microseconds of virtual time. Positions of data (``start``, ``end``) count from the connection's first byte.
 """
@@ -17,7 +17,7 @@ from ._native import Forecast
 
 @dataclass(slots=True)
 class SubflowView:
-    """A subflow as policies see it."""
+    """A subflow from the point of view of policies."""
 
     id: int = 0
     local_id: int = 0
@@ -25,73 +25,73 @@ class SubflowView:
     backup: bool = False
     metered: bool = False
     wake_share: float = 0.0
-    """Share of a radio's wake-up that a packet on it costs now."""
+    """Share of a radio's wake-up cost that a packet on it causes now."""
     health: str = "usable"
     """``usable``, ``degraded`` or ``unreachable``."""
     health_cause: str | None = None
     phase: str = "open"
-    """Of congestion: ``open``, ``recovery`` or ``loss``."""
+    """Congestion phase: ``open``, ``recovery`` or ``loss``."""
     eligibility: str = "ready"
     """``ready``, ``cwnd-limited``, ``pacing-limited`` or ``not-active``."""
     room_bytes: int = 0
-    """Bytes it takes now; 0 unless it is ready."""
+    """Bytes that it accepts now; 0 unless it is ready."""
     opens_at_us: float | None = None
-    """When its pacer lets the next segment go."""
+    """When its pacer allows the next segment."""
     mss_bytes: int = 1400
     cwnd_bytes: int = 14000
     ssthresh_bytes: int | None = None
     in_flight_bytes: int = 0
     lost_bytes: int = 0
-    """Lost and not yet repeated."""
+    """Lost bytes that are not yet retransmitted."""
     copied_bytes: int = 0
-    """Carried as copies so far, modulo 2**32."""
+    """Bytes carried as copies so far, modulo 2**32."""
     srtt_us: float | None = None
     rttvar_us: float = 0.0
     min_rtt_us: float | None = None
     delivery_bits_per_s: int | None = None
     forecast: Forecast = field(default_factory=Forecast)
     overdue_at_us: float | None = None
-    """When the answer to the oldest segment on its way is overdue."""
+    """When the answer to the oldest segment in flight is overdue."""
     bytes_since_loss: int = 0
     bytes_between_losses: int = 0
     last_sent_at_us: float = 0.0
     last_heard_at_us: float = 0.0
     last_new_at_us: float = 0.0
     sent_bytes: int = 0
-    """Payload that it sent, repeats included, modulo 2**32."""
+    """Payload sent, including retransmissions, modulo 2**32."""
     received_bytes: int = 0
-    """Payload that came in on it, each byte once, modulo 2**32."""
+    """Payload received on it, each byte once, modulo 2**32."""
 
     @property
     def ready(self) -> bool:
-        """It takes a byte now."""
+        """True if it accepts data now."""
         return self.eligibility == "ready" and self.room_bytes > 0
 
     @property
     def active(self) -> bool:
-        """It is established and not closing, though it may be full."""
+        """True if it is established and not closing, even if it is full."""
         return self.eligibility != "not-active"
 
 
 @dataclass(slots=True)
 class Mapping:
-    """Data that was handed to subflows and is not DATA_ACKed."""
+    """Data that was assigned to subflows and is not DATA_ACKed."""
 
     start: int
     end: int
     carried_by: tuple[int, ...]
     delivered: bool = False
-    """A subflow's peer has it; noted for schedulers with ``watches_delivery``."""
+    """True if a subflow delivered it; only for schedulers with ``watches_delivery``."""
 
 
 @dataclass(slots=True)
 class SchedulerContext:
-    """What a scheduler decides by."""
+    """Input of a scheduler."""
 
     now_us: float
     subflows: list[SubflowView]
     unsent: tuple[int, int]
-    """Written and given to no subflow, as far as the peer's window allows: start and end."""
+    """Data that was written but not assigned to a subflow, within the peer's window: start and end."""
     written: int = 0
     data_una: int = 0
     """First byte that is not DATA_ACKed."""
@@ -99,7 +99,7 @@ class SchedulerContext:
     send_limit: int = 0
     repeated_bytes: int = 0
     repairs: bool = False
-    """The peer understands :class:`Repair`."""
+    """True if the peer supports :class:`Repair`."""
     outstanding: list[Mapping] = field(default_factory=list)
     """Oldest first, at most 10,000; filled for schedulers with ``wants_outstanding``."""
 
@@ -111,8 +111,8 @@ class SchedulerContext:
 
 @dataclass(slots=True)
 class Send:
-    """Send this data on this subflow. Without a range: all that is unsent (of a reinjection: the item's). The core
-    cuts it to a segment and asks again; with ``run``, to what the subflow takes."""
+    """Send this data on this subflow. Without a range: all unsent data (for a reinjection: its data). The core sends
+    one segment and calls again; with ``run``, as much as the subflow accepts."""
 
     subflow: int
     start: int | None = None
@@ -122,7 +122,7 @@ class Send:
 
 @dataclass(slots=True)
 class Repair:
-    """Send a repair by coding over data that was sent before."""
+    """Send a coded repair of data that was sent before."""
 
     subflow: int
     start: int
@@ -131,14 +131,14 @@ class Repair:
 
 @dataclass(slots=True)
 class WaitUntil:
-    """Nothing now; ask again at this time at the latest."""
+    """Send nothing now; call again at this time at the latest."""
 
     at_us: float
 
 
 @dataclass(slots=True)
 class Reinjection:
-    """Data that must go out again on another subflow."""
+    """Data that must be reinjected on another subflow."""
 
     start: int
     end: int
@@ -150,7 +150,7 @@ class Reinjection:
 @dataclass(slots=True)
 class SchedulerEvent:
     """``subflow-up``, ``subflow-down``, ``probe-timeout``, ``probe-repeated``, ``acked``, ``subflow-rto``,
-    ``peer-window-blocked`` or ``send-buffer-blocked``; with the subflow and the data it is about."""
+    ``peer-window-blocked`` or ``send-buffer-blocked``; with the affected subflow and data."""
 
     kind: str
     subflow: int | None = None
@@ -175,7 +175,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class Penalize:
-    """Halve the subflow's window; with ``threshold``, slow start ends as well."""
+    """Halve the subflow's window; with ``threshold``, slow start also ends."""
 
     subflow: int
     threshold: bool = False
@@ -187,7 +187,7 @@ SchedulerAction = Reinject | Suspect | Penalize
 
 class Scheduler:
     """Chooses the subflow for data. Keyword arguments of ``__init__`` with a default are parameters, which
-    experiments set as those of built-in schedulers: ``mine,alpha=0.5``."""
+    experiments set like those of built-in schedulers: ``mine,alpha=0.5``."""
 
     wants_outstanding: bool = False
     """Fill :attr:`SchedulerContext.outstanding`, which costs time."""
@@ -196,31 +196,30 @@ class Scheduler:
     watches_delivery: bool = False
     """Note :attr:`Mapping.delivered`."""
     probe_patience_us: float | None = 0.0
-    """After an unanswered probe its data goes elsewhere so much later; ``None``: only after a retransmission
-    timeout."""
+    """Delay after an unanswered probe until its data is reinjected; ``None``: only after a retransmission timeout."""
 
     def next_send(self, cx: SchedulerContext) -> Decision:
-        """The next data and its subflow: the subflow's number (all that is unsent), :class:`Send`,
-        :class:`Repair`, :class:`WaitUntil`, or ``None`` to wait for a change. Asked until it waits, and also when
-        nothing is unsent, so that copies can be sent."""
+        """The next data and its subflow: the subflow's number (all unsent data), :class:`Send`,
+        :class:`Repair`, :class:`WaitUntil`, or ``None`` to wait for a change. Called until it waits, and also without
+        unsent data, so that copies can be sent."""
         raise NotImplementedError
 
     def next_reinjection(self, item: Reinjection, cx: SchedulerContext) -> Decision:
-        """Where data goes that must be sent again. Unless overridden: where the built-in schedulers send it, which
-        is also what ``NotImplemented`` asks for."""
+        """Chooses the subflow for data that must be sent again. By default, and for ``NotImplemented``, as the
+        built-in schedulers do."""
         return NotImplemented  # type: ignore[no-any-return]
 
     def on_event(
         self, event: SchedulerEvent, cx: SchedulerContext
     ) -> Iterable[SchedulerAction] | None:
-        """Something happened."""
+        """Handles an event."""
         return None
 
 
 def _scheduler_traits(
     scheduler: Scheduler,
 ) -> tuple[bool, bool, bool, bool, bool, float | None]:
-    """What the native side must know of an object; what it does not override is not asked."""
+    """Properties of an object for the native side. Methods that it does not override are not called."""
     cls = type(scheduler)
     return (
         cls.next_reinjection is not Scheduler.next_reinjection,
@@ -246,7 +245,7 @@ class LocalAddress:
 
 @dataclass(slots=True)
 class RemoteAddress:
-    """An address of the peer; id 0 is that of the initial subflow."""
+    """An address of the peer; id 0 belongs to the initial subflow."""
 
     id: int
     address: str
@@ -266,7 +265,7 @@ class SubflowPath:
 
 @dataclass(slots=True)
 class PathContext:
-    """What a path manager decides by."""
+    """Input of a path manager."""
 
     now_us: float
     role: str
@@ -274,9 +273,9 @@ class PathContext:
     local: list[LocalAddress]
     remote: list[RemoteAddress]
     paths: list[SubflowPath]
-    """Subflows that exist, handshakes included."""
+    """Number of subflows, including those in the handshake."""
     subflows: list[SubflowView]
-    """Established ones."""
+    """Number of established subflows."""
     deny_join_id0: bool = False
     max_subflows: int = 8
     has_unacked_data: bool = False
@@ -291,7 +290,8 @@ class PathEvent:
     subflow: int | None = None
     address: int | None = None
     flag: bool | None = None
-    """``priority``: backup now; ``address-pair``: bad; ``fading``: soon gone; ``subflow-down``: it was once established."""
+    """``priority``: backup now; ``address-pair``: degraded; ``fading``: about to fail; ``subflow-down``: was
+    established."""
 
 
 @dataclass(slots=True)
@@ -306,14 +306,14 @@ class OpenSubflow:
 
 @dataclass(slots=True)
 class CloseSubflow:
-    """Close a subflow; its data goes elsewhere."""
+    """Close a subflow; its data is reinjected on others."""
 
     subflow: int
 
 
 @dataclass(slots=True)
 class ProbeSubflow:
-    """Send an empty segment that TCP answers at once."""
+    """Send an empty segment that TCP answers immediately."""
 
     subflow: int
 
@@ -347,24 +347,24 @@ class PathManager:
     """Decides which subflows exist."""
 
     next_timeout_us: float | None = None
-    """When :meth:`on_timeout` is wanted; read after each call, and ``None`` again before that one."""
+    """Time of the next call of :meth:`on_timeout`; read after each call, and reset to ``None`` before it."""
 
     def on_event(self, event: PathEvent, cx: PathContext) -> Iterable[PathAction] | None:
-        """Something happened."""
+        """Handles an event."""
         raise NotImplementedError
 
     def on_timeout(self, cx: PathContext) -> Iterable[PathAction] | None:
-        """The time that was asked for has come."""
+        """Handles the requested time."""
         return None
 
     def accepts_join(self, address: str, cx: PathContext) -> bool:
-        """Whether the peer may open a subflow from this address."""
+        """Returns true if the peer may open a subflow from this address."""
         return True
 
 
 @dataclass(slots=True)
 class AckSample:
-    """What an ACK told."""
+    """Information from an ACK."""
 
     now_us: float
     delivered_bytes: int
@@ -380,12 +380,12 @@ class AckSample:
 
     @property
     def cwnd_limited(self) -> bool:
-        """The window, not the application, limits the subflow."""
+        """True if the window, not the application, limits the subflow."""
         return self.limits[0]
 
     @property
     def in_recovery(self) -> bool:
-        """The core's PRR holds the window: it must not grow."""
+        """True if the core's PRR controls the window, so that it must not grow."""
         return self.limits[1]
 
 
@@ -393,11 +393,11 @@ class CongestionControl:
     """Decides a subflow's congestion window: three attributes, which are read after each call."""
 
     wants_group: bool = False
-    """Show the views of all subflows of the connection (coupled controls)."""
+    """Provide the views of all subflows of the connection (for coupled controls)."""
     window_bytes: float
     """At least a segment."""
     ssthresh_bytes: float | None = None
-    """``None`` while it is not known."""
+    """``None`` while unknown."""
     pacing_bits_per_s: float | None = None
     """``None``: the core paces by window and round trip."""
 
@@ -406,7 +406,7 @@ class CongestionControl:
         self.window_bytes = window_bytes
 
     def on_ack(self, ack: AckSample, me: int, group: list[SubflowView]) -> None:
-        """An ACK came."""
+        """Handles an ACK."""
         raise NotImplementedError
 
     def on_signal(
@@ -422,5 +422,5 @@ class CongestionControl:
         raise NotImplementedError
 
     def on_mss_change(self, mss_bytes: int) -> None:
-        """Segments have another size from now on."""
+        """Handles a change of the segment size."""
         self.mss_bytes = mss_bytes

@@ -9,11 +9,11 @@ from . import _native
 
 
 class RunFailed(RuntimeError):
-    """A run failed: which, and why."""
+    """A run failed; the message names the run and the reason."""
 
 
 class Table:
-    """A table of results. It speaks Arrow's C stream: ``pandas.DataFrame.from_arrow(table)``,
+    """A table of results. It implements Arrow's C stream interface: ``pandas.DataFrame.from_arrow(table)``,
     ``polars.DataFrame(table)``, ``pyarrow.table(table)``."""
 
     def __init__(self, native: _native.Results, name: str) -> None:
@@ -25,7 +25,7 @@ class Table:
         return self._native.arrow(self.name)
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
-        """The file that ``marline-lab run`` writes, byte for byte: written, or without a path returned."""
+        """The file that ``marline-lab run`` writes, byte for byte: written to a path, or returned without one."""
         text = self._native.csv(self.name)
         if path is None:
             return text
@@ -33,11 +33,11 @@ class Table:
         return None
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Lists by the names of the columns, without any other package."""
+        """Lists by column name, without any other package."""
         return self._native.columns(self.name)
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame, by pyarrow."""
+        """A pandas DataFrame, made with pyarrow."""
         import pyarrow  # type: ignore[import-not-found,unused-ignore]
 
         return pyarrow.table(self).to_pandas()
@@ -53,10 +53,10 @@ class Table:
 
 
 class Results:
-    """What a series of runs showed, in the order of the plan: all seeds of a variant, then the next variant.
+    """Results of a series of runs, in the order of the plan: all seeds of a variant, then the next variant.
 
-    Tables (docs/research/lab.md has their columns): ``messages``, a row for each message that came; ``runs``, a
-    row for each run; and, where time lines were asked for, ``subflows`` and ``copies``.
+    Tables (docs/research/lab.md has their columns): ``messages``, a row for each message that arrived; ``runs``, a
+    row for each run; and, with time lines, ``subflows`` and ``copies``.
     """
 
     def __init__(self, native: _native.Results) -> None:
@@ -64,41 +64,41 @@ class Results:
 
     @property
     def messages(self) -> Table:
-        """Each message that came. Statistics are of those with ``counted``."""
+        """All messages that arrived. Statistics use those with ``counted``."""
         return Table(self._native, "messages")
 
     @property
     def runs(self) -> Table:
-        """Each run."""
+        """All runs."""
         return Table(self._native, "runs")
 
     @property
     def timelines(self) -> Table:
-        """Each sample of a subflow."""
+        """All samples of subflows."""
         return Table(self._native, "subflows")
 
     @property
     def copies(self) -> Table:
-        """Each copy of a message, and which of them won."""
+        """All copies of messages, and the winning copy of each."""
         return Table(self._native, "copies")
 
     @property
     def digests(self) -> list[int]:
-        """Of each run a hash over every packet that was delivered, when and where, and over what was read."""
+        """For each run, a hash over all delivered packets with their times and links, and over the data read."""
         return self._native.digests
 
     @property
     def error(self) -> str | None:
-        """Why the first run that failed did."""
+        """Error of the first failed run."""
         return self._native.error()
 
     @property
     def warnings(self) -> list[str]:
-        """Everything that makes a result doubtful or is missing."""
+        """Warnings about doubtful or missing results."""
         return self._native.warnings()
 
     def summary(self) -> list[list[str]]:
-        """The table that ``marline-lab run`` prints, its head first."""
+        """The table that ``marline-lab run`` prints, header first."""
         return self._native.summary()
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class Results:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """A table for people, without a line break at its end."""
+    """A table as aligned text, without a line break at its end."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

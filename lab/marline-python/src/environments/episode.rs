@@ -16,10 +16,10 @@ use super::steered::{Orders, SteeredScheduler, path_of};
 
 /// Name of the scheduler within a run.
 const STEERED_NAME: &str = "steered";
-/// An episode begins this long before the workload, so that the first action applies to its first message. Each step
-/// as long as the gap between messages then starts before its message.
+/// An episode begins this long before the workload, so that the first action applies to its first message. A step with
+/// the length of the gap between messages then starts just before its message.
 const EPISODE_LEAD: Duration = Duration::from_micros(1);
-/// Features of each path. None is negative, and all are 0 while the path has no subflow.
+/// Features of each path. Features are never negative, and all are 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "active",
     "usable",
@@ -46,7 +46,7 @@ pub(super) enum Reward {
     /// Minus the latency in seconds of each message received in the step.
     Latency,
     /// Minus the time in seconds that each message in transit waited during the step. Over an episode, the sum equals
-    /// that of the latencies, so each step gets its share.
+    /// the sum of the latencies, so each step gets its share.
     Waiting,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Episode {
     orders: Arc<Mutex<Orders>>,
     seed: u64,
     from_client: bool,
-    /// Planned end of the workload, and the time at which the episode ends regardless.
+    /// Planned end of the workload, and the time at which the episode ends in any case.
     end: Instant,
     deadline: Instant,
     messages: Option<usize>,
@@ -98,11 +98,12 @@ impl Scene {
     ) -> anyhow::Result<Scene> {
         ensure!(
             !matches!(experiment.workload(), Workload::Exchange { .. }),
-            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks or bulk"
+            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks \
+                or bulk"
         );
         ensure!(
             variant.mode.is_none() && !variant.plain,
-            "variant `{}` has a mode or plain TCP, and no scheduler to steer",
+            "variant `{}` has a mode or plain TCP, and therefore no scheduler to control",
             variant.name
         );
         experiment.used_paths(variant)?;
@@ -187,7 +188,7 @@ impl Episode {
         self.finish_step(from, to)
     }
 
-    /// Bytes that both ends have sent again on another path.
+    /// Bytes that both ends have also sent on another path.
     pub(super) fn repeated_bytes(&self) -> u64 {
         reinjected_bytes(&self.paths)
     }

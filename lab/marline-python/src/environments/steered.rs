@@ -1,27 +1,27 @@
 //! Scheduler controlled step by step: shares of new data by path, and paths for copies.
 //!
-//! New data goes to the paths with a weight, in proportion to their weights within the step: among those with room,
-//! to the one that is furthest behind its share. If only one path has a weight, data waits for it. If no path with a
-//! weight is usable, all usable paths count equally, so that a wrong action is slow but not fatal. Outstanding data
-//! is copied onto the paths for copies while they have room, the oldest first.
+//! New data goes to the paths with a weight, in proportion to their weights within the step: among paths with room, to
+//! the one that is furthest behind its share. If only one path has a weight, data waits for it. If no path with a
+//! weight is usable, all usable paths count equally, so that a wrong action is slow but does not block. Outstanding
+//! data is copied onto the paths for copies while they have room, oldest first.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use marline::algos::schedulers::classes;
 use marline::policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
 
-/// If several paths share the data, each gets this many segments at a time, because segments of a run are much
-/// cheaper.
+/// If several paths share the data, each gets this many segments at a time, because consecutive segments are processed
+/// faster.
 const RUN_SEGMENTS: u64 = 8;
 
-/// Orders for all schedulers of a run.
+/// Current action for all schedulers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     /// Weight by path. Negative and missing values count as 0.
     pub(super) weights: Vec<f32>,
-    /// Whether copies are allowed, by path. Missing values count as false.
+    /// True if copies are allowed, by path. Missing values count as false.
     pub(super) copies_on: Vec<bool>,
-    /// Number of the order, so that schedulers notice new ones.
+    /// Number of the action, so that schedulers notice new ones.
     pub(super) number: u64,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Orders {
 #[derive(Debug)]
 pub(super) struct SteeredScheduler {
     orders: Arc<Mutex<Orders>>,
-    /// Bytes by path that were assigned under the order of this number.
+    /// Bytes assigned by path under the action with this number.
     given: Vec<u64>,
     number: u64,
 }
@@ -40,7 +40,7 @@ impl SteeredScheduler {
     }
 }
 
-/// Number of the path that a subflow uses: the client's address ids are the path numbers, and the server has one
+/// Index of the path that a subflow uses: the client's address ids are the path numbers, and the server has one
 /// address.
 pub(super) fn path_of(view: &SubflowView) -> usize {
     usize::from(view.local_id.0.max(view.remote_id.0))

@@ -19,10 +19,10 @@ enum WorkerRequest {
 pub(super) struct WorkerResult {
     pub(super) observations: Vec<f32>,
     pub(super) rewards: Vec<f64>,
-    /// For each episode, whether it came to its end, and whether its time is over.
+    /// For each episode, whether it finished, and whether it timed out.
     pub(super) over: Vec<u8>,
     pub(super) latencies_s: Vec<Vec<f64>>,
-    /// For each episode, on request: a hash of its events, and the bytes sent again on another path.
+    /// For each episode, on request: a hash of its events, and the bytes also sent on another path.
     pub(super) counts: Vec<(u64, u64)>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts this many episodes on this many threads, the first ones on the first thread.
+    /// Starts this many episodes on this many threads, in order.
     pub(super) fn start(scene: &Scene, count: usize, threads: usize) -> Workers {
         let threads = threads.clamp(1, count.max(1));
         let worker = |number: usize| {
@@ -74,7 +74,7 @@ impl Workers {
         })
     }
 
-    /// Returns for each episode a hash of its events so far, and the bytes sent again on another path.
+    /// Returns for each episode a hash of its events so far, and the bytes also sent on another path.
     pub(super) fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
         self.request_all(|_, _| WorkerRequest::Count).map(|made| made.counts)
     }

@@ -35,7 +35,7 @@ impl fmt::Debug for PyCongestion {
     }
 }
 
-/// Creates one for a subflow.
+/// Creates the congestion control of a subflow.
 pub(super) fn build(
     maker: &Arc<ObjectFactory>,
     values: &[(String, Value)],

@@ -28,7 +28,7 @@ impl fmt::Debug for PyPathManager {
     }
 }
 
-/// Creates one for a connection.
+/// Creates the path manager of a connection.
 pub(super) fn build(
     maker: &Arc<ObjectFactory>,
     values: &[(String, Value)],

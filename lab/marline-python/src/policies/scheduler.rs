@@ -40,7 +40,7 @@ impl fmt::Debug for PyScheduler {
     }
 }
 
-/// Creates one for a connection.
+/// Creates the scheduler of a connection.
 pub(super) fn build(maker: &Arc<ObjectFactory>, values: &[(String, Value)]) -> Box<dyn Scheduler> {
     let made = guard::call_python(|py| {
         let object = maker.make(py, PyTuple::empty(py), values)?;
@@ -91,12 +91,12 @@ impl Scheduler for PyScheduler {
             let arguments = (range.0, range.1, carried_by, cause, since_us);
             let item_view = views::named(py, "Reinjection")?.call1(arguments)?;
             let answer = object.call_method1("next_reinjection", (item_view, view))?;
-            // The base class's answer: do as the built-in schedulers do.
+            // The base class's default: behave like the built-in schedulers.
             if answer.is(py.NotImplemented()) {
                 return Ok(classes::reinject(item, cx));
             }
             let decision = allowed(decision(&answer, item.range)?, cx)?;
-            // Only a part of the item is sent.
+            // Only part of the item is sent.
             let within = |(_, range): (_, DataRange)| !range.intersection(&item.range).is_empty();
             Ok(if decision.data().is_none_or(within) { decision } else { Decision::Wait })
         };
@@ -193,7 +193,7 @@ fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
 /// data.
 ///
 /// # Errors
-/// The subflow does not exist, or cannot carry that data.
+/// The subflow does not exist, or cannot carry this data.
 fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> {
     let (subflow, range) = match decision {
         Decision::Repair { subflow, range } if cx.repairs => (subflow, range),
@@ -217,7 +217,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
         return Ok(if empty { Decision::Wait } else { decision });
     }
     if start > next {
-        return wrong(format!("data from {} on: new data begins at {}", start.0, next.0));
+        return wrong(format!("cannot send new data from {}: it begins at {}", start.0, next.0));
     }
     let fresh = cx.mappings.next_not_on(subflow, start.max(cx.data_una));
     let sent = DataRange::new(cx.data_una, next).intersection(&range);

@@ -62,7 +62,8 @@ fn metrics() -> Metrics {
     }
 }
 
-/// One of each kind, and more of what differs in itself. Decisions are tested where a scheduler makes them.
+/// One event of each kind, and several of kinds with variants. Decisions are tested with the schedulers that make
+/// them.
 fn all() -> Vec<MonitorEvent> {
     let kinds = [
         MonitorKind::Created(path()),
@@ -116,7 +117,7 @@ fn written(events: &[MonitorEvent]) -> String {
     out
 }
 
-/// What was told of metrics may be among what is missing: they are told whole, and the room is there again.
+/// Metrics may be among the missing events, so they are written completely, and their space is available again.
 #[test]
 fn after_a_gap_a_trace_repeats_all_metrics() {
     let mut kept = String::new();
@@ -151,7 +152,7 @@ fn every_event_is_a_record_of_the_schema_and_every_kind_of_the_schema_is_written
     };
     events.push(event(2_000, missed));
     let text = written(&events);
-    let recording = read(&text).expect("as the schema has it");
+    let recording = read(&text).expect("as in the schema");
     assert_eq!((recording.title.as_str(), recording.vantage), ("a \"title\"", Vantage::Client));
     let seen: BTreeSet<&str> =
         recording.records.iter().map(|record| record.name.as_str()).collect();
@@ -224,7 +225,7 @@ fn an_invalid_trace_is_refused_with_the_reason() {
         "\x1e{\"time\":0.5,\"name\":\"mptcp:address_removed\",\"data\":{\"address_id\":1}}\n"
     );
     assert!(said(&older).contains("record 4: time 0.5 is before"));
-    // Others' events pass, and a record that is being written is none yet.
+    // Events of other namespaces are skipped, and a partial last record is ignored.
     let others = format!(
         "{good}\x1e{{\"time\":0,\"name\":\"quic:x\",\"data\":{{}}}}\n\x1e{{\"time\":9,\"na"
     );
@@ -232,7 +233,7 @@ fn an_invalid_trace_is_refused_with_the_reason() {
     assert!(recording.is_cut_off && recording.records.len() == 2);
 }
 
-/// Environment variable with which `cargo xtask reference` has the page written.
+/// Environment variable that `cargo xtask reference` sets to write the page.
 const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
 /// Fields that the page explains once, before the events.
@@ -249,7 +250,7 @@ fn paragraph(kind: &EventKind) -> String {
     format!("- **mptcp:{}**. {} {}.\n", kind.name, kind.about, fields.join("; "))
 }
 
-/// docs/spec/qlog.md has each event with each of its fields, as the schema has them, and no others.
+/// docs/spec/qlog.md has every event with all fields of the schema, and no others.
 #[test]
 fn the_page_shows_the_schema() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec/qlog.md");

@@ -6,15 +6,15 @@ use marline_time::{Duration, Instant, Rng, SeedTree};
 /// Bytes of a full packet, and of an acknowledgment.
 const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
-/// Initial estimate of the first path; it has been used before.
+/// Initial RTT estimate of the first path, which was used before.
 const RTT: Duration = Duration::from_millis(96);
-/// Time after which an answer is overdue for a hedged copy: three variations of the jitter beyond the RTT.
+/// Time after which a missing answer triggers a hedged copy: the RTT plus three variations of the jitter.
 const HEDGE_AFTER: Duration = Duration::from_millis(108);
-/// Silence after which the other path is used, and the interval of repetitions.
+/// Silence after which the other path is used, and the interval between repetitions.
 const PROBE_AFTER: Duration = Duration::from_millis(120);
 /// Number of later acknowledged segments that indicate a loss.
 const DUPTHRESH: usize = 3;
-/// Number of bursts after one with losses that are duplicated by [`Protection::Selective`].
+/// Number of bursts that [`Protection::Selective`] duplicates after a burst with losses.
 const PROTECTED_BURSTS: u32 = 3;
 
 /// Protection in addition to recovery.
@@ -24,13 +24,13 @@ pub(crate) enum Protection {
     Plain,
     /// Overdue packets are copied to the other path.
     Hedged,
-    /// The last packets, this many, are sent over the other path at once as well.
+    /// This many last packets are also sent over the other path immediately.
     Tail(usize),
-    /// All packets are sent over the other path at once as well, for some bursts after one with losses.
+    /// For some bursts after one with losses, all packets are also sent over the other path immediately.
     Selective,
-    /// This many parities over the other path at once, each of every n-th packet.
+    /// This many parity packets are sent over the other path immediately, each over every n-th packet.
     Xor(usize),
-    /// This many packets over the other path at once, each of which replaces any one.
+    /// This many packets are sent over the other path immediately, each of which can replace any lost packet.
     Ideal(usize),
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Unit {
     Data(usize),
     /// Repair, by number.
     Repair(usize),
-    /// Acknowledgment of a packet on this path, with whether the whole burst is known.
+    /// Acknowledgment of a packet on this path, with a flag that is set if the receiver has the whole burst.
     Ack(Option<usize>, bool),
 }
 
@@ -66,7 +66,7 @@ impl Packet for Piece {
 pub(crate) struct Paths {
     there: Vec<Link<Piece>>,
     back: Vec<Link<Piece>>,
-    /// Number of bursts for which more losses are expected.
+    /// Number of following bursts for which losses are expected.
     bursts_at_risk: u32,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Burst {
     heard_at: Instant,
     sent: usize,
     acknowledged: bool,
-    /// A packet was lost or overdue.
+    /// True if a packet was lost or overdue.
     trouble: bool,
 }
 
@@ -144,8 +144,8 @@ impl Burst {
         }
     }
 
-    /// Returns the time until the receiver has the whole burst, and the number of packets, repairs and copies
-    /// included, that were sent until the sender knew.
+    /// Returns the time until the receiver has the whole burst, and the number of packets, including repairs and
+    /// copies, sent until the sender knew it.
     pub(crate) fn run(mut self, paths: &mut Paths) -> (Duration, usize) {
         for link in paths.there.iter_mut().chain(&mut paths.back) {
             link.set_up(self.start, true);

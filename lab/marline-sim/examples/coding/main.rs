@@ -1,14 +1,13 @@
-//! Estimate of the benefit of coding: bursts of 1 to 70 packets on the link models, repaired in
-//! different ways with equal extra bytes. docs/decisions/coding.md rests on its output.
+//! Estimate of the benefit of coding: bursts of 1 to 70 packets on the link models, repaired by different methods with
+//! equal extra bytes. docs/decisions/coding.md is based on its output.
 //!
-//! `cargo run --release -p marline-sim --example coding [BURSTS]` (1000 bursts of each kind unless said).
+//! `cargo run --release -p marline-sim --example coding [BURSTS]` (default: 1000 bursts of each kind).
 //!
-//! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages); the
-//! sender is a model, as favorable to coding as it can be: an ideal code (any n of n + k packets are
-//! enough), a window that is always open, a peer that tells at once what it still misses, repair
-//! packets that cost no header and no time to compute. Every way stands on the same recovery:
-//! a segment counts as lost when three later ones are acknowledged, or one and a quarter of an RTT
-//! has passed, and is sent again; what is unanswered after 1.25 RTT goes over the other path.
+//! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages); the sender is a
+//! model that favors coding: an ideal code (any n of n + k packets are enough), a window that is always open, a peer
+//! that immediately reports the missing packets, and repair packets without headers or computing time. Every method
+//! uses the same recovery: a segment counts as lost, and is sent again, when three later ones are acknowledged or 1.25
+//! RTT have passed; unanswered data is sent over the other path after 1.25 RTT.
 
 mod burst;
 
@@ -40,7 +39,7 @@ const PERIOD: Duration = Duration::from_millis(2_000);
 
 struct Tally {
     times_ms: Vec<f64>,
-    /// Packets beyond those of the burst.
+    /// Packets in addition to those of the burst.
     extra: f64,
 }
 

@@ -1,8 +1,8 @@
 //! Table of datagrams at a constant rate over two lossy paths: lost or late through Marline over both, through Marline
-//! over each path alone, and as plain UDP, with the price of the extra bytes. docs/research/constant-rate.md has it.
+//! over each path alone, and as plain UDP, with the cost in extra bytes. docs/research/constant-rate.md shows it.
 //!
 //! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES [RATE]]]]]`; with
-//! LOSSES, as in "5 + 0", and RATE those rows alone. Scenes run on as many threads as there are processors.
+//! LOSSES, such as "5 + 0", and RATE, only those rows. Scenes run on as many threads as there are processors.
 
 mod scene;
 
@@ -38,7 +38,8 @@ fn print(scene: &Scene, outcomes: &[Outcome]) {
         let [a, b, plain_a, plain_b] = outcome.single.each_ref().map(|single| mean(single));
         let (by, half) = outcome.difference_to_best();
         println!(
-            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, {plain_b:.2} | \
+            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, \
+                {plain_b:.2} | \
              {by:+.2} ± {half:.2} | {:.2} | {:.0} | {} |",
             scene.delay_ms[0],
             scene.delay_ms[1],
@@ -61,8 +62,8 @@ fn main() {
     let scenes =
         scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
     println!(
-        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | \
-         against the best | bytes | longest gap ms | |"
+        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain \
+            UDP A, B % | relative to the best | bytes | longest gap ms | |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let next = AtomicUsize::new(0);
@@ -86,6 +87,7 @@ fn main() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let [worse, cells] = done.into_inner().expect("no panic").2;
     println!(
-        "\n{worse} of {cells} cells are worse than the best single path, beyond the interval of confidence."
+        "\n{worse} of {cells} cells are worse than the best single path, beyond the confidence \
+            interval."
     );
 }

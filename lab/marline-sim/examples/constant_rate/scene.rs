@@ -26,7 +26,7 @@ pub(crate) struct Scene {
     pub(crate) seconds: u64,
 }
 
-/// Shares of the datagrams that were lost or late, percent by seed, and the price.
+/// Shares of datagrams lost or late, percent by seed, and the cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) both: Vec<f64>,
@@ -43,7 +43,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
 }
 
 impl Outcome {
-    /// Difference in percentage points between both paths and the best single one, and half of its confidence
+    /// Difference in percentage points between both paths and the best single path, and half of its confidence
     /// interval (95 %, over the seeds, which all variants share); infinite for one seed.
     pub(crate) fn difference_to_best(&self) -> (f64, f64) {
         let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
@@ -91,8 +91,7 @@ fn plan(scene: &Scene) -> PulsePlan {
 /// Delay of each datagram, if it arrived.
 type Delays = Vec<Option<Duration>>;
 
-/// A lane over these links: the client's observations of the server's datagrams, the price, and the longest gap in
-/// ms.
+/// A lane over these links: the client's observations of the server's datagrams, the cost, and the longest gap in ms.
 fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
     let registry = Registry::default();
     let lane = || {
@@ -124,7 +123,7 @@ fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Dela
     (delays, bytes as f64 / (from.sent.len() * BYTES) as f64, gaps.fold(0.0, f64::max))
 }
 
-/// The same datagrams without a lane.
+/// Delays of the same datagrams without a lane.
 fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
     let seeds = SeedTree::new(seed).branch("links").branch(&format!("link {number}"));
     let mut link = Link::new(link(scene, number).down, &seeds.branch("down"), Instant::ZERO);

@@ -1,6 +1,6 @@
-// What ns-3 takes for the bulk transfer of `numbers cost`: one TCP (CUBIC, SACK) over 100 Mbit/s with a
-// round trip of 20 ms and a queue of 20 ms, between two hosts. Prints simulated seconds per wall second
-// and microseconds per data packet.
+// The bulk transfer of `numbers cost` in ns-3, to compare CPU time: one TCP connection (CUBIC, SACK) over 100 Mbit/s
+// with a round trip of 20 ms and a queue of 20 ms, between two hosts. Prints simulated seconds per wall second and
+// microseconds per data packet.
 #include <chrono>
 #include <cstdio>
 #include <cstring>

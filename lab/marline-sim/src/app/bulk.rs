@@ -8,11 +8,11 @@ use super::{App, Report, Socket};
 /// Amount sent by one side.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Nothing: shuts down its write side at once.
+    /// Nothing: shuts down its write side immediately.
     Nothing,
     /// This many bytes, then it shuts down.
     Bytes(u64),
-    /// Everything that fits until this time, then shuts down.
+    /// As much as fits until this time, then shuts down.
     Until(Instant),
     /// As much as fits, without end.
     Endless,

@@ -1,5 +1,5 @@
-//! Echo application: small messages at a steady pace, as from a person typing or a game. Measures the time until each
-//! one returns.
+//! Echo application: small messages at a steady rate, as from typing or a game. Measures the time until each one
+//! returns.
 
 use marline_time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ pub struct Echo {
 
 impl Echo {
     /// Sends `messages` messages of `message_bytes` (at least 1), one every `interval`, the first on connecting. A
-    /// message's latency counts from the time it was due, so that a blocked connection does not look better than it is.
+    /// message's latency counts from the time at which it was due, so that a blocked connection does not hide its
+    /// delay.
     #[must_use]
     pub fn new(message_bytes: u64, interval: Duration, messages: u64, seed: u64) -> Self {
         Echo {

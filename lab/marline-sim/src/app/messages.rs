@@ -1,4 +1,5 @@
-//! Message application: messages of any size on one connection, in both directions, as the plans of its ends say.
+//! Message application: messages of any size on one connection, in both directions, according to the plans of both
+//! ends.
 //!
 //! The stream has no frames. Instead, both ends share a ledger for each direction: the writer appends each message
 //! that it begins, and the reader takes it when all its bytes have arrived.
@@ -16,28 +17,28 @@ use super::{App, Call, Report, Socket};
 /// A message in one direction of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Workload that it belongs to.
+    /// Workload of the message.
     pub flow: u16,
-    /// Number among the messages of its workload.
+    /// Number of the message within its workload.
     pub index: u32,
     /// Size in bytes, at least 1.
     pub bytes: u64,
-    /// Size of the answer that it asks for; 0 for none.
+    /// Size of the requested answer; 0 for none.
     pub answer_bytes: u64,
-    /// It is the last piece of its number: a message may be written in several pieces.
+    /// True for the last piece of a message, which may be written in several pieces.
     pub ends: bool,
-    /// When its writer reports it as sent.
+    /// When the writer reports it as sent.
     pub sent: SentAt,
 }
 
 /// Moment at which a message counts as sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SentAt {
-    /// Its first byte is written.
+    /// When the first byte is written.
     Begin,
-    /// The connection has accepted its last byte.
+    /// When the connection has accepted the last byte.
     Accepted,
-    /// It is not reported: an answer, or a later piece.
+    /// Never: an answer, or a later piece.
     Never,
 }
 
@@ -47,19 +48,19 @@ struct Ledger(Rc<RefCell<VecDeque<Message>>>);
 
 /// Data that one end of a connection writes, and its knowledge of the data it reads.
 pub trait Plan: core::fmt::Debug {
-    /// The connection is open.
+    /// Called when the connection is open.
     fn on_open(&mut self, _id: ConnectionId) {}
 
-    /// The next message to write, which begins now. Called when the connection has accepted all earlier ones.
+    /// Returns the next message to write, which begins now. Called when the connection has accepted all earlier ones.
     fn next_message(&mut self, now: Instant) -> Option<Message>;
 
-    /// When [`next_message`](Self::next_message) may return one, even if nothing arrives.
+    /// Time at which [`next_message`](Self::next_message) may return a message even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// A message counts as sent now.
+    /// Called when a message counts as sent.
     fn on_sent(&mut self, now: Instant, message: &Message);
 
-    /// A message of the peer has been read.
+    /// Called when a message of the peer has been read.
     fn on_message(&mut self, now: Instant, message: &Message);
 
     /// Requests to other connections of the host.
@@ -79,18 +80,18 @@ pub trait Plan: core::fmt::Debug {
 }
 
 /// One end of a connection with messages. In its report, `sent` contains the time at which each message began, and
-/// `received` the time at which each of the peer's had been read.
+/// `received` the time at which each message of the peer had been read.
 #[derive(Debug)]
 pub struct Messages {
     plan: Box<dyn Plan>,
     sends: Ledger,
     reads: Ledger,
-    /// Bytes of all messages begun, and the last of them until it has been accepted.
+    /// Bytes of all messages begun, and the last message until it has been accepted.
     started_bytes: u64,
     current: Option<Message>,
     /// Bytes of all messages read.
     complete: u64,
-    /// A message was accepted in part. The socket wakes the application when there is more room.
+    /// True if a message was accepted in part. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
 }

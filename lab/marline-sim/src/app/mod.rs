@@ -1,4 +1,4 @@
-//! Applications: state machines over a connection's read and write.
+//! Applications: state machines that read from and write to a connection.
 //!
 //! An application is woken whenever it may be able to act (connected, readable, writable, closed, or its own timer). It
 //! then does everything it can, and is woken again when a blocked operation becomes possible. All applications write
@@ -29,14 +29,14 @@ pub use units::{Pace, Units};
 
 /// An application on one connection.
 pub trait App: Debug {
-    /// Acts after something may have become possible.
+    /// Called when the application may be able to act.
     fn wake(&mut self, socket: &mut Socket<'_>);
 
-    /// When it must be woken even without an event.
+    /// Time at which it must be woken even without an event.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Its observations so far.
+    /// Observations so far.
     fn report(&self) -> &Report;
 }

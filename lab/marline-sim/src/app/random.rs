@@ -8,13 +8,13 @@ use super::{App, Report, Socket};
 /// Limits of a random application.
 #[derive(Copy, Clone, Debug)]
 pub struct RandomPlan {
-    /// Bytes it writes before it shuts down.
+    /// Number of bytes written before shutdown.
     pub write_bytes: u64,
     /// Maximum number of bytes per write.
     pub write_bytes_max: u64,
     /// Longest pause between two writes.
     pub write_pause_max: Duration,
-    /// Maximum number of bytes it reads before a pause.
+    /// Maximum number of bytes read before a pause.
     pub read_bytes_max: u64,
     /// Longest pause in reading.
     pub read_pause_max: Duration,
@@ -51,7 +51,7 @@ impl Random {
 
     fn pause(&mut self, most: Duration) -> Duration {
         let most_us = most.as_micros() as u64;
-        // Half of the pauses have no length, so that bursts occur, too.
+        // Half of the pauses have no length, so that bursts also occur.
         let none = most_us == 0 || self.rng.chance(0.5);
         if none { Duration::ZERO } else { Duration::from_micros(self.rng.below(most_us)) }
     }

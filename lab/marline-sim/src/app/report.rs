@@ -6,9 +6,9 @@ use marline_time::{Duration, Instant, Rate};
 /// A gap without arrivals.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hole {
-    /// Time of the arrival before.
+    /// Time of the arrival before the gap.
     pub from: Instant,
-    /// Time until the arrival after.
+    /// Duration until the next arrival.
     pub length: Duration,
 }
 
@@ -29,13 +29,13 @@ pub struct Report {
     pub arrivals: Vec<(Instant, u64)>,
     /// The longest time between two arrivals.
     pub longest_hole: Hole,
-    /// Whether the application currently pauses reading by itself.
+    /// True while the application pauses reading on its own.
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
     pub latencies: Vec<Duration>,
     /// When each unit was written, for applications that write units.
     pub sent: Vec<Instant>,
-    /// When each of the peer's units had been read, for the same applications.
+    /// When each of the peer's units had been read, for applications that write units.
     pub received: Vec<Instant>,
     /// Number of due units that were skipped.
     pub skipped: u64,

@@ -5,7 +5,7 @@ use marline_time::{Duration, Instant};
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// Sizes of the messages of an exchange, each taken for at least 1.
+/// Sizes in bytes of the messages of an exchange; 0 counts as 1.
 #[derive(Copy, Clone, Debug)]
 pub struct ExchangeSizes {
     /// Size of a request.

@@ -1,4 +1,4 @@
-//! A connection from its application's view.
+//! A connection from the application's point of view.
 
 use marline_core::{CloseReason, ConnectionId, ConnectionInfo, Endpoint, ReadError, WriteError};
 use marline_time::Instant;
@@ -12,7 +12,7 @@ pub enum SocketStatus {
     Connecting,
     /// The connection can be read and written.
     Open,
-    /// The connection is over. Data that arrived before can still be read.
+    /// The connection has ended. Data that arrived earlier can still be read.
     Closed(CloseReason),
 }
 
@@ -56,7 +56,7 @@ impl<'a> Socket<'a> {
         self.id
     }
 
-    /// Asks the host for another connection.
+    /// Requests another connection from the host.
     pub fn call(&mut self, call: Call) {
         self.calls.push(call);
     }

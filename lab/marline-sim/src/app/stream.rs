@@ -7,7 +7,7 @@ use super::{Report, Socket, SocketStatus};
 use crate::content::MAX_PIECE;
 use crate::{Content, Verifier};
 
-/// Both directions of a connection, from the application's side.
+/// Both directions of a connection, from the application's point of view.
 #[derive(Debug)]
 pub(super) struct Stream {
     content: Content,
@@ -67,7 +67,7 @@ impl Stream {
         total
     }
 
-    /// Writes until `target` bytes have been written in total. Returns whether they have.
+    /// Writes until `target` bytes have been written in total. Returns true when they have been.
     pub(super) fn write_to(&mut self, socket: &mut Socket<'_>, target: u64) -> bool {
         const PIECE: u64 = MAX_PIECE as u64;
         while self.report.written < target {

@@ -1,5 +1,5 @@
 //! Unit application: writes messages of the same size at scheduled times or as fast as they are accepted, and records
-//! when each one was written and each of the peer's was read.
+//! when each unit was written and when each of the peer's units was read.
 
 use marline_time::Instant;
 
@@ -11,7 +11,7 @@ use super::{App, Report, Socket};
 pub enum Pace {
     /// Never: it only reads.
     Never,
-    /// Each at its time, or when the previous one has been accepted.
+    /// Each unit at its time, or when the previous one has been accepted.
     At {
         /// Size of a unit, at least 1.
         bytes: u64,
@@ -23,7 +23,7 @@ pub enum Pace {
         /// Times, in order, and sizes in bytes.
         units: Vec<(Instant, u64)>,
     },
-    /// One after another, as the connection accepts them.
+    /// One after another, as fast as the connection accepts them.
     Flood {
         /// Size of a unit, at least 1.
         bytes: u64,
@@ -62,7 +62,7 @@ fn ends(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
     sizes.scan(0, sum).collect()
 }
 
-/// Writes units at a pace and records arriving ones. Never shuts down by itself.
+/// Writes units at a pace and records arriving units. Never shuts down on its own.
 #[derive(Debug)]
 pub struct Units {
     pace: Pace,
@@ -70,7 +70,7 @@ pub struct Units {
     /// Total bytes up to and including each unit of [`Pace::Sized`].
     ends: Vec<u64>,
     started_count: usize,
-    /// A unit was accepted in part. The socket wakes the application when there is more room.
+    /// True if a unit was accepted in part. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
 }

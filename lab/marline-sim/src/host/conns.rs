@@ -1,5 +1,5 @@
 //! Connections of a host with their applications, indexed by id and by wake-up time: a host may have thousands, and
-//! each packet concerns only one.
+//! each packet belongs to only one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ impl Conns {
         }
     }
 
-    /// Lets the application of a connection act. Returns the bytes it has read so far, and its calls.
+    /// Lets the application of a connection act. Returns the number of bytes it has read so far, and its calls.
     pub(super) fn wake(
         &mut self,
         now: Instant,

@@ -22,7 +22,7 @@ use conns::Conns;
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
-/// Creates the application for an accepted connection to this port; `None`: it has none.
+/// Creates the application for an accepted connection to this port; `None`: no application.
 pub type ListenByPort = Box<dyn FnMut(u16) -> Option<Box<dyn App>>>;
 
 /// Receives the monitor events of a host's endpoint.
@@ -33,7 +33,7 @@ pub type Watcher = Box<dyn FnMut(&MonitorEvent)>;
 pub struct HostConfig {
     /// The endpoint.
     pub endpoint: EndpointConfig,
-    /// Addresses with their flags. The world must use the same addresses.
+    /// Addresses with their flags. The world must use these addresses.
     pub addresses: Vec<LocalAddress>,
     /// Bytes of headers between IP and TCP (UDP carrier: 8 and its framing; native TCP: 0).
     pub carrier_overhead: u16,
@@ -47,10 +47,10 @@ pub struct Host {
     conns: Conns,
     /// Configuration and addresses of the last connection that was opened.
     last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
-    /// Calls of applications that are to be answered.
+    /// Unanswered calls of applications.
     calls: VecDeque<Call>,
     listen: Option<ListenByPort>,
-    /// Datagrams next to the streams, on the same addresses.
+    /// Lane for datagrams, on the same addresses as the streams.
     lane: Option<Box<LaneHost>>,
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
@@ -67,7 +67,7 @@ impl fmt::Debug for Host {
 impl Host {
     /// Maximum number of monitor events kept.
     const MAX_MONITOR_EVENTS: usize = 100_000;
-    /// Maximum rounds of events and wake-ups at one instant. More means a faulty application.
+    /// Maximum rounds of events and wake-ups at one instant. A larger number indicates a faulty application.
     const MAX_ROUNDS: usize = 100_000;
 
     /// A host whose endpoint draws from `rng`.
@@ -94,7 +94,7 @@ impl Host {
         self.listen = Some(listen);
     }
 
-    /// Gives the host a lane for datagrams.
+    /// Adds a lane for datagrams to the host.
     pub fn set_lane(&mut self, lane: LaneHost) {
         self.lane = Some(Box::new(lane));
     }
@@ -175,14 +175,14 @@ impl Host {
         [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// The lane, if the packet between these ports is its.
+    /// The lane, if the packet between these ports belongs to it.
     fn lane_for(&mut self, packet: &Packet) -> Option<&mut LaneHost> {
         let is_lanes =
             packet.path.local.port() == LANE_PORT && packet.path.remote.port() == LANE_PORT;
         self.lane.as_deref_mut().filter(|_| is_lanes)
     }
 
-    /// The time of the process, which does not advance while the world has stopped this host.
+    /// Time of the process, which does not advance while the world has stopped this host.
     fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
         let now = clock.read(now, || self.due());

@@ -1,4 +1,4 @@
-//! Datagram applications: send at their own pace and record arriving datagrams.
+//! Datagram applications, which send at their own pace and record arriving datagrams.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -8,19 +8,19 @@ use marline_time::{Duration, Instant, PcgRng, Rng};
 
 /// An application of one flow of datagrams.
 pub trait DatagramApp: Debug {
-    /// Flow id; the counterpart uses the same one.
+    /// Flow id, which the other end also uses.
     fn flow(&self) -> FlowId;
 
     /// Processes a datagram of its flow.
     fn on_datagram(&mut self, now: Instant, payload: &[u8]);
 
-    /// Called when something may have changed or its time has come. May send.
+    /// Called after a possible change or at [`wakes_at`](Self::wakes_at). May send.
     fn run(&mut self, now: Instant, lane: &mut Lane);
 
-    /// When it must run next.
+    /// Time at which it must run next.
     fn wakes_at(&self) -> Option<Instant>;
 
-    /// For access to the concrete type and its report.
+    /// Returns self for access to the concrete type and its report.
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -64,14 +64,14 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// One end. Pace and groups are drawn from `rng`.
+    /// Creates one end. Pace and groups are drawn from `rng`.
     #[must_use]
     pub fn new(flow: FlowId, plan: PulsePlan, rng: PcgRng) -> Self {
         let report = PulseReport::default();
         Pulse { flow, plan, rng, next_at: plan.from, report, payload: Vec::new() }
     }
 
-    /// Its record so far.
+    /// Record of the datagrams so far.
     #[must_use]
     pub const fn report(&self) -> &PulseReport {
         &self.report

@@ -9,7 +9,7 @@ mod host;
 mod quic;
 mod scene;
 
-/// Port of both ends of a lane beside streams.
+/// Port of both ends of a lane that runs alongside streams.
 pub const LANE_PORT: u16 = 3_478;
 
 pub use app::{DatagramApp, Pulse, PulsePlan, PulseReport};

@@ -2,8 +2,8 @@
 //!
 //! The outer lane only sees datagrams, some of 1,200 bytes and some of a few bytes. Inside is a sender with a window, a
 //! pacer, and loss recovery by packet numbers and acknowledgments, as RFC 9002 describes: another lane with one path,
-//! whose frames are the datagrams. Lost data is not sent again but counted. Goodput is what arrives once, because new
-//! data counts as much as repeated data.
+//! whose frames are the datagrams. Lost data is counted instead of sent again: new data counts as much as repeated
+//! data, so goodput is all data that arrives.
 
 use core::any::Any;
 
@@ -17,14 +17,14 @@ const PATH: PathId = PathId(0);
 const STREAM: FlowId = FlowId(0);
 /// UDP payload of a full packet in bytes: the minimum that QUIC requires of a path.
 const PACKET_BYTES: u16 = 1_200;
-/// Payload of a full packet, and the amount queued so that the window is always used.
+/// Payload of a full packet, and the amount of queued data that keeps the window full.
 const PAYLOAD_BYTES: usize = 1_150;
 const AHEAD: usize = 4 * PAYLOAD_BYTES;
 
 /// Observations of one end.
 #[derive(Clone, Debug, Default)]
 pub struct QuicReport {
-    /// When payload arrived, and how many bytes.
+    /// Time and bytes of each arrival of payload.
     pub arrived: Vec<(Instant, u32)>,
     /// Number of packets that the outer lane rejected.
     pub refused: u64,
@@ -61,7 +61,7 @@ impl QuicLike {
         [end(near, there, Some((from, until))), end(far, back, None)]
     }
 
-    /// Its observations so far.
+    /// Observations so far.
     #[must_use]
     pub const fn report(&self) -> &QuicReport {
         &self.report

@@ -15,7 +15,7 @@ use crate::{LinkId, NodeId, Paths, SERVER_PORT, World, digest};
 /// Configuration of the scene.
 #[derive(Clone, Debug)]
 pub struct LanePathsConfig {
-    /// A link per address of the client, with its name, which selects its random streams. Up is from the client.
+    /// A link per address of the client, with the name that selects its random streams. Up is from the client.
     pub links: Vec<(String, DuplexConfig)>,
     /// Backup flag of each path; missing ones are false.
     pub backup: Vec<bool>,
@@ -47,8 +47,8 @@ impl Drop for LanePaths {
 }
 
 impl LanePaths {
-    /// Builds the scene. All randomness is derived from `seeds`. Links with the same name draw the same in other
-    /// scenes.
+    /// Builds the scene. All randomness is derived from `seeds`. Links with the same name draw the same numbers in
+    /// other scenes.
     #[must_use]
     pub fn new(config: &LanePathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);

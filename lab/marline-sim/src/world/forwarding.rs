@@ -12,7 +12,7 @@ const DIGEST_BYTES: usize = 60;
 const SOCKET_BUFFER: usize = 1_000;
 
 impl<N: Node> World<N> {
-    /// Delivers a packet to its host, and sends what the host answers.
+    /// Delivers a packet to its host, and sends the host's answers.
     pub(super) fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
         if let Some(NodeId(index)) = self.deliver_to_host(link, packet) {
             self.flush(index);
@@ -55,7 +55,7 @@ impl<N: Node> World<N> {
         owner
     }
 
-    /// Gives a packet to a node. Observers see segments. A router's message reaches only the node.
+    /// Gives a packet to a node. Observers see only segments, not routers' messages.
     fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
         let host = &mut self.nodes[node.0 as usize].inner;
         if let Some(mtu_bytes) = packet.too_big_mtu {

@@ -54,9 +54,9 @@ pub struct WorldStats {
     pub sent: u64,
     /// Packets delivered to hosts.
     pub delivered: u64,
-    /// Packets from an address that is gone, or between addresses without a link.
+    /// Packets from a removed address, or between addresses without a link.
     pub unroutable: u64,
-    /// Packets to an address that was gone when they arrived.
+    /// Packets to an address that was removed before they arrived.
     pub undeliverable: u64,
     /// Events that were handled.
     pub events: u64,
@@ -80,14 +80,14 @@ pub struct World<N = Host> {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
-    /// Hosts of strangers, and the bytes that they have offered to each link.
+    /// Hosts of competing traffic, and the bytes that they have offered to each link.
     strangers: BTreeSet<u32>,
     foreign_bytes: BTreeMap<u32, u64>,
     /// Stopped hosts, and the packets that have arrived for them.
     stopped: BTreeMap<u32, WaitingPackets>,
     digest: Digest,
     stats: WorldStats,
-    /// Number of events at the current instant. A host that never comes to rest must fail, not hang.
+    /// Number of events at the current instant. A host that never becomes idle must fail, not hang.
     events_now: u64,
 }
 
@@ -129,7 +129,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    // ---- building
+    // ---- construction
 
     /// Adds a host with these addresses.
     pub fn add_node(&mut self, node: N, addresses: &[IpAddr]) -> NodeId {
@@ -141,19 +141,19 @@ impl<N: Node> World<N> {
         id
     }
 
-    /// Makes a host one of strangers, whose traffic is counted apart and wakes no radio.
+    /// Marks a host as a source of competing traffic, which is counted separately and wakes no radio.
     pub fn mark_stranger(&mut self, node: NodeId) {
         self.strangers.insert(node.0);
     }
 
-    /// Adds one direction of a link. Its number determines its random streams.
+    /// Adds one direction of a link. Its index determines its random streams.
     pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
         let seeds = self.seeds.branch(&format!("link/{}", self.links.len()));
         self.add_seeded_link(config, &seeds)
     }
 
-    /// Like [`add_link`](Self::add_link), with random streams from `seeds`: those of a live link, or of a link with
-    /// another number in another world.
+    /// Like [`add_link`](Self::add_link), with random streams from `seeds`, such as those of a live link or of a link
+    /// in another world.
     pub fn add_seeded_link(&mut self, config: LinkConfig, seeds: &SeedTree) -> LinkId {
         let id = LinkId(self.links.len() as u32);
         self.links.push(Slot::new(Link::new(config, seeds, self.now)));
@@ -176,7 +176,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    /// Adds both directions of a link between two addresses and returns them (forth, back).
+    /// Adds both directions of a link between two addresses and returns them (there, back).
     pub fn connect(
         &mut self,
         a: IpAddr,
@@ -202,12 +202,12 @@ impl<N: Node> World<N> {
         self.turns.push(when.max(self.now), EventTarget::Action(number));
     }
 
-    // ---- running
+    // ---- execution
 
     /// Handles every event until `until`, and advances the time to it.
     ///
     /// # Panics
-    /// If a host never comes to rest at some instant.
+    /// If a host never becomes idle at some instant.
     pub fn run_until(&mut self, until: Instant) {
         self.run_until_watched(until, |_, _| {});
     }
@@ -216,7 +216,7 @@ impl<N: Node> World<N> {
     /// which it stays unchanged. The run is the same, bit for bit.
     ///
     /// # Panics
-    /// If a host never comes to rest at some instant.
+    /// If a host never becomes idle at some instant.
     pub fn run_until_watched(&mut self, until: Instant, mut watch: impl FnMut(&Self, Instant)) {
         self.wake_all();
         while let Some((at, turn)) = self.turns.pop_due(until) {
@@ -227,10 +227,10 @@ impl<N: Node> World<N> {
         self.now = self.now.max(until);
     }
 
-    /// Runs until no events are left, at most until `limit`. Returns whether none are left.
+    /// Runs until no events are left, at most until `limit`. Returns true if none are left.
     ///
     /// # Panics
-    /// If a host never comes to rest at some instant.
+    /// If a host never becomes idle at some instant.
     pub fn run_to_idle(&mut self, limit: Instant) -> bool {
         self.wake_all();
         while let Some((at, turn)) = self.turns.pop_due(limit) {
@@ -239,11 +239,11 @@ impl<N: Node> World<N> {
         self.turns.next_time().is_none()
     }
 
-    /// Runs while `go_on` returns true, which is called before each event, at most until `limit`. Returns whether
+    /// Runs while `go_on` returns true, which is called before each event, at most until `limit`. Returns true if
     /// `go_on` ended the run.
     ///
     /// # Panics
-    /// If a host never comes to rest at some instant.
+    /// If a host never becomes idle at some instant.
     pub fn run_while(&mut self, limit: Instant, mut go_on: impl FnMut(&Self) -> bool) -> bool {
         self.wake_all();
         while go_on(self) {
@@ -333,7 +333,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    // ---- changing
+    // ---- changes
 
     /// Gives an address to a host (`up`) or removes it, and notifies the host. Packets from or to a removed address are
     /// lost.
@@ -361,8 +361,8 @@ impl<N: Node> World<N> {
         self.schedule_link(link.0);
     }
 
-    /// Stops a host now and resumes it after `time`. Until then, its timers do not fire and it sends nothing. As many
-    /// packets wait for it as a socket buffer holds.
+    /// Stops a host now and resumes it after `time`. Until then, its timers do not fire, it sends nothing, and
+    /// arriving packets wait, up to the size of a socket buffer.
     pub fn stop_node(&mut self, node: NodeId, time: Duration)
     where
         N: 'static,
@@ -376,7 +376,7 @@ impl<N: Node> World<N> {
         });
     }
 
-    // ---- looking
+    // ---- state
 
     /// The current time.
     #[must_use]
@@ -407,7 +407,7 @@ impl<N: Node> World<N> {
         &self.links[id.0 as usize].inner
     }
 
-    /// Bytes that strangers have offered to a link, headers included.
+    /// Bytes that competing traffic has offered to a link, including headers.
     #[must_use]
     pub fn cross_traffic_bytes(&self, link: LinkId) -> u64 {
         self.foreign_bytes.get(&link.0).copied().unwrap_or(0)
@@ -419,7 +419,7 @@ impl<N: Node> World<N> {
         &self.stats
     }
 
-    /// A hash over every delivered packet with its time and place, and over the applications' observations.
+    /// A hash over every delivered packet with its time and link, and over the applications' observations.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut digest = self.digest;

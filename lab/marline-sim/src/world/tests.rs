@@ -8,7 +8,7 @@ use super::*;
 use crate::Packet;
 use crate::node::Outbox;
 
-/// Sends a numbered packet every `interval` to `to`, and notes what comes.
+/// Sends a numbered packet to `to` every `interval`, and records arrivals.
 #[derive(Debug)]
 struct Toy {
     path: FourTuple,
@@ -121,7 +121,7 @@ fn there_and_back_go_over_one_radio() {
     let promotion = Duration::from_micros(260_100);
     let arrives = Instant::from_millis(11) + promotion;
     assert_eq!(world.node(receiver).got, [(arrives, 0)]);
-    // The answer finds the radio awake, and keeps it so.
+    // The radio is awake when the answer arrives, and stays awake.
     let answer = move |world: &mut World<Toy>| {
         let node = world.node_mut(receiver);
         (node.interval, node.next, node.limit) = (Some(Duration::ZERO), Instant::ZERO, 1);
@@ -134,7 +134,7 @@ fn there_and_back_go_over_one_radio() {
     };
     let before = energy(&world);
     assert_eq!((before.promotions, before.packets), (1, 2));
-    // Other settings keep the radio; another radio begins idle, for both.
+    // Other settings keep the radio. A new radio starts idle, for both directions.
     let mut config = world.link(there).config().clone();
     config.delay.base = Duration::ZERO;
     world.set_link(there, config.clone());

@@ -27,7 +27,7 @@ impl Topology {
         self.routes.insert((from, to), link);
     }
 
-    /// The links of the reverse path from where this one leads.
+    /// Links in the reverse direction of this one.
     pub(super) fn backs(&self, link: LinkId) -> impl Iterator<Item = LinkId> {
         let there = self.routes.iter().filter(move |(_, leads)| **leads == link);
         there.filter_map(|((from, to), _)| self.route(*to, *from))

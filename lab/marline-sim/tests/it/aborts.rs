@@ -1,4 +1,4 @@
-//! Clients that abort at any moment of a transfer: the server hears of an abort, not of a peer that did wrong.
+//! Clients that abort at any moment of a transfer: the server reports an abort, not a protocol violation.
 
 use marline_core::CloseReason;
 use marline_sim::{Amount, App, Bulk, Paths, PathsConfig, Report, Socket, UDP_CAPABILITIES};
@@ -6,7 +6,7 @@ use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use crate::cases::{connection, link, parallel};
 
-/// An application that ends its connection at a time, whatever it does.
+/// An application that aborts its connection at a given time.
 #[derive(Debug)]
 struct Aborting {
     inner: Bulk,
@@ -45,7 +45,7 @@ fn amount(rng: &mut PcgRng) -> Amount {
     }
 }
 
-/// Why the server's connection ended, if there was one, and how the world was.
+/// Reason for the end of the server's connection, if there was one, and a description of the world.
 fn ends(seed: u64) -> (Option<CloseReason>, String) {
     let mut rng = SeedTree::new(seed).stream("aborts");
     let links: Vec<_> = (0..2)

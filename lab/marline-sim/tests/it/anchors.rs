@@ -1,5 +1,5 @@
-//! Tests of published schedulers on emulated links: what each of them is for shows, and what it costs. The
-//! whole table: `cargo run --release -p marline-sim --example numbers anchors`.
+//! Tests of published schedulers on emulated links: the intended effect and the cost of each. The whole table: `cargo
+//! run --release -p marline-sim --example numbers anchors`.
 
 use crate::cases::anchors::{Outcome, SCENES, download, messages};
 use crate::cases::parallel;
@@ -16,13 +16,13 @@ fn all<const N: usize>(links: [&str; 2], schedulers: [&str; N]) -> [Outcome; N] 
             outcome.shares
         );
     }
-    outcomes.try_into().expect("as many as were asked for")
+    outcomes.try_into().expect("the requested number")
 }
 
 #[test]
 fn a_steady_path_needs_no_second_one_but_by_xlink() {
     let [xlink, peekaboo, paaf, augur] = all(SCENES[0].1, PUBLISHED);
-    // A small message leaves no time, so XLINK always repeats it.
+    // A small message is always urgent, so XLINK always repeats it.
     assert!((1.0..1.1).contains(&xlink.shares[1]), "{:?}", xlink.shares);
     for outcome in [peekaboo, paaf, augur] {
         assert!(outcome.shares[1] < 0.02, "{:?}", outcome.shares);
@@ -39,7 +39,7 @@ fn where_segments_are_lost_in_bursts_all_are_faster_than_lowest_rtt_at_their_own
     for outcome in [&xlink, &peekaboo, &paaf, &augur] {
         assert!(outcome.delay_ms(0.99) < 0.5 * lowest.delay_ms(0.99));
     }
-    // PAAF pays while it is warned, AUGUR within its budget (10 %, the reserve, headers, what recovery repeats).
+    // PAAF copies while it is warned, AUGUR within its budget (10 %, the reserve, headers, retransmissions).
     assert!((0.05..0.4).contains(&paaf.shares[1]), "{:?}", paaf.shares);
     assert!((0.02..0.2).contains(&augur.shares[1]), "{:?}", augur.shares);
 }
@@ -54,7 +54,7 @@ fn where_a_path_fades_a_warning_shortens_the_wait_and_a_budget_limits_it() {
     assert!(poor.shares[1] < 0.2 && rich.shares[1] > poor.shares[1]);
 }
 
-/// The mode `redundant`: small messages are as early, and a download has the rate of both paths.
+/// The mode `redundant`: small messages are as fast as on the better path, and a download has the rate of both paths.
 #[test]
 fn without_a_limit_auto_is_full_duplication_of_small_messages_but_not_of_bulk() {
     for (name, links) in SCENES {

@@ -1,5 +1,5 @@
-//! Tests of BBR on emulated links: the rate is found and held, the queue stays short, random loss
-//! and an idle application change nothing.
+//! Tests of BBR on emulated links: it finds and keeps the rate, keeps the queue short, and ignores random loss and
+//! idle phases.
 
 use crate::cases::{at_server, link};
 use marline_algos::Registry;
@@ -21,7 +21,7 @@ fn scene_config(text: &str, congestion: &str) -> PathsConfig {
     PathsConfig::new(vec![link(text)], config)
 }
 
-/// A download without end.
+/// An endless download.
 fn download(text: &str, congestion: &str) -> Paths {
     endless(scene(text, congestion))
 }
@@ -62,7 +62,7 @@ fn the_link_is_filled_and_its_deep_queue_stays_empty() {
     println!("BBR {bbr:.1} Mbit/s, RTT {bbr_rtt:.1} ms; Reno {reno:.1} Mbit/s, {reno_rtt:.1} ms");
     assert!(bbr >= 0.97 * 47.6, "{bbr}");
     assert!(bbr_rtt <= 48.0, "{bbr_rtt}");
-    assert!(reno_rtt >= 100.0, "the queue was there to be filled: {reno_rtt}");
+    assert!(reno_rtt >= 100.0, "Reno fills the queue: {reno_rtt}");
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn random_loss_costs_bbr_only_the_lost_bytes() {
     let mut paths = download("rate=50M,delay=20ms,queue=100ms,down.loss=1%", "reno");
     paths.world.run_until(at(25_000));
     let reno = goodput(&paths, at(5_000), at(25_000)) / 47.6;
-    assert!(reno < 0.3, "a loss-based controller would be stopped by this: {reno}");
+    assert!(reno < 0.3, "this loss stops a loss-based controller: {reno}");
 }
 
 #[test]
 fn an_application_that_needs_little_does_not_shrink_the_model() {
-    // 60 kB each 200 ms are 2.4 Mbit/s of 50: after a minute a unit still takes what the link takes.
+    // 60 kB every 200 ms are 2.4 Mbit/s of 50: after a minute a unit still takes as long as on an idle link.
     let mut paths = scene("rate=50M,delay=20ms,queue=100ms", "bbr");
     let times: Vec<Instant> = (0..300).map(|n| at(1_000 + n * 200)).collect();
     let mut pace = Some(Pace::At { bytes: 60_000, times });
@@ -101,7 +101,7 @@ fn an_application_that_needs_little_does_not_shrink_the_model() {
     let first: Vec<f64> = (5..50).map(latency).collect();
     let last: Vec<f64> = (250..300).map(latency).collect();
     let (first, last) = (quantile(&first, 0.9), quantile(&last, 0.9));
-    println!("60 kB every 200 ms: p90 {first:.1} ms in the beginning, {last:.1} ms after a minute");
+    println!("60 kB every 200 ms: p90 {first:.1} ms at the start, {last:.1} ms after a minute");
     assert!(last <= first * 1.1 && last <= 80.0, "{first} {last}");
 }
 
@@ -121,13 +121,13 @@ fn a_one_byte_greeting_does_not_slow_later_data() {
     let client = paths.client_report(0).expect("connected");
     let done = *client.received.get(1).expect("the answer arrived");
     println!("1 MB after a greeting: {} ms", done.since(at(1_100)).as_millis());
-    // 168 ms at the link's rate, and five round trips of slow start.
+    // 168 ms at the link's rate, plus five round trips of slow start.
     assert!(done < at(1_600), "{done:?}");
 }
 
 #[test]
 fn the_round_trip_is_measured_again_after_the_path_got_longer() {
-    // The first small segments would have the shortest round trip, which no full one has again.
+    // The first small segments have the shortest round trip, which no full segment reaches.
     let config = scene_config("rate=50M,delay=10ms,queue=100ms", "bbr").with_known_mtu();
     let mut paths = endless(Paths::new(&config, SeedTree::new(1)));
     let (up, longer) = (paths.up[0], link("rate=50M,delay=25ms,queue=100ms"));
@@ -137,12 +137,15 @@ fn the_round_trip_is_measured_again_after_the_path_got_longer() {
         let now = at(2_000 + tick * 10);
         paths.world.run_until(now);
         let info = sender(&paths);
-        // Segments without a mapping of their own have more than MSS.
+        // Segments without their own mapping have more payload than the MSS.
         if info.in_flight < 5 * u64::from(info.mss) {
             least.push(now);
         }
     }
-    let (first, last) = (*least.first().expect("it happened"), *least.last().expect("it happened"));
+    let (first, last) = (
+        *least.first().expect("four segments in flight"),
+        *least.last().expect("four segments in flight"),
+    );
     println!("four segments in flight from {first:?} to {last:?}");
     // Ten seconds after the last small sample, for 200 ms and a round trip.
     assert!(first > at(12_900) && first < at(13_500), "{first:?}");
@@ -152,5 +155,5 @@ fn the_round_trip_is_measured_again_after_the_path_got_longer() {
         "{length:?}"
     );
     let share = goodput(&paths, at(14_000), at(20_000)) / 47.6;
-    assert!(share > 0.95, "the model is that of the longer path: {share}");
+    assert!(share > 0.95, "the model fits the longer path: {share}");
 }

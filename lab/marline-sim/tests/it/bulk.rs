@@ -28,9 +28,9 @@ fn two_clean_links_add_up() {
     }
 }
 
-/// Linux' TCP CUBIC does not settle far from the response function of RFC 9438 (section 5.1) where it
-/// is in its Reno-friendly region: 1.2 / sqrt(p) segments a round trip give 1.2 / sqrt(0.001) * 1428 B
-/// / 20 ms = 21.7 Mbit/s as a lower bound; its cubic region lies above.
+/// In its Reno-friendly region, CUBIC stays close to the response function of RFC 9438 (section 5.1): 1.2 / sqrt(p)
+/// segments a round trip give 1.2 / sqrt(0.001) * 1428 B / 20 ms = 21.7 Mbit/s as a lower bound; its cubic region lies
+/// above.
 #[test]
 fn goodput_at_a_thousandth_of_loss_meets_the_response_function() {
     let text = "rate=50M,delay=10ms,queue=20ms,down.loss=0.1%";
@@ -64,8 +64,8 @@ fn both_directions_at_once_end_with_equal_bytes() {
     assert!(client.eof_at < Some(Instant::from_secs(3)), "{:?}", client.eof_at);
 }
 
-/// 8 MiB each way at the same time over two paths, as much buffer as they want: little longer than one way alone.
-/// Two kernels take 4.7 s over 10 and 10 Mbit/s, 7.25 s over 10 and 3.
+/// 8 MiB in each direction at the same time over two paths, with unlimited buffers: little longer than one direction
+/// alone. Two kernels take 4.7 s over 10 and 10 Mbit/s, 7.25 s over 10 and 3.
 #[test]
 fn both_directions_at_once_take_little_longer_than_one() {
     let run = |rates: [u32; 2], up: Amount, down: Amount| {

@@ -9,7 +9,7 @@ use marline_sim::{Amount, Bulk, Capture, Paths, PathsConfig};
 use marline_testkit::wiretap;
 use marline_time::{Instant, SeedTree};
 
-/// Writes a capture of the client of a small transfer over two paths, both ways.
+/// Writes a capture of the client during a small transfer over two paths, in both directions.
 fn capture(file: &Path, checksums: bool) {
     let links = ["rate=20M,delay=10ms,loss=1%", "rate=10M,delay=30ms,loss=1%"].map(link);
     let mut connection = connection("min-rtt");
@@ -25,12 +25,12 @@ fn capture(file: &Path, checksums: bool) {
     let (client, server) = (paths.client_report(0).unwrap(), paths.server_report(0).unwrap());
     stream::complete(client, server).unwrap();
     stream::complete(server, client).unwrap();
-    let capture: &Capture = paths.world.observer().expect("it was put in");
+    let capture: &Capture = paths.world.observer().expect("the observer was set");
     assert_eq!(capture.left_out(), 0);
     std::fs::write(file, capture.bytes()).unwrap();
 }
 
-/// Lines that tshark prints for a display filter, and with further arguments.
+/// Lines that tshark prints for a display filter and further arguments.
 fn tshark(program: &Path, file: &Path, filter: &str, more: &[&str]) -> Vec<String> {
     let mut command = Command::new(program);
     // The bytes are not TLS, so no tool must try to reassemble records from them.
@@ -55,7 +55,7 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
             count("_ws.malformed || tcp.checksum.status == 0 || ip.checksum.status == 0"),
             0
         );
-        // tshark follows the keys: subflows whose tokens and HMACs it can check are one stream.
+        // tshark uses the keys: it assigns subflows with valid tokens and HMACs to one stream.
         assert_eq!(
             count("tcp.options.mptcp.sendkey && tcp.flags.syn == 1"),
             1,
@@ -64,7 +64,7 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
         assert!(count("tcp.options.mptcp.recvtok") > 0, "the join's token");
         assert!(count("tcp.options.mptcp.sendhmac") > 0, "the third ACK's HMAC");
         let mapped = count("tcp.options.mptcp.rawdataseqno");
-        // Of a run every eighth segment.
+        // Every eighth segment of a run has a mapping.
         assert!(mapped > 100, "{mapped} mappings");
         let streams =
             tshark(&program, &file, "mptcp.stream", &["-T", "fields", "-e", "mptcp.stream"]);
@@ -76,7 +76,7 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
     }
 }
 
-/// The bytes of a capture of a transfer, and what the checker finds.
+/// The bytes of a capture of a transfer, and the checker's findings.
 fn tapped(checksums: bool) -> (Vec<u8>, wiretap::Findings) {
     // Tests of one process run at the same time.
     static TAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -120,7 +120,7 @@ fn the_checker_finds_one_wrong_byte_and_bears_any_end() {
     for end in (0..bytes.len()).step_by(bytes.len() / 50) {
         let _ = wiretap::check(&[&bytes[..end]]).map(|f| assert!(f.is_clean(), "{end}: {f}"));
     }
-    // Two files of the same host are one story.
+    // Two files of the same host are checked together.
     let both = wiretap::check(&[&bytes, &bytes]).expect("captures");
     assert!(both.is_clean(), "{both}\n{:#?}", both.faults);
     assert_eq!(both.count_correct("TCP checksums"), 2 * clean.count_correct("TCP checksums"));

@@ -1,6 +1,6 @@
-//! Tests of claims of the source documents that no table of theirs shows: what repairs messages of one packet, what
-//! window over RTT says of a path, copies made by an application, a cellular path that stands beside WiFi, and a
-//! handover that somebody foresees. docs/research/papers/coverage.md has a line for each.
+//! Tests of claims in the source documents without a table: repair of one-packet messages, window divided by RTT as a
+//! path estimate, copies made by an application, a permanent cellular path next to WiFi, and a predicted handover.
+//! docs/research/papers/coverage.md has a line for each.
 
 use std::net::SocketAddr;
 
@@ -23,8 +23,8 @@ fn plain(congestion: &str) -> ConnectionConfig {
     ConnectionConfig { mptcp: false, ..connection("lowest-rtt", "full-mesh", congestion) }
 }
 
-/// ReMP TCP, section 2: messages that fit one packet, ten a second, are repaired by the timer, as hardly anything
-/// follows that would tell of a loss before it.
+/// ReMP TCP, section 2: one-packet messages, ten per second, are repaired by the timer, because too little data
+/// follows to detect a loss earlier.
 #[test]
 fn messages_of_one_packet_are_repaired_by_timers_mostly() {
     let (mut timers, mut lost) = (0, 0);
@@ -37,12 +37,12 @@ fn messages_of_one_packet_are_repaired_by_timers_mostly() {
         lost += paths.world.link(paths.down[0]).stats().dropped();
     }
     println!("{timers} timers for {lost} losses");
-    assert!(lost > 40, "the test tests nothing: {lost}");
+    assert!(lost > 40, "the test proves nothing: {lost}");
     assert!(timers * 3 > lost * 2, "{timers} of {lost}");
 }
 
-/// What a download shows of a path of 20 Mbit/s, as shares of that: window over RTT, and the delivery rate; the mean of
-/// what they are each 100 ms.
+/// Estimates of a path of 20 Mbit/s during a download, relative to that rate: window divided by RTT, and delivery
+/// rate, averaged over samples every 100 ms.
 fn estimates(loss: &str, congestion: &str) -> [f64; 2] {
     let text = format!("rate=20M,delay=30ms,queue=60ms,down.loss={loss}");
     let mut paths = cases::scene(&[&text], plain(congestion), 1);
@@ -61,8 +61,8 @@ fn estimates(loss: &str, congestion: &str) -> [f64; 2] {
     seen.map(|shares| mean(&shares))
 }
 
-/// PAPD, slide 6: under random losses a window says little of the rate of its path, and the delivery rate of a sender
-/// that losses do not slow down says it (slide 7).
+/// PAPD, slide 6: under random losses a window says little about the rate of its path, but the delivery rate of a
+/// sender that losses do not slow down does (slide 7).
 #[test]
 fn window_over_rtt_is_a_poor_estimate_of_a_rate_under_random_losses() {
     let [calm, lossy, bbr] =
@@ -73,18 +73,18 @@ fn window_over_rtt_is_a_poor_estimate_of_a_rate_under_random_losses() {
     assert!((0.85..1.15).contains(&calm[0]) && (0.85..1.15).contains(&calm[1]), "{calm:?}");
     assert!(lossy[0] < 0.4, "{lossy:?}");
     assert!((0.85..1.15).contains(&bbr[1]), "{bbr:?}");
-    assert!(bbr[0] > 1.3, "two windows are under way: {bbr:?}");
+    assert!(bbr[0] > 1.3, "two windows are in flight: {bbr:?}");
 }
 
 const ACCESS: [&str; 2] =
     ["rate=20M,delay=15ms,ge=4s:100ms:40%:1%", "rate=20M,delay=25ms,ge=4s:100ms:40%:1%"];
 
 /// Messages over two paths: redundant Multipath TCP, and an application that writes each to two TCP connections and
-/// takes what is sooner. From writing to reading in ms, and each path's bytes for one written.
+/// uses the earlier arrival. Times from writing to reading in ms, and bytes on each path per byte written.
 fn copied(bytes: u64, count: u64, interval_ms: u64) -> [Vec<f64>; 2] {
     let at_ms: Vec<u64> = (0..count).map(|n| n * interval_ms).collect();
     let ms = |all: Vec<Duration>| all.iter().map(|one| one.as_secs_f64() * 1e3).collect::<Vec<_>>();
-    // What a named link loses it loses whatever else there is.
+    // A named link loses the same packets regardless of other links.
     let run = |used: &[usize], connection: ConnectionConfig| {
         let links = used.iter().map(|index| link(ACCESS[*index])).collect();
         let mut config = PathsConfig::new(links, connection);
@@ -97,9 +97,9 @@ fn copied(bytes: u64, count: u64, interval_ms: u64) -> [Vec<f64>; 2] {
     [redundant, sooner]
 }
 
-/// ReMP TCP, section 1: copies above the transport suffer from what blocks the head of each line. In this model they do
-/// not: of two lines, each in its order, the sooner one is in order as well, and an application copies on a path that
-/// the transport has left alone since it fell silent.
+/// ReMP TCP, section 1: copies above the transport suffer from head-of-line blocking on each connection. In this model
+/// they do not: the earlier of two ordered streams is also in order, and an application still copies on a path that
+/// the transport avoids since it fell silent.
 #[test]
 fn copies_made_by_an_application_are_not_behind_those_of_the_transport() {
     let [redundant, application] = copied(500, 3_000, 10);
@@ -109,8 +109,8 @@ fn copies_made_by_an_application_are_not_behind_those_of_the_transport() {
     assert!(theirs[1] < ours[1], "{ours:?} {theirs:?}");
 }
 
-/// RepFlow: short flows copied whole. Their tail is that of the flow that had luck in all of its segments, and within
-/// the transport each segment has its own.
+/// RepFlow: short flows are copied as a whole. The faster flow must be lucky with all of its segments, but within the
+/// transport each segment is copied separately.
 #[test]
 fn a_flow_copied_whole_has_a_longer_tail_than_one_copied_within_the_transport() {
     let [redundant, application] = copied(60_000, 300, 400);
@@ -119,8 +119,8 @@ fn a_flow_copied_whole_has_a_longer_tail_than_one_copied_within_the_transport() 
     assert!(theirs[1] > 1.1 * ours[1], "{ours:?} {theirs:?}");
 }
 
-/// What LTE did while short connections fetched something each 5 s, WiFi being fine: bytes of payload from the server,
-/// and its radio's energy.
+/// Activity of LTE while short connections fetch data every 5 s over a good WiFi: payload bytes from the server, and
+/// the radio's energy.
 fn beside_wifi(scheduler: &str, path_manager: &str) -> (u64, Energy) {
     let links = vec![link("rate=30M,delay=15ms"), link("radio=lte,rate=20M,delay=30ms")];
     let mut config = PathsConfig::new(links, connection(scheduler, path_manager, "cubic"));
@@ -145,8 +145,8 @@ fn beside_wifi(scheduler: &str, path_manager: &str) -> (u64, Energy) {
     (bytes, radio.energy(paths.world.now()))
 }
 
-/// MultiMob, control to the client: a server that follows its client keeps data off the cellular path, but a path that
-/// stands wakes the radio all the same; one that is opened when it is needed does not.
+/// MultiMob, control by the client: a server that follows its client keeps data off the cellular path, but a permanent
+/// path still wakes the radio. A path opened on demand does not.
 #[test]
 fn a_cellular_path_that_stands_wakes_the_radio_though_it_carries_no_data() {
     let (bytes, standing) = beside_wifi("follow-client", "full-mesh");
@@ -158,8 +158,8 @@ fn a_cellular_path_that_stands_wakes_the_radio_though_it_carries_no_data() {
     assert_eq!((asleep.promotions, asleep.packets), (0, 0));
 }
 
-/// The longest that nothing came of a download while WiFi died silently after 10 s, if at all the client was told
-/// before to use it as a backup.
+/// Longest gap in a download while WiFi dies silently after 10 s, optionally with an earlier notification of the
+/// client to use it as a backup.
 fn handover(told_ms: Option<u64>) -> Duration {
     let links = ["rate=30M,delay=15ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms"];
     let mut paths = cases::scene(&links, connection("lowest-rtt", "full-mesh", "cubic"), 1);
@@ -183,12 +183,12 @@ fn handover(told_ms: Option<u64>) -> Duration {
     report.hole_within(Instant::from_secs(9), Instant::from_secs(18)).length
 }
 
-/// Frömmgen 2015, cited by ReMP TCP: a handover that sensors foresee. Here the foreseeing end reports it, and both
+/// Frömmgen 2015, cited by ReMP TCP: a handover predicted by sensors. Here the predicting end reports it, and both
 /// directions have left the path before it dies.
 #[test]
 fn a_handover_that_is_foreseen_leaves_a_short_hole() {
     let [blind, foreseen] = [None, Some(9_500)].map(handover);
-    println!("a hole of {blind:?}, foreseen {foreseen:?}");
-    assert!(blind > Duration::from_millis(300), "the test tests nothing: {blind:?}");
+    println!("a hole of {blind:?}, predicted {foreseen:?}");
+    assert!(blind > Duration::from_millis(300), "the test proves nothing: {blind:?}");
     assert!(foreseen * 3 < blind, "{foreseen:?}");
 }

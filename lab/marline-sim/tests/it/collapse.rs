@@ -18,7 +18,7 @@ fn longest_hole(seed: u64) -> (Duration, u64) {
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     let app = Box::new(Bulk::new(Amount::Until(Instant::from_secs(20)), 1, 2));
     paths.connect(0, app).expect("a connection");
-    // Step by step, so that it is never silent for long compared with its RTT so far.
+    // Step by step, so that it is never silent for long relative to its RTT.
     let fading = paths.up[1];
     for (at, rate) in
         [(5_000, "1M"), (5_300, "400k"), (6_000, "150k"), (7_000, "50k"), (9_000, "12k")]
@@ -37,13 +37,13 @@ fn a_collapsing_path_does_not_drag_the_stream_down_with_it() {
     for seed in 1..=5 {
         let (hole, read) = longest_hole(seed);
         println!("seed {seed}: longest hole {hole:?}, {:.1} Mbit/s", read as f64 * 8e-6 / 20.0);
-        // Until the send buffer is full the fading path is waited for; then the steady one helps.
+        // Until the send buffer is full, data waits for the fading path; then the steady path helps.
         assert!(hole < Duration::from_millis(800), "seed {seed}: {hole:?}");
         assert!(read > 20_000_000, "seed {seed}: {read} bytes; the steady path alone has 23 MB");
     }
 }
 
-/// Mbit/s in the last 8 s of 30, of a steady path of 20 Mbit/s and one of 50 that was bad for some
+/// Mbit/s in the last 8 s of 30, over a steady path of 20 Mbit/s and a path of 50 Mbit/s that was bad for some
 /// seconds.
 fn after_a_bad_time(seed: u64) -> f64 {
     let links = ["rate=20M,delay=10ms,queue=100ms", "rate=50M,delay=30ms,queue=100ms"].map(link);
@@ -75,7 +75,7 @@ fn a_path_that_was_bad_is_used_again_when_it_is_good() {
     }
 }
 
-/// Mbit/s that each of four paths brings from 15 s to 25 s, after two of them were late for a second.
+/// Mbit/s of each of four paths from 15 s to 25 s, after two of them were late for a second.
 fn after_a_late_second(seed: u64) -> Vec<f64> {
     let good = ["rate=20M,delay=10ms,queue=100ms", "rate=50M,delay=30ms,queue=100ms"].map(link);
     let late = ["rate=20M,delay=1500ms,queue=100ms", "rate=50M,delay=1500ms,queue=100ms"].map(link);
@@ -105,8 +105,7 @@ fn after_a_late_second(seed: u64) -> Vec<f64> {
     before.iter().zip(&after).map(|(from, to)| (to - from) as f64 * 8e-6 / 10.0).collect()
 }
 
-/// The others, fast and sure, filled the buffer within what the late ones' smoothed RTT was then; so
-/// these were never asked again.
+/// The fast paths filled the buffer within the smoothed RTT of the late paths, so these were never used again.
 #[test]
 fn two_of_four_paths_that_were_late_are_used_again() {
     for seed in 1..=3 {

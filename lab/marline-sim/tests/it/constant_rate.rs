@@ -1,4 +1,4 @@
-//! Live video over lossy paths: never worse than over the better of them, and without a pause.
+//! Live video over lossy paths: never worse than over the better path, and without pauses.
 
 #[path = "../../examples/constant_rate/scene.rs"]
 mod scene;

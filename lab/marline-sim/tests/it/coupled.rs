@@ -1,5 +1,5 @@
 //! Tests of coupled congestion control at a shared bottleneck: two subflows against a TCP. Published controllers are
-//! coupled always, the shipped one where it finds that its subflows share a bottleneck.
+//! always coupled, the shipped one only if it detects that its subflows share a bottleneck.
 
 use crate::cases::{link, parallel};
 use marline_core::ConnectionConfig;
@@ -7,7 +7,7 @@ use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
 use marline_time::{Duration, Instant, SeedTree};
 
 const LENGTH: Duration = Duration::from_secs(90);
-/// A queue of one RTT; the jitter keeps the three from losing in step forever.
+/// A queue of one RTT. The jitter prevents the three flows from losing packets in lockstep.
 const BOTTLENECK: &str = "rate=20M,delay=20ms,queue=40ms,jitter=1ms";
 
 fn connection(congestion: &str) -> ConnectionConfig {
@@ -16,7 +16,7 @@ fn connection(congestion: &str) -> ConnectionConfig {
     ConnectionConfig::new(set.expect("built-in names"))
 }
 
-/// Share that two subflows with this congestion control get beside a TCP with that one.
+/// Share of two subflows with the first congestion control against a TCP with the second.
 fn share(congestion: &str, of_tcp: &str, seed: u64) -> f64 {
     let links = vec![link(BOTTLENECK), link(BOTTLENECK)];
     let mut paths =
@@ -48,7 +48,7 @@ fn coupled_subflows_take_one_share_and_uncoupled_ones_two() {
     for (index, name) in controls.iter().enumerate() {
         let of = &shares[index * 3..index * 3 + 3];
         let share = median(of);
-        println!("{name}: two subflows have {:.1} % beside one TCP {of:.3?}", share * 100.0);
+        println!("{name}: two subflows have {:.1} % against one TCP {of:.3?}", share * 100.0);
         let (least, most) = if *name == "reno" { (0.60, 0.72) } else { (0.40, 0.57) };
         assert!((least..=most).contains(&share), "{name}: {of:?}");
     }
@@ -61,7 +61,8 @@ fn subflows_that_find_that_they_share_a_bottleneck_take_less_than_two_shares() {
     let (shipped, uncoupled) = (shares("cubic-westwood"), shares("cubic"));
     let (middle, of_uncoupled) = (median(&shipped), median(&uncoupled));
     println!(
-        "beside one CUBIC flow two subflows have {middle:.3} {shipped:.3?}, uncoupled {of_uncoupled:.3}"
+        "against one CUBIC flow two subflows have {middle:.3} {shipped:.3?}, uncoupled \
+            {of_uncoupled:.3}"
     );
     assert!(of_uncoupled > 0.62, "{uncoupled:?}");
     assert!((0.4..=0.6).contains(&middle), "{shipped:?}");

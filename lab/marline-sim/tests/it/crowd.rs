@@ -4,7 +4,8 @@ use marline_time::{Duration, Instant};
 
 use crate::cases::crowd;
 
-/// 20 MB in all over two bottlenecks of 120 Mbit/s together: 1.4 s at the least, and nobody is left behind by losses.
+/// 20 MB in total over two bottlenecks with 120 Mbit/s together take at least 1.4 s, and losses delay no connection
+/// much longer.
 #[test]
 fn a_thousand_connections_share_two_bottlenecks() {
     let links = ["rate=80M,delay=10ms,queue=50ms", "rate=40M,delay=30ms,queue=50ms"];

@@ -7,7 +7,7 @@ use marline_policy::UnreachableCause;
 use marline_time::{Duration, Instant};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-/// LTE of the case: its radio's promotion, and its round trip.
+/// LTE: promotion of its radio, and round trip.
 const PROMOTION: Duration = Duration::from_micros(260_100);
 const LTE_RTT: Duration = Duration::from_millis(60);
 /// Serialization of a few full segments.
@@ -18,7 +18,8 @@ fn holes(setting: Setting) -> Vec<Hole> {
     for (seed, dies_ms) in [(1, 1_500), (2, 1_503), (3, 1_511)] {
         let hole = run(setting, Instant::from_millis(dies_ms), seed);
         println!(
-            "WiFi dies at {dies_ms} ms ({}{}{}): hole {} = notice {} ({}) + open {} + resume {} ms; 20 MB at {} ms",
+            "WiFi dies at {dies_ms} ms ({}{}{}): hole {} = notice {} ({}) + open {} + resume {} \
+                ms; 20 MB at {} ms",
             if setting.timer.probing.is_some() { "probing" } else { "multimob" },
             if setting.helped { "" } else { ", no help" },
             if setting.fast { ", Fast JOIN" } else { "" },
@@ -34,10 +35,9 @@ fn holes(setting: Setting) -> Vec<Hole> {
     holes
 }
 
-/// The hole is what the timer waits, the promotion and so many round trips of LTE: two with Fast JOIN
-/// (SYN with the DATA_ACK and SYN/ACK; its ACK and what was missing). MP_JOIN needs three: the third ACK
-/// has no room for a DATA_ACK, so the server first repeats a window of data that arrived long ago and
-/// whose DATA_ACKs died with WiFi.
+/// The hole consists of the timer, the promotion and some round trips of LTE: two with Fast JOIN (SYN with the
+/// DATA_ACK and SYN/ACK; its ACK and the missing data). MP_JOIN needs three: the third ACK has no room for a DATA_ACK,
+/// so the server first repeats a window of data that arrived long ago and whose DATA_ACKs died with WiFi.
 #[track_caller]
 fn check(setting: Setting, timer: Duration, cause: UnreachableCause) {
     let round_trips = if setting.fast { 2 } else { 3 };
@@ -59,8 +59,8 @@ fn multimobs_receive_timer_opens_lte() {
     }
 }
 
-/// Three probes prove it sooner: the silence that is worth a question, and three waits, each as long as
-/// the client believes a round trip to be.
+/// Three probes detect it sooner: the silence before the first probe, and three waits, each as long as the client's
+/// RTT estimate.
 #[test]
 fn probes_open_lte_sooner() {
     for fast in [false, true] {
@@ -69,15 +69,14 @@ fn probes_open_lte_sooner() {
     }
 }
 
-/// A server that knows no extension: its silence is questioned after 1.5 s.
+/// A server without extensions: its silence triggers a probe after 1.5 s.
 #[test]
 fn a_server_without_extensions_costs_a_second_more() {
     let setting = Setting { timer: ReceiveTimer::with_probes(), helped: false, fast: false };
     check(setting, MS(1_800), UnreachableCause::UnansweredProbes);
 }
 
-/// A path that loses, delays at random, or stands still for a tenth of a second now and then is no dead
-/// one: LTE sleeps on.
+/// A path with losses, random delays or pauses of a tenth of a second is not dead: LTE keeps sleeping.
 #[test]
 fn a_bad_wifi_is_not_a_dead_one() {
     let links = [
@@ -99,7 +98,7 @@ fn a_bad_wifi_is_not_a_dead_one() {
     assert!(alarms.is_empty(), "{alarms:#?}");
 }
 
-/// That is beyond what silence alone can tell from death; most of what is asked is answered.
+/// Silence alone cannot distinguish this from a dead path; most probes are answered.
 #[test]
 fn a_wifi_that_loses_every_twelfth_packet_is_seldom_taken_for_dead() {
     let setting = Setting { timer: ReceiveTimer::with_probes(), helped: true, fast: false };

@@ -1,4 +1,4 @@
-//! Test of echoes over WiFi that loses single packets, beside an LTE that is four times as slow.
+//! Test of echoes over WiFi that loses single packets, with an LTE that is four times as slow.
 
 use marline_core::ConnectionConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
@@ -10,7 +10,7 @@ const WIFI: &str = "rate=30M,up.rate=15M,delay=8ms,loss=0.5%";
 const LTE: &str = "rate=15M,up.rate=6M,delay=30ms,loss=0.02%";
 const SECONDS: u64 = 120;
 
-/// Latency that one echo in a hundred exceeds, ms, and bytes on both ways of LTE in kbit/s.
+/// Latency that one echo in a hundred exceeds, ms, and the rate in both directions of LTE, kbit/s.
 fn echoes(every_ms: u64, scheduler: &str, seed: u64) -> (f64, f64) {
     let mut policies = marline_algos::default_policies();
     let registry = marline_algos::Registry::default();
@@ -24,7 +24,7 @@ fn echoes(every_ms: u64, scheduler: &str, seed: u64) -> (f64, f64) {
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
     let mut latencies = report.latencies.clone();
-    // The first seconds learn what WiFi is like.
+    // The first seconds measure WiFi.
     latencies.drain(..latencies.len() / 12);
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100].as_secs_f64() * 1e3;

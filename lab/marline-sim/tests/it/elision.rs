@@ -1,4 +1,4 @@
-//! Packets on their way without their payloads: what happens is the same as with them.
+//! Packets in transit without payloads: runs are the same as with payloads.
 
 use core::any::Any;
 
@@ -8,7 +8,7 @@ use marline_time::Instant;
 
 use crate::cases::{connection, scene};
 
-/// Observes everything and does nothing: observed packets keep their payloads.
+/// An observer without effect, because observed packets keep their payloads.
 #[derive(Debug)]
 struct Onlooker;
 
@@ -20,10 +20,11 @@ impl Observer for Onlooker {
     }
 }
 
-/// A transfer each way over this link and a plain one: the digest, and what the world and its links counted.
+/// A transfer in each direction over this link and a plain one: the digest, and the counters of the world and its
+/// links.
 fn run(link: &str, seed: u64, watched: bool) -> (u64, WorldStats, Vec<String>) {
     let mut connection = connection("lowest-rtt");
-    // Without it, a middlebox that rewrites payloads goes unnoticed.
+    // Without checksums, a middlebox that rewrites payloads goes unnoticed.
     connection.dss_checksum = seed.is_multiple_of(2) || link.contains("rewrite");
     let mut paths: Paths = scene(&[link, "rate=10M,delay=30ms"], connection, seed);
     if watched {
@@ -36,7 +37,7 @@ fn run(link: &str, seed: u64, watched: bool) -> (u64, WorldStats, Vec<String>) {
     let (client, server) = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (client.expect("one"), server.expect("one"));
     let complete = stream::complete(client, server).and(stream::complete(server, client));
-    // Subflows end whose payloads were rewritten.
+    // Subflows with rewritten payloads end.
     assert!(complete.is_ok() || link.contains("rewrite"), "{link}: {complete:?}");
     assert_eq!((client.wrong_at, server.wrong_at), (None, None), "{link}");
     let links = paths.up.iter().chain(&paths.down);

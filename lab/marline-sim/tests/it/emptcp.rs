@@ -1,4 +1,4 @@
-//! Tests of eMPTCP: joules and time of downloads over WiFi of several rates and LTE, beside one path and both.
+//! Tests of eMPTCP: energy and time of downloads over WiFi of several rates and LTE, compared with one path and both.
 //! docs/research/energy.md has the table that they print.
 
 use marline_core::{ConnectionConfig, ReceiveTimer, SubflowInfo};
@@ -14,7 +14,7 @@ fn wifi(rate: &str) -> String {
     format!("radio=wifi,rate={rate},delay=10ms,queue=100ms")
 }
 
-/// A client with these policies, over these links; the second one is flagged as a backup where the manager spares it.
+/// A client with these policies over these links. The second link has the backup flag if the manager avoids it.
 fn scene(links: &[&str], scheduler: &str, path_manager: &str, bytes: u64) -> Paths {
     let registry = marline_research::registry();
     let policies = registry.policy_set(scheduler, path_manager, "cubic", "rack-tlp");
@@ -23,7 +23,7 @@ fn scene(links: &[&str], scheduler: &str, path_manager: &str, bytes: u64) -> Pat
     let mut config = PathsConfig::new(links, connection);
     config.backup = vec![false, path_manager != "full-mesh"];
     config.backup.truncate(config.links.len());
-    // Who only receives does not notice otherwise that its path died.
+    // A client that only receives would not notice otherwise that its path died.
     config.client.receive_timer = Some(ReceiveTimer::with_probes());
     let mut paths = Paths::new(&config, SeedTree::new(1));
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));
@@ -43,14 +43,14 @@ fn over_lte(paths: &Paths) -> Option<(u64, bool)> {
     at_server(paths).iter().find(lte).map(|s| (s.bytes_sent, s.backup))
 }
 
-/// What a download came to.
+/// Results of a download.
 #[derive(Copy, Clone, Debug)]
 struct Download {
-    /// Until the last byte was read.
+    /// Time until the last byte was read.
     took_s: f64,
-    /// Traffic of all radios, tails included.
+    /// Energy caused by traffic of all radios, including tails.
     joules: f64,
-    /// Times that LTE was woken.
+    /// Number of times that LTE was woken.
     woken: u64,
 }
 
@@ -81,7 +81,7 @@ fn read_or_none(paths: &Paths) -> u64 {
     paths.client_report(0).map_or(0, |report| report.read)
 }
 
-/// WiFi alone, LTE alone, both by min-RTT, eMPTCP.
+/// WiFi alone, LTE alone, both with min-RTT, eMPTCP.
 fn row(rate: &str, bytes: u64) -> [Download; 4] {
     let wifi = wifi(rate);
     let both = [wifi.as_str(), LTE];
@@ -114,7 +114,7 @@ fn slow_wifi_is_left_for_cellular_once_that_pays() {
         let [wifi, lte, both, ours] = row(rate, bytes);
         assert_eq!(ours.woken, 1, "{ours:?}");
         assert!(ours.joules < 0.9 * wifi.joules && ours.took_s < wifi.took_s / 2.0, "{ours:?}");
-        // What it cost to begin over WiFi.
+        // The cost of starting over WiFi.
         assert!(ours.joules < 1.3 * both.joules.min(lte.joules), "{ours:?} {both:?} {lte:?}");
     }
 }
@@ -130,11 +130,11 @@ fn cellular_is_opened_while_wifi_is_slow_and_suspended_by_a_priority_afterwards(
     let (sent, backup) = over_lte(&paths).expect("opened");
     assert!(!backup && sent > 5 * MB, "{sent} bytes");
     paths.world.run_until(Instant::from_secs(60));
-    let (before, backup) = over_lte(&paths).expect("it stands");
+    let (before, backup) = over_lte(&paths).expect("the connection exists");
     let read_before = read(&paths);
-    assert!(backup, "the client made it a backup");
+    assert!(backup, "the client set the backup flag");
     paths.world.run_until(Instant::from_secs(65));
-    let (after, _) = over_lte(&paths).expect("it stands");
+    let (after, _) = over_lte(&paths).expect("the connection exists");
     let read = read(&paths) - read_before;
     println!("{sent} bytes by 25 s, {} while suspended, {read} over WiFi", after - before);
     assert_eq!(after, before);

@@ -1,5 +1,5 @@
-//! Handover by radio signal: phones that walk out of WiFi's range, with what their interface tells of the signal once a
-//! second and without, over paths used in three ways. The numbers stand in docs/concepts/path-health.md.
+//! Handover by radio signal: phones that walk out of WiFi range, with and without hints about the signal once a
+//! second, with three path managers. The numbers are in docs/concepts/path-health.md.
 
 use marline_core::ConnectionConfig;
 use marline_link::{PhoneMobility, PhoneMobilityProfile};
@@ -13,13 +13,13 @@ use crate::cases::traced_link;
 const WIFI: &str = "rate=leaving:40M,delay=10ms,jitter=uniform:2ms,queue=100kB";
 const STAYS: &str = "rate=staying:40M,delay=10ms,jitter=uniform:2ms,queue=100kB";
 const LTE: &str = "rate=20M,delay=30ms,jitter=uniform:3ms,queue=300kB";
-/// Thermal noise of 20 MHz and what a receiver adds, dBm.
+/// Thermal noise of 20 MHz plus the receiver's noise, dBm.
 const NOISE_DBM: f64 = -92.0;
 const SEEDS: u64 = 12;
 const LASTS_S: u64 = 75;
 const MESSAGES: u64 = LASTS_S * 20;
 
-/// How the paths are used.
+/// Use of the paths.
 #[derive(Copy, Clone)]
 struct PathUse {
     path_manager: &'static str,
@@ -30,7 +30,7 @@ const BALANCED: PathUse = PathUse { path_manager: "full-mesh", lte_is_backup: fa
 const HANDOVER: PathUse = PathUse { path_manager: "backup", lte_is_backup: true };
 const INTERACTIVE: PathUse = PathUse { path_manager: "break-before-make", lte_is_backup: true };
 
-/// What came of the messages of all seeds.
+/// Results of the messages of all seeds.
 #[derive(Debug, Default)]
 struct Outcome {
     latencies_ms: Vec<f64>,
@@ -81,7 +81,7 @@ fn is_away(profile: &PhoneMobilityProfile, at: Duration) -> bool {
     profile.away.iter().any(within)
 }
 
-/// Tells the client what its interface says of WiFi.
+/// Passes the WiFi signal of the interface to the client.
 fn tell(paths: &mut Paths, up: bool, fading: bool) {
     let address = LocalAddress {
         up,
@@ -92,7 +92,7 @@ fn tell(paths: &mut Paths, up: bool, fading: bool) {
     paths.world.node_mut(client).endpoint_mut().set_local_address(now, None, address);
 }
 
-/// One walk: 300 bytes there and back each 50 ms.
+/// One walk: 300 bytes in each direction every 50 ms.
 fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted: bool) {
     let seeds = SeedTree::new(seed);
     let leaves = wifi == WIFI;
@@ -140,7 +140,7 @@ fn note(outcome: &mut Outcome, paths: &Paths) {
     }
 }
 
-/// LTE and nothing else.
+/// LTE alone.
 fn alone() -> Outcome {
     let mut outcome = Outcome::default();
     for seed in 1..=SEEDS {
@@ -174,7 +174,7 @@ fn a_hint_moves_outstanding_data_to_lte_before_wifi_dies() {
         println!("{name}, with:    {}", with.line());
         assert!(with.hints >= SEEDS, "{name}: {} hints", with.hints);
         assert_eq!((with.missing, without.missing), (0, 0), "{name}");
-        // What it costs: the seconds in which WiFi would still have carried most.
+        // The cost: seconds in which WiFi would still have carried most data.
         assert!(with.over_lte * 4 < without.over_lte * 5, "{name}: {}", with.line());
         if path_use.lte_is_backup {
             assert!(
@@ -184,7 +184,7 @@ fn a_hint_moves_outstanding_data_to_lte_before_wifi_dies() {
             );
             assert!(with.median_longest() * 3.0 < without.median_longest(), "{name}");
         } else {
-            // Copies on LTE have answered what WiFi lost: the hint adds nothing.
+            // Copies on LTE have already replaced WiFi's losses, so the hint adds nothing.
             assert!(with.quantile(0.999) < without.quantile(0.999) * 1.1, "{name}");
         }
     }
@@ -196,7 +196,7 @@ fn a_stationary_phone_gets_no_hint() {
     assert_eq!(outcome.hints, 0, "{}", outcome.line());
 }
 
-/// What the server sees of WiFi's subflow.
+/// The server's view of WiFi's subflow.
 fn seen_by_server(paths: &Paths) -> (String, bool) {
     let host = paths.world.node(paths.server);
     let (id, _) = host.connections().next().expect("a connection");

@@ -1,6 +1,5 @@
 //! Tests of handover to a path that was not opened before, with and without Fast JOIN: how long the
-//! stream stalls, in round trips of the new path, and that no middlebox and no peer makes it worse
-//! than an ordinary join.
+//! stream stalls, in round trips of the new path, and that no middlebox or peer makes it worse than an ordinary join.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ const LTE: &str = "rate=20M,delay=30ms,queue=100ms";
 const LTE_RTT: Duration = Duration::from_millis(60);
 const DIES_AT: Instant = Instant::from_millis(1_500);
 
-/// Opens the second path when the first one's address goes, and not before.
+/// Opens the second path only when the first one's address disappears.
 #[derive(Debug)]
 struct BreakBeforeMake {
     wanted: Option<PathAction>,
@@ -55,10 +54,10 @@ impl PathManagerFactory for Factory {
     }
 }
 
-/// What is under way when the path dies.
+/// Data in flight when the path dies.
 #[derive(Copy, Clone, Debug)]
 enum Traffic {
-    /// 8 MB, of which the most goes over the second path.
+    /// 8 MB, mostly sent over the second path.
     Bulk,
     /// 100 bytes every 100 ms; the path dies 2 ms after a message left.
     Keystrokes,
@@ -84,9 +83,9 @@ struct Setting<'a> {
     traffic: Traffic,
     upload: bool,
     fast: bool,
-    /// What stands on the second path.
+    /// Middleboxes on the second path.
     boxes: &'a str,
-    /// The server knows the extensions.
+    /// True if the server supports the extensions.
     known: bool,
 }
 
@@ -138,7 +137,7 @@ fn in_rtts(time: Duration) -> f64 {
     time.as_secs_f64() / LTE_RTT.as_secs_f64()
 }
 
-/// Off and on, in round trips, printed.
+/// Results without and with Fast JOIN in round trips, which are also printed.
 fn compare(name: &str, setting: Setting<'static>) -> (f64, f64) {
     let plain = run(setting);
     let fast = run(Setting { fast: true, ..setting });
@@ -151,8 +150,8 @@ fn compare(name: &str, setting: Setting<'static>) -> (f64, f64) {
     (before, after)
 }
 
-/// Data with the SYN arrives half a round trip after the address went; behind an ordinary join it is
-/// two and a half (SYN, SYN/ACK, third ACK, fourth ACK, data).
+/// Data with the SYN arrives half a round trip after the address disappeared; after an ordinary join it takes two and
+/// a half (SYN, SYN/ACK, third ACK, fourth ACK, data).
 #[test]
 fn a_message_on_its_way_up_saves_the_whole_handshake() {
     let setting = Setting { traffic: Traffic::Keystrokes, ..Setting::PLAIN };
@@ -161,8 +160,8 @@ fn a_message_on_its_way_up_saves_the_whole_handshake() {
     assert!((0.5..0.6).contains(&after), "{after}");
 }
 
-/// Of a full pipe the oldest data is there already: only its ACKs died with the path. The SYN/ACK tells,
-/// and what is missing follows it.
+/// With a full pipe the oldest data has already arrived; only its ACKs were lost with the path. The SYN/ACK reports
+/// this, and the missing data follows.
 #[test]
 fn an_upload_saves_a_round_trip() {
     let (before, after) = compare("upload", Setting::PLAIN);
@@ -170,8 +169,8 @@ fn an_upload_saves_a_round_trip() {
     assert!((1.5..1.6).contains(&after), "{after}");
 }
 
-/// The server sends behind the third ACK in both cases. What it sends first is the difference: with
-/// Fast JOIN what is missing, and it need not find out that the first path is dead.
+/// The server sends after the third ACK in both cases. The difference is the first data: with Fast JOIN it is the
+/// missing data, without waiting to detect that the first path is dead.
 #[test]
 fn a_download_resumes_with_the_third_ack() {
     let download = Setting { upload: false, ..Setting::PLAIN };
@@ -182,7 +181,7 @@ fn a_download_resumes_with_the_third_ack() {
     assert!((2.0..2.1).contains(&after) && after <= before, "{after} and {before}");
 }
 
-/// A refusal costs one round trip, a SYN without an answer one timeout.
+/// A rejection costs one round trip, an unanswered SYN one timeout.
 #[test]
 fn any_middlebox_costs_a_fast_join_one_retry() {
     let boxes = [

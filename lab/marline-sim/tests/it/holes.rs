@@ -30,7 +30,7 @@ fn agree(a: Instant, b: Instant) -> bool {
     a.max(b).since(a.min(b)) <= AGREES
 }
 
-/// A person types (a message each 20 ms) over these links, which are silent from 4 s to 6 s.
+/// Typing (a message every 20 ms) over these links, which are silent from 4 s to 6 s.
 fn typed(links: &[&str]) -> (Paths, usize) {
     let config =
         PathsConfig::new(links.iter().map(|spec| link(spec)).collect(), connection("auto"));
@@ -55,13 +55,13 @@ fn a_scripted_outage_is_reported_as_the_reader_felt_it() {
         assert!(felt.length >= Duration::from_secs(2), "{count} paths: {felt:?}");
         let events = paths.world.node(paths.client).monitor();
         let all = told(events, StreamDirection::Sent);
-        let [(since, ended)] = all[..] else { panic!("{count} paths: not one hole: {all:?}") };
-        println!("{count} paths: felt {felt:?}, told {since:?} to {ended:?}");
-        assert!(agree(since, felt.from), "{count} paths: began {since:?}, felt {felt:?}");
+        let [(since, ended)] = all[..] else { panic!("{count} paths: expected one hole: {all:?}") };
+        println!("{count} paths: experienced {felt:?}, reported {since:?} to {ended:?}");
+        assert!(agree(since, felt.from), "{count} paths: began {since:?}, experienced {felt:?}");
         assert!(agree(since, at_s(4)), "{count} paths: {since:?} is not when the links died");
         assert!(
             agree(ended, felt.from + felt.length),
-            "{count} paths: ended {ended:?}, felt {felt:?}"
+            "{count} paths: ended {ended:?}, experienced {felt:?}"
         );
     }
 }
@@ -84,7 +84,7 @@ fn application_pauses_are_not_reported_as_holes() {
     }
 }
 
-/// What waits behind a lost part of a download is known to the receiver.
+/// The receiver knows that data waits behind a lost part of a download.
 #[test]
 fn a_receiver_reports_the_hole_that_blocked_data_of_another_path() {
     let links =
@@ -98,9 +98,9 @@ fn a_receiver_reports_the_hole_that_blocked_data_of_another_path() {
     let felt = paths.client_report(0).expect("connected").hole_within(at_s(3), at_s(6));
     assert!(felt.length >= Duration::from_millis(150), "{felt:?}");
     let all = told(paths.world.node(paths.client).monitor(), StreamDirection::Received);
-    println!("felt {felt:?}, told {all:?}");
+    println!("experienced {felt:?}, reported {all:?}");
     let same = |(since, ended): &&(Instant, Instant)| {
         agree(*since, felt.from) && agree(*ended, felt.from + felt.length)
     };
-    assert!(all.iter().any(|hole| same(&hole)), "felt {felt:?}, told {all:?}");
+    assert!(all.iter().any(|hole| same(&hole)), "experienced {felt:?}, reported {all:?}");
 }

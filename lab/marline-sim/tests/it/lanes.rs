@@ -49,7 +49,7 @@ fn add(scene: &mut LanePaths, flow: u64, plan: PulsePlan, seed: u64) {
     scene.add_apps(end("client"), end("server"));
 }
 
-/// Latencies in ms of what the server sent; infinite for what never came.
+/// Latencies of the server's datagrams, ms; infinite for lost ones.
 fn down_ms(scene: &LanePaths, app: usize) -> Vec<f64> {
     let (from, to) = (scene.server_app::<Pulse>(app), scene.client_app::<Pulse>(app));
     let (from, to) = (from.unwrap().report(), to.unwrap().report());
@@ -115,7 +115,7 @@ fn a_call_does_not_wait_behind_a_download_of_the_same_client_nor_starve_it() {
     let quic = scene.client_app::<QuicLike>(1).unwrap().report();
     let bytes: u32 = quic.arrived.iter().map(|(_, bytes)| *bytes).sum();
     let mbit = f64::from(bytes) * 8.0 / 12e6;
-    // The queue of the link is the download's; the lane adds nothing of its own.
+    // The download fills the link's queue; the lane adds no delay.
     assert!(p90 < 20.0 + 200.0 + 20.0, "p90 of the call {p90} ms");
     assert!(mbit > 6.0, "download {mbit} Mbit/s");
 }

@@ -1,5 +1,5 @@
-//! Datagrams that stand alone, such as a query for a name: sent when a path has died and nobody has noticed yet, and
-//! with nothing after them that would tell.
+//! Isolated datagrams, such as DNS queries, sent after a path has died but before this was detected, and without later
+//! traffic that would show the loss.
 
 use core::any::Any;
 
@@ -11,10 +11,10 @@ use marline_time::{Duration, Instant, SeedTree};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const FLOW: FlowId = FlowId(9);
-/// Resolvers ask again after seconds. Over 240 ms of which one sample is known, each way takes most of one.
+/// Resolvers retry after seconds. With an RTT of 240 ms and only one RTT sample, each path takes most of a second.
 const DNS_PATIENCE: Duration = Duration::from_millis(1_200);
 
-/// Asks at these times; its counterpart, without any, answers at once.
+/// Sends queries at these times; its counterpart, without times, answers immediately.
 #[derive(Debug, Default)]
 struct Query {
     asks: Vec<Instant>,
@@ -55,23 +55,23 @@ impl DatagramApp for Query {
     }
 }
 
-/// What is known of the second path's use.
+/// Known state of the second path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Second {
     Regular,
     Backup,
 }
 
-/// What went before.
+/// Earlier traffic.
 #[derive(Copy, Clone, Debug)]
 enum Before {
     Nothing,
     Queries,
-    /// A call whose copies have spent the budget.
+    /// A call whose copies have used up the budget.
     Call,
 }
 
-/// Asks once, `idle` after the first path has died. When the answer was there, from then on.
+/// Sends one query, `idle` after the first path has died. Returns the time until the answer.
 fn asked_after_death(
     second: Second,
     before: Before,
@@ -114,7 +114,7 @@ fn asked_after_death(
     scene.at_set_path_up(died, 0, false);
     scene.world.run_until(asks + Duration::from_secs(5));
     let query = scene.client_app::<Query>(0).expect("the query");
-    assert!(query.answered.len() <= earlier + 1, "nothing comes twice");
+    assert!(query.answered.len() <= earlier + 1, "no datagram arrives twice");
     query.answered.iter().find(|at| **at > asks).map(|at| at.since(asks))
 }
 

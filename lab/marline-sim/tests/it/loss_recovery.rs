@@ -1,8 +1,8 @@
 //! Tests of loss recovery in scripts of segments: the server's retransmissions and their times when
 //! chosen packets are lost.
 //!
-//! One path of 20 ms, fast enough that a burst takes no time to send; bursts of so many segments one
-//! second apart, the packets of the last are lost by number. Times count from its writing.
+//! One path of 20 ms is so fast that a burst takes no time to send. Bursts are one second apart, and chosen packets of
+//! the last one are lost. Times count from its writing.
 
 use core::any::Any;
 
@@ -29,7 +29,7 @@ fn begins(burst: usize) -> Instant {
     Instant::from_secs(1) + ms(1_000) * burst as u32
 }
 
-/// Data segments of the server: when, and the sequence number as it is.
+/// Data segments of the server: time and absolute sequence number.
 #[derive(Debug)]
 struct Log {
     server: NodeId,
@@ -55,13 +55,13 @@ impl Observer for Log {
 struct Script {
     recovery: &'static str,
     segments: u64,
-    /// Initial window; kept unless bursts shall start from it.
+    /// Initial window. Windows are kept over pauses unless this is set.
     window: u32,
     congestion: &'static str,
     lost: &'static [u64],
 }
 
-/// What the last burst did: sends after the first moment as (ms, segment from 1), and when it was read.
+/// Result of the last burst: later transmissions as (ms, segment from 1), and the time when it was read.
 #[derive(Debug)]
 struct Outcome {
     at_once: u64,
@@ -111,7 +111,7 @@ impl Script {
         let host = paths.world.node(paths.server);
         let (id, _) = host.connections().next().expect("one connection");
         let info = host.endpoint().info(id).expect("it is open");
-        let log = paths.world.observer::<Log>().expect("it watches");
+        let log = paths.world.observer::<Log>().expect("the observer is set");
         let first = log.sent.iter().find(|(at, _)| *at >= begins(WARM)).expect("a burst").1;
         let of_burst = log.sent.iter().filter(|(at, _)| *at >= begins(WARM));
         let all: Vec<(u64, u64)> = of_burst
@@ -152,7 +152,7 @@ fn several_holes_are_repaired_together() {
 
 #[test]
 fn a_lost_retransmission_waits_for_the_timer_except_with_rack() {
-    // Bursts start from a window of twenty, so that data follows the repeat.
+    // Bursts start with a window of twenty, so that data follows the retransmission.
     let script = |recovery, lost| Script {
         window: 20,
         congestion: "reno",
@@ -176,17 +176,17 @@ fn a_lost_retransmission_waits_for_the_timer_except_with_rack() {
 
 #[test]
 fn early_retransmit_of_one_to_three_outstanding_segments() {
-    // Outstanding, lost, by early retransmit: when and what.
+    // Outstanding and lost segments, and retransmissions with early retransmit: time and segment.
     for (segments, lost, repeats) in [
         // A quarter of a round trip after the SACK.
         (2, &[1][..], &[(25, 1)][..]),
         (3, &[1], &[(25, 1)]),
         (3, &[1, 2], &[(25, 1), (45, 2)]),
         (3, &[2], &[(25, 2)]),
-        // Nothing is SACKed, and the ACK of the first is delayed by 12 ms: two round trips after it
-        // the probe, and by its SACK the rest.
+        // Nothing is SACKed, and the ACK of the first is delayed by 12 ms. The probe follows two round trips later,
+        // and its SACK triggers the rest.
         (3, &[2, 3], &[(72, 3), (97, 2)]),
-        // A lone segment has its probe at the time of the timer.
+        // A lone segment is probed at the time of the timer.
         (1, &[1], &[(220, 1)]),
     ] {
         let lost: &'static [u64] = Box::leak(lost.to_vec().into_boxed_slice());
@@ -204,30 +204,30 @@ fn without_early_retransmit_few_segments_wait_for_the_timer() {
         assert_eq!(outcome.rtos, 1, "{segments} sent, {lost:?} lost: {outcome:?}");
         assert!(outcome.later[0].0 >= 220, "{outcome:?}");
     }
-    // By the letter of RFC 5827 nothing waits for reordering.
+    // According to RFC 5827, nothing waits for reordering.
     let outcome = Script::new("rfc6675,early-retransmit=rfc5827", 3, &[1]).run();
     assert_eq!(outcome.later, [(20, 1)]);
-    // RACK waits for it, too.
+    // RACK also waits for reordering.
     let outcome = Script::new(RACK, 3, &[1]).run();
     assert_eq!(outcome.later, [(25, 1)]);
 }
 
 #[test]
 fn limited_transmit_lets_new_data_out_on_the_first_sacks() {
-    // A window of four, the first is lost: of its three followers each SACK may let one more out.
+    // A window of four with the first segment lost: each of the three SACKs may release one more segment.
     for (recovery, limited) in
         [("rfc6675,limited-transmit=on", true), ("rfc6675,limited-transmit=off", false)]
     {
         let script = Script { window: 4, ..Script::new(recovery, 20, &[]) };
         let mut paths = script.stage();
-        // The first burst of all: the window is the initial one.
+        // The first burst starts with the initial window.
         let mut config = link(LINK).down;
         paths.world.run_until(begins(0) - ms(1));
         let passed = paths.world.link(paths.down[0]).stats().offered_packets;
         config.loss.pattern = vec![passed + 1];
         paths.world.set_link(paths.down[0], config);
         paths.world.run_until(begins(0) + ms(500));
-        let log = paths.world.observer::<Log>().expect("it watches");
+        let log = paths.world.observer::<Log>().expect("the observer is set");
         let first = log.sent[0].1;
         let of_round = log
             .sent
@@ -242,8 +242,8 @@ fn limited_transmit_lets_new_data_out_on_the_first_sacks() {
 
 #[test]
 fn a_tail_is_found_by_its_probe() {
-    // Of twenty the last four: the probe repeats the last, its SACK tells the rest (FACK, RACK); without
-    // FACK one SACK says nothing and the timer does the rest.
+    // The last four of twenty are lost: the probe repeats the last one, and its SACK shows the others (FACK, RACK).
+    // Without FACK one SACK is not enough, and the timer repairs the rest.
     for (recovery, rtos) in
         [(LINUX_314, 0), (RACK, 0), ("rfc6675,pto=linux-3.10", 1), ("rfc6675,pto=off", 1)]
     {

@@ -1,4 +1,4 @@
-//! Tests of links that take no large packets, with and without the router's message to the sender.
+//! Tests of links that drop large packets, with and without the router's message to the sender.
 
 use crate::cases::oracle::stream;
 use crate::cases::{connection, link};
@@ -8,19 +8,19 @@ use marline_time::{Instant, SeedTree};
 const FAST: &str = "rate=20M,delay=10ms";
 const BYTES: u64 = 2_000_000;
 
-/// What a download came to.
+/// Results of a download.
 #[derive(Debug)]
 struct Outcome {
-    /// When all of it had been read; `None`: never.
+    /// Time at which all data had been read; `None`: never.
     done: Option<Instant>,
     /// Payload bytes of a full segment of the server's, by subflow.
     mss: Vec<u32>,
-    /// Packets that the first path's links refused: to the client, from it.
+    /// Packets dropped by the first path's links: to the client, from the client.
     refused: (u64, u64),
     digest: u64,
 }
 
-/// Downloads over links of these descriptions; at a time the first becomes another.
+/// Downloads over links of these descriptions. At a given time the first link changes.
 fn download(links: &[&str], change: Option<(Instant, &str)>) -> Outcome {
     let links = links.iter().map(|text| link(text)).collect();
     let config = PathsConfig::new(links, connection("min-rtt"));
@@ -62,7 +62,7 @@ fn download(links: &[&str], change: Option<(Instant, &str)>) -> Outcome {
     }
 }
 
-/// Most payload of a packet of 1,280 bytes: without the headers, timestamps aside.
+/// Maximum payload of a packet of 1,280 bytes: without headers and timestamps.
 const FITS: u32 = 1_280 - 20 - 20;
 
 #[test]
@@ -70,16 +70,16 @@ fn a_path_of_1280_bytes_gets_fitting_segments_with_or_without_icmp() {
     let wide = download(&[FAST], None);
     let told = download(&[&format!("{FAST},mtu=1280B")], None);
     let hole = download(&[&format!("{FAST},mtu=1280B:silent")], None);
-    println!("wide {wide:?}\ntold {told:?}\nhole {hole:?}");
+    println!("wide {wide:?}\nnotified {told:?}\nblack hole {hole:?}");
     assert!(wide.mss[0] > FITS && wide.refused == (0, 0), "{wide:?}");
     for narrow in [&told, &hole] {
         assert!(narrow.done.is_some() && narrow.mss[0] <= FITS, "{narrow:?}");
         assert!(narrow.refused.0 > 0, "a larger size is tried: {narrow:?}");
-        assert_ne!(narrow.digest, wide.digest, "it matters");
+        assert_ne!(narrow.digest, wide.digest, "a smaller MTU has an effect");
     }
     // A notified sender does not try the same size again.
     assert!(told.refused.0 < hole.refused.0, "{told:?} {hole:?}");
-    assert_ne!(told.digest, hole.digest, "the message matters");
+    assert_ne!(told.digest, hole.digest, "the message has an effect");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_hole_that_opens_under_full_segments_is_survived_and_a_message_makes_it_shor
     let at = Instant::from_millis(300);
     let [told, hole] = ["", ":silent"]
         .map(|silent| download(&[FAST], Some((at, &format!("{FAST},mtu=1280B{silent}")))));
-    println!("told {told:?}\nhole {hole:?}");
+    println!("notified {told:?}\nblack hole {hole:?}");
     for narrow in [&told, &hole] {
         assert!(narrow.refused.0 > 1 && narrow.mss[0] <= FITS, "{narrow:?}");
     }
@@ -112,7 +112,7 @@ fn less_than_the_base_size_passes_where_it_is_said_and_else_the_other_path_has_i
     assert!(beside.done.is_some() && beside.refused.0 > 0, "{beside:?}");
 }
 
-/// Links without the word of a router, on which full segments of the base size vanish.
+/// Links without router messages on which full segments of the base size are lost.
 const NARROW: &str = "rate=20M,delay=10ms,mtu=1200B:silent";
 
 #[test]

@@ -1,5 +1,5 @@
-//! Tests of MultiMob's parts together, in virtual time: cellular sleeps until WiFi fails,
-//! everything moves there, and goes back.
+//! Tests of MultiMob's parts together, in virtual time: cellular sleeps until WiFi fails, then all data moves there,
+//! and later back.
 
 use crate::cases::link;
 use marline_algos::Registry;
@@ -41,7 +41,7 @@ fn server() -> ConnectionConfig {
     config
 }
 
-/// A phone and a server. The phone's connections echo a keystroke every so often.
+/// A phone and a server. The phone's connections send echoed keystrokes at intervals.
 fn phone(wifi: &str, server: &ConnectionConfig, monitor: bool, intervals: &[u64]) -> Paths {
     let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], client());
     config.server = server.clone();
@@ -60,7 +60,7 @@ fn phone(wifi: &str, server: &ConnectionConfig, monitor: bool, intervals: &[u64]
     paths
 }
 
-/// The same over the UDP carrier, which identifies subflows by ids.
+/// As above, over the UDP carrier, which identifies subflows by ids.
 #[test]
 fn fast_join_learns_the_ids_of_the_udp_carrier() {
     let mut config = PathsConfig::new(vec![link(WIFI), link(LTE)], client());
@@ -80,7 +80,7 @@ fn fast_join_learns_the_ids_of_the_udp_carrier() {
     assert!(paths.client_report(0).expect("connected").latencies.len() >= 390);
 }
 
-/// When each event that fits happened at the client, and on which connection.
+/// Time and connection of each matching event at the client.
 fn times(paths: &Paths, fits: impl Fn(&MonitorKind) -> bool) -> Vec<(Instant, ConnectionId)> {
     let events = paths.world.node(paths.client).monitor().iter();
     events.filter(|event| fits(&event.kind)).map(|event| (event.at, event.connection)).collect()
@@ -100,7 +100,7 @@ fn condemned(kind: &MonitorKind) -> bool {
     matches!(kind, MonitorKind::AddressPair { fault: Some(_), .. })
 }
 
-/// Everything came back, in order; the longest time between two arrivals after the first second.
+/// Checks that all echoes arrived in order. Returns the longest time between two arrivals after the first second.
 fn hole(paths: &Paths, until: Instant) -> Duration {
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
@@ -129,17 +129,17 @@ fn wifi_dies_cellular_takes_over_wifi_returns_cellular_sleeps_again() {
     assert!(hole < ms(800), "{hole:?}");
     let peer = paths.world.node(paths.server).endpoint();
     let info = peer.info(peer.connections()[0]).expect("the connection exists");
-    assert_eq!(info.scheduler, "follow-client", "asked for by HELLO");
+    assert_eq!(info.scheduler, "follow-client", "requested by HELLO");
 
     paths.world.run_until(at(25_000));
     let down = times(&paths, closed);
     println!("cellular closed {down:?}");
     assert_eq!(down.len(), 1);
-    // A question every 2.4 s at most, a clean period of 2 s, a quiet time of 2 s, and some for the FINs.
+    // A probe every 2.4 s at most, a clean period of 2 s, a quiet time of 2 s, and some time for the FINs.
     assert!(down[0].0 > at(17_000) && down[0].0 < at(23_500), "{down:?}");
     let asleep = sent_on(&paths, 1);
     paths.world.run_until(at(40_000));
-    assert_eq!(sent_on(&paths, 1), asleep, "not a packet more");
+    assert_eq!(sent_on(&paths, 1), asleep, "no further packet");
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
     assert!(report.latencies.len() >= 790, "{}", report.latencies.len());
@@ -163,7 +163,7 @@ fn a_static_phone_never_wakes_its_radio() {
     }
 }
 
-/// When each of nine connections that are mostly quiet had its cellular subflow, after WiFi's death.
+/// Time after WiFi's death at which each of nine mostly idle connections had its cellular subflow.
 fn nine_others(monitor: bool) -> Vec<Duration> {
     let dies = at(20_100);
     let mut intervals = vec![50];
@@ -185,7 +185,7 @@ fn one_failing_connection_warns_nine_others() {
     assert_eq!((warned.len(), alone.len()), (9, 9));
     let (slowest, quickest) = (warned.iter().max(), alone.iter().min());
     assert!(slowest < Some(&ms(900)), "{warned:?}");
-    assert!(quickest > Some(&ms(900)), "each finds out when it wants something: {alone:?}");
+    assert!(quickest > Some(&ms(900)), "each detects it when it sends a request: {alone:?}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn an_address_that_goes_takes_no_detour() {
     paths.set_address_at(at(12_000), 0, true);
     paths.world.run_until(at(11_900));
     let up = times(&paths, opened);
-    // One radio promotion, and one round trip and a half of LTE.
+    // One radio promotion, and one and a half round trips of LTE.
     assert!(up.len() == 1 && up[0].0 < at(5_030 + 260 + 130), "{up:?}");
     paths.world.run_until(at(30_000));
     assert_eq!(times(&paths, closed).len(), 1);
@@ -237,10 +237,10 @@ fn the_path_health_table_is_exposed_and_runs_are_repeatable() {
     assert!(monitor.is_degraded(Paths::address(0, 0), Paths::server_address()));
 }
 
-/// When the server pushes, after five minutes of silence.
+/// Time of the server's push, after five minutes of silence.
 const PUSH: Instant = Instant::from_secs(300);
 
-/// A phone whose only connection waits for the server's next word.
+/// A phone whose only connection waits for the server's next message.
 fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) -> Paths {
     let client = ConnectionConfig { lone_keepalive: keepalive, ..client() };
     let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], client);
@@ -254,7 +254,7 @@ fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) 
     paths
 }
 
-/// How long after the push it arrives, if WiFi swallows everything from then on.
+/// Delay of the push if WiFi loses all packets from this time on.
 fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Option<Duration> {
     let mut paths = waiting_phone(keepalive, WIFI, PUSH.since(Instant::ZERO));
     paths.at_set_path_up(dies_at, 0, false);
@@ -266,7 +266,7 @@ fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Opt
     arrived.then(|| paths.world.now().since(PUSH))
 }
 
-/// The server can open nothing, and the client has nothing to miss: it must have asked.
+/// The server cannot open a path, and the client misses no data, so the client must have probed.
 #[test]
 fn a_push_after_a_pause_in_which_wifi_died_arrives() {
     let LoneKeepalive { idle, interval, count } = LoneKeepalive::default();
@@ -279,10 +279,10 @@ fn a_push_after_a_pause_in_which_wifi_died_arrives() {
         longest = longest.max(after.expect("it arrives"));
     }
     assert!(longest <= bound, "{longest:?}, {bound:?} allowed");
-    assert_eq!(push_arrives_after(None, at(150_000)), None, "what the keepalive is for");
+    assert_eq!(push_arrives_after(None, at(150_000)), None, "keepalives detect the failure");
 }
 
-/// docs/concepts/path-health.md: the price of an idle connection.
+/// The cost of an idle connection, as in docs/concepts/path-health.md.
 #[test]
 fn an_idle_hour_has_bounded_traffic_and_energy() {
     let wifi = "rate=30M,delay=10ms,radio=wifi";

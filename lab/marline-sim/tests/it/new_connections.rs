@@ -31,7 +31,7 @@ fn policies(scheduler: &str, path_manager: &str) -> ConnectionConfig {
     ConnectionConfig::new(set.expect("built-in names"))
 }
 
-/// A phone as `--mode interactive` has it and a server that follows; both are listened to.
+/// A phone in `--mode interactive` and a server that follows it, both observed.
 fn phone(wifi: &str) -> Paths {
     let mut client = policies("min-rtt", "break-before-make");
     client.extensions = Extensions::ALL.difference(Extensions::REPAIR);
@@ -54,7 +54,7 @@ fn keys(count: u64) -> Box<Echo> {
     Box::new(Echo::new(60, ms(50), count, 3))
 }
 
-/// A segment as it left a host.
+/// A sent segment.
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     at: Instant,
@@ -64,7 +64,7 @@ struct Sent {
     payload: usize,
 }
 
-/// Everything that was sent.
+/// All sent segments.
 #[derive(Debug, Default)]
 struct Wire {
     sent: Vec<Sent>,
@@ -85,7 +85,7 @@ impl Observer for Wire {
     }
 }
 
-/// What either host sent on a path between two times.
+/// Segments that either host sent on a path between two times.
 fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
     let end = Paths::address(path, 0);
     let wire = paths.world.observer::<Wire>().expect("observed");
@@ -94,7 +94,7 @@ fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
     wire.sent.iter().filter(during).filter(there).copied().collect()
 }
 
-/// Where a new connection starts: WiFi first, unless the path health monitor considers it bad.
+/// Path of a new connection: WiFi first, unless the path health monitor considers it bad.
 fn start(paths: &Paths) -> usize {
     let monitor = paths.world.node(paths.client).endpoint().path_health_monitor().expect("set");
     let good =
@@ -102,13 +102,13 @@ fn start(paths: &Paths) -> usize {
     [WIFI, LTE].into_iter().find(good).unwrap_or(WIFI)
 }
 
-/// Opens one there.
+/// Opens a connection on that path.
 fn open(paths: &mut Paths, count: u64) -> (usize, ConnectionId) {
     let path = start(paths);
     (path, paths.connect(path, keys(count)).expect("a connection"))
 }
 
-/// When the verdict on WiFi was given and lifted.
+/// Times at which the verdict on WiFi was given and lifted.
 fn verdicts(paths: &Paths) -> Vec<(Instant, bool)> {
     let events = paths.world.node(paths.client).monitor().iter();
     let mut told: Vec<(Instant, bool)> = events
@@ -117,12 +117,12 @@ fn verdicts(paths: &Paths) -> Vec<(Instant, bool)> {
             _ => None,
         })
         .collect();
-    // Each connection hears of it.
+    // Each connection is notified.
     told.dedup_by_key(|(_, bad)| *bad);
     told
 }
 
-/// The bytes each host sent on a connection's WiFi subflows that are up, and how many those are.
+/// Bytes that each host sent on a connection's established WiFi subflows, and the number of these subflows.
 fn on_wifi(paths: &Paths, id: ConnectionId) -> (usize, u64) {
     let wifi = Paths::address(WIFI, 0);
     let info = paths.world.node(paths.client).endpoint().info(id).expect("it lives");
@@ -131,9 +131,8 @@ fn on_wifi(paths: &Paths, id: ConnectionId) -> (usize, u64) {
     (up.len(), up.iter().map(|s| s.bytes_sent + s.bytes_received).sum())
 }
 
-/// WiFi dies under a connection that talks. One that is opened afterwards starts on LTE; it joins WiFi
-/// when that is back, and sends nothing there before the clean period is over; the next one starts on
-/// WiFi and never wakes LTE.
+/// WiFi dies under an active connection. A connection opened afterwards starts on LTE. It joins WiFi when that
+/// returns, and sends nothing there before the clean period is over. The next one starts on WiFi and never wakes LTE.
 #[test]
 fn a_new_connection_leaves_a_degraded_address_pair_alone_until_a_clean_period() {
     let (dies, returns) = (at(5_030), at(9_000));
@@ -142,26 +141,26 @@ fn a_new_connection_leaves_a_degraded_address_pair_alone_until_a_clean_period() 
         paths.at_set_path_up(dies, WIFI, false);
         paths.at_set_path_up(returns, WIFI, true);
         let first = open(&mut paths, 600);
-        assert_eq!(first.0, WIFI, "nobody knows anything against it");
+        assert_eq!(first.0, WIFI, "the path has no bad verdict");
         paths.world.run_until(at(6_500));
         let second = open(&mut paths, 500);
         paths.world.run_until(until);
         (paths, second)
     };
     let (paths, (path, _)) = run(at(20_000));
-    assert_eq!(path, LTE, "warned by the connection that suffered");
+    assert_eq!(path, LTE, "warned by the affected connection");
     let verdicts = verdicts(&paths);
     let [(condemned, true), (lifted, false)] = verdicts[..] else { panic!("{verdicts:?}") };
     println!("bad at {condemned:?}, good at {lifted:?}");
     assert!(condemned > dies && condemned < dies + ms(400));
     assert!(lifted >= returns + ms(2_000) && lifted < returns + ms(5_000), "a clean period");
 
-    // Nothing of it began on WiFi, and when WiFi was back it only joined there.
+    // It did not start on WiFi, and when WiFi returned it only joined there.
     let joins = sent(&paths, WIFI, at(6_500), lifted).iter().filter(|s| s.syn).count();
-    assert!(joins > 0, "it must ask, or nobody would ever know");
+    assert!(joins > 0, "it must probe, or the return would never be detected");
     let (before, (_, id)) = run(Instant::from_nanos(lifted.as_nanos() - 1_000_000));
     let bytes = sent(&before, WIFI, returns, lifted).iter().map(|s| s.payload).sum::<usize>();
-    println!("a moment before: {:?} on WiFi, {bytes} bytes of anybody", on_wifi(&before, id));
+    println!("just before: {:?} on WiFi, {bytes} bytes in total", on_wifi(&before, id));
     assert_eq!(on_wifi(&before, id), (1, 0), "joined, and unused");
 
     let (mut paths, (_, second)) = run(lifted + ms(100));
@@ -184,8 +183,8 @@ fn a_new_connection_leaves_a_degraded_address_pair_alone_until_a_clean_period() 
     }
 }
 
-/// WiFi that answers now and then is bad as well: a new connection does not start there although its SYN
-/// might be answered.
+/// WiFi that only sometimes answers is also bad: a new connection does not start there although its SYN might be
+/// answered.
 #[test]
 fn an_address_pair_that_loses_half_of_everything_opens_nothing_either() {
     let mut paths = phone("rate=30M,delay=10ms");
@@ -207,7 +206,7 @@ fn an_address_pair_that_loses_half_of_everything_opens_nothing_either() {
     assert!(worst < Some(ms(900)), "LTE's promotion, and no repair on WiFi: {worst:?}");
 }
 
-/// Whether a silence of WiFi with this start and duration wakes cellular.
+/// Returns true if a silence of WiFi with this start and duration wakes cellular.
 fn wakes(phase_ms: u64, silence_ms: u64) -> bool {
     let mut paths = phone("rate=30M,delay=10ms");
     open(&mut paths, 200);
@@ -218,10 +217,9 @@ fn wakes(phase_ms: u64, silence_ms: u64) -> bool {
     !sent(&paths, LTE, at(0), at(8_000)).is_empty()
 }
 
-/// From when on silence counts, for keys every 50 ms and a round trip of 20 ms: the longest silence that
-/// never wakes cellular, and the shortest that always does, whenever it begins. A probe timeout of two
-/// round trips and three waits of 50 ms make 190 ms; a silence that is over 50 ms before has swallowed
-/// the last question, too.
+/// Limits for keystrokes every 50 ms and a round trip of 20 ms: the longest silence that never wakes cellular, and the
+/// shortest that always does, regardless of its start. A probe timeout of two round trips and three waits of 50 ms
+/// make 190 ms; a silence that ends 50 ms earlier has also lost the last probe.
 #[test]
 fn a_short_silence_opens_no_path_and_a_long_one_always() {
     let phases: Vec<u64> = (0..50).step_by(7).collect();
@@ -241,5 +239,5 @@ fn a_short_silence_opens_no_path_and_a_long_one_always() {
             assert_eq!(*count, phases.len(), "{silence} ms");
         }
     }
-    assert!(counts.is_sorted(), "the longer the surer: {counts:?}");
+    assert!(counts.is_sorted(), "longer silences wake it more often: {counts:?}");
 }

@@ -11,8 +11,8 @@ use marline_policy::{
 use marline_sim::{Amount, Bulk};
 use marline_time::Instant;
 
-/// Wants all that is outstanding repeated on the first subflow whenever the second is silent, however
-/// the first fares.
+/// Requests reinjection of all outstanding data on the first subflow whenever the second is silent, regardless of the
+/// first one's state.
 #[derive(Debug, Default)]
 struct Stubborn {
     inner: MinRtt,

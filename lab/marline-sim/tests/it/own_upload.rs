@@ -1,5 +1,5 @@
-//! Scene of a client whose own uploads fill deep queues beside a game and a shell: where the small messages wait, queue
-//! by queue. The table and what follows from it: docs/research/own-upload.md.
+//! Scene of a client whose own uploads fill deep queues while a game and a shell run: where the small messages wait,
+//! queue by queue. Table and conclusions: docs/research/own-upload.md.
 
 mod scene;
 
@@ -9,7 +9,7 @@ use scene::{Plan, Seen, run};
 const BOTH: &[usize] = &[0, 1];
 const WIFI_ALONE: &[usize] = &[0];
 const UPLOADS: [usize; 3] = [0, 1, 4];
-/// The game's p50 beside one upload by `bbr`, measured live.
+/// The game's p50 during one upload with `bbr`, measured live.
 const BBR_LIVE_MS: f64 = 51.0;
 
 fn table(congestion: &'static str, paths: &'static [usize], seconds: u64) -> Vec<Seen> {
@@ -31,10 +31,11 @@ fn small_messages_wait_only_in_the_queues_of_the_links() {
     assert!(seen.queue_ms.iter().any(|ms| *ms > 20.0), "{seen:?}");
 }
 
-/// What is wanted: a game and a shell beside uploads as quick as the least that is known to be possible here, which is
-/// BBR's, for nine tenths of what the uplinks carry.
+/// The goal: during uploads with nine tenths of the uplinks' capacity, a game and a shell as fast as the best known
+/// result, which is BBR's.
 #[test]
-#[ignore = "not mended yet: cargo test -p marline-sim --test it own_upload -- --nocapture --include-ignored"]
+#[ignore = "not solved yet: cargo test -p marline-sim --test it own_upload -- --nocapture \
+    --include-ignored"]
 fn own_uploads_leave_small_messages_as_quick_as_bbr_does_and_cost_little_goodput() {
     println!("{}", Seen::HEAD);
     let usual = table("cubic-westwood", BOTH, 30);

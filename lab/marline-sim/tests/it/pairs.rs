@@ -1,6 +1,6 @@
-//! Tests of pairs of changing links against the better one alone. The whole table is a row of the
-//! `numbers` example; here every pair runs at one offset and must not collapse. The target of 0.95
-//! everywhere applies to schedulers that take head-of-line blocking into account.
+//! Tests of pairs of changing links, compared with the better one alone. The whole table is a row of the `numbers`
+//! example; here every pair runs at one offset and must not collapse. The target of 0.95 everywhere applies to
+//! schedulers that take head-of-line blocking into account.
 
 use crate::cases::{pairs, parallel};
 use marline_time::Duration;

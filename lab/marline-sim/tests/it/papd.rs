@@ -1,5 +1,5 @@
-//! Tests of PAPD on emulated links: it settles on the mode that is better for these paths and this
-//! buffer, and the other one takes only its share of the time.
+//! Tests of PAPD on emulated links: it settles on the better mode for these paths and this buffer, and uses the other
+//! only for its share of the time.
 
 use crate::cases::{link, parallel};
 use marline_core::ConnectionConfig;
@@ -52,7 +52,7 @@ fn papd_bonds_only_with_a_large_buffer() {
             .expect("five runs");
     println!("best path {best:.1}; 450 kB: lowest RTT {plain_small:.1}, PAPD {papd_small:.1}");
     println!("4 MB: lowest RTT {plain_large:.1}, PAPD {papd_large:.1} Mbit/s");
-    assert!(plain_small < 0.85 * best, "the test tests nothing: {plain_small} {best}");
+    assert!(plain_small < 0.85 * best, "the test proves nothing: {plain_small} {best}");
     assert!(papd_small >= 0.9 * best, "{papd_small} {best}");
     assert!(plain_large > 1.7 * best, "{plain_large} {best}");
     let mixed = 0.9 * plain_large + 0.1 * best;
@@ -78,14 +78,14 @@ fn far_path_in_use(scheduler: &str) -> f64 {
 fn the_best_path_alone_carries_but_for_the_measurements() {
     // Of ten windows of 600 ms one is bonded and one redundant on both; their packets take 150 ms.
     let measuring = far_path_in_use(MEASURING);
-    // 450 kB in 150 ms are 24 Mbit/s, half of what the near path brings: bonding need not be tried.
+    // 450 kB in 150 ms are 24 Mbit/s, half of the near path's rate, so bonding need not be tried.
     let knowing = far_path_in_use(PAPD);
     println!("the far path is in use {:.1} % of the time, {knowing:.3}", measuring * 100.0);
     assert!((0.1..=0.35).contains(&measuring), "{measuring}");
     assert!(knowing < measuring / 2.0, "{knowing}");
 }
 
-/// The way that the slides set aside: each window in which the poor path is measured is spent at its rate.
+/// The method that the slides rejected: each window in which the poor path is measured runs at its rate.
 #[test]
 fn measuring_one_path_after_the_other_costs_the_windows_of_the_poor_one() {
     let in_turn = format!("{PAPD},measure=in-turn");
@@ -96,7 +96,7 @@ fn measuring_one_path_after_the_other_costs_the_windows_of_the_poor_one() {
             .expect("three runs");
     println!("best path {best:.1}; at once {at_once:.1}, in turn {in_turn:.1} Mbit/s");
     assert!(in_turn < 0.97 * at_once, "{in_turn} {at_once}");
-    assert!(in_turn > 0.7 * best, "it finds the best path, too: {in_turn} {best}");
+    assert!(in_turn > 0.7 * best, "it also finds the best path: {in_turn} {best}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Tests of paths that cost more than time: bytes on a metered one stay within its budget, a radio sleeps while another
-//! path brings what there is, and both are there when that path dies.
+//! Tests of paths with costs: bytes on a metered path stay within its budget, a radio sleeps while another path is
+//! sufficient, and both are used when that path dies.
 
 use marline_core::ConnectionConfig;
 use marline_link::radio::Energy;
@@ -10,16 +10,16 @@ use marline_time::{Duration, Instant, SeedTree};
 use crate::cases::link;
 
 const CALM: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms";
-/// The same with bad times, in which it does not answer a probe now and then.
+/// WiFi with bad times, in which some probes get no answer.
 const TROUBLED: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms,ge=4s:60ms:50%:0.1%";
 const LTE: &str = "radio=lte,rate=20M,delay=20ms,queue=100ms";
 const METERED: PathCost = PathCost { metered: true, ..PathCost::NONE };
 const LIMITED: PathCost = PathCost { limited: true, ..PathCost::NONE };
-/// As long as the radio of the link stays awake, and a little more.
+/// Slightly longer than the radio of the link stays awake.
 const RADIO: PathCost = PathCost { tail_ms: 11_600, ..PathCost::NONE };
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// The shipped policies, but for this path manager.
+/// The shipped policies with this path manager.
 fn shipped(path_manager: &str) -> ConnectionConfig {
     let mut policies = marline_algos::default_policies();
     let registry = marline_algos::Registry::default();
@@ -39,7 +39,7 @@ fn start(paths: &mut Paths, listen: Listen, app: Box<dyn App>) {
     paths.connect(0, app).expect("a connection");
 }
 
-/// 300 bytes there and back, so often for so long.
+/// 300 bytes in each direction, at this interval and for this duration.
 fn echoes(paths: &mut Paths, every_ms: u64, for_s: u64) {
     let count = for_s * 1_000 / every_ms;
     let echo = Echo::new(300, Duration::from_millis(every_ms), count, 7);
@@ -60,7 +60,7 @@ fn energy(paths: &Paths) -> Energy {
     paths.world.link(paths.up[1]).radio().expect("LTE's radio").energy(paths.world.now())
 }
 
-/// The longest that nothing came at the client within these seconds.
+/// Longest gap in arrivals at the client within these seconds.
 fn hole(paths: &Paths, from_s: u64, to_s: u64) -> Duration {
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
@@ -85,11 +85,11 @@ fn echoes_stay_within_the_budget_of_a_metered_path() {
         let ((metered, rescued), (free, unspared)) = (run(METERED), run(PathCost::NONE));
         println!("seed {seed}: {metered:?} bytes, hole {rescued:?}; free {free:?}, {unspared:?}");
         for (metered, free) in metered.into_iter().zip(free) {
-            // 2 kB a second for a minute, and nothing else: the server knows it, too.
+            // Only 2 kB per second for a minute. The server also knows the budget.
             assert!(metered <= 132_000, "seed {seed}: {metered} bytes over a metered path");
-            assert!(free > 3 * metered, "seed {seed}: {free} bytes where it costs nothing");
+            assert!(free > 3 * metered, "seed {seed}: {free} bytes on a free path");
         }
-        // Two probes and a way, and some: with copies of everything it is one message.
+        // Two probes, a one-way delay and some margin. If everything is copied, it is one message.
         assert!(rescued <= Duration::from_millis(400), "seed {seed}: {rescued:?}");
     }
 }
@@ -112,7 +112,7 @@ fn a_download_stays_within_the_budget_of_a_metered_path() {
         let ((read, metered), (faster, free)) = (run(METERED), run(PathCost::NONE));
         println!("seed {seed}: {metered} of {read} bytes; free {free} of {faster}");
         assert!(metered <= read / 10 + 100_000, "seed {seed}: {metered} of {read} bytes");
-        // WiFi alone is used as well as it was, and both together where nothing is charged.
+        // WiFi alone is used as before, and both together if neither has a price.
         assert!(read > 20_000_000 && free > faster / 3, "seed {seed}: {read}; {free} of {faster}");
     }
 }
@@ -122,7 +122,7 @@ fn copies_use_no_idle_capacity_of_a_limited_path() {
     const WARM_S: u64 = 5;
     const END_S: u64 = 65;
     for seed in SEEDS {
-        // 30 kB each 300 ms and back, 100 kB/s: copies of everything would be far beyond the byte budget.
+        // 30 kB in each direction every 300 ms, 100 kB/s: copies of everything would far exceed the byte budget.
         let run = |cost, scheduler: &str| {
             let mut connection = shipped("full-mesh");
             let registry = marline_algos::Registry::default();
@@ -153,10 +153,10 @@ fn copies_use_no_idle_capacity_of_a_limited_path() {
         let unlimited = run(LIMITED, "auto,budget=unlimited");
         println!("seed {seed}: copies {limited:?}; free {free:?}; without a budget {unlimited:?}");
         for (limited, free) in limited.into_iter().zip(free) {
-            // A quarter of 100 kB/s for a minute, and what the worst case may exceed it by. The server knows, too.
+            // A quarter of 100 kB/s for a minute, plus the allowed excess. The server also knows the budget.
             let budget = (END_S - WARM_S) * 25_000;
             assert!(limited <= 2 * budget, "seed {seed}: {limited} bytes copied to a limited path");
-            assert!(free > limited, "seed {seed}: {free} bytes where it is free");
+            assert!(free > limited, "seed {seed}: {free} bytes on a free path");
         }
     }
 }
@@ -179,7 +179,7 @@ fn a_radio_sleeps_beside_a_path_that_brings_echoes_in_time_and_wakes_when_it_die
         let (awake, _, _) = run(PathCost::NONE);
         let joules = [asleep.traffic_j(), awake.traffic_j()];
         println!("seed {seed}: {joules:?} J, {} and {woken} times, {rescued:?}", asleep.promotions);
-        // It was woken for the join, and used for a while, since it was awake.
+        // It was woken for the join, and used while it was awake.
         assert_eq!((asleep.promotions, woken), (1, 2), "seed {seed}");
         assert!(joules[0] < joules[1] / 4.0, "seed {seed}: {joules:?} J");
         // The promotion takes 260 ms.
@@ -190,7 +190,7 @@ fn a_radio_sleeps_beside_a_path_that_brings_echoes_in_time_and_wakes_when_it_die
 #[test]
 fn a_backup_draws_nothing_while_a_regular_path_lives() {
     for seed in SEEDS {
-        // Not even a join wakes it where standing by is the path manager's.
+        // Not even a join wakes it if the path manager keeps it on standby.
         for (manager, promotions) in [("break-before-make", 0), ("full-mesh", 1)] {
             let mut config = PathsConfig::new(vec![link(CALM), link(LTE)], shipped(manager));
             config.backup = vec![false, true];
@@ -235,7 +235,7 @@ fn a_path_that_becomes_metered_while_it_is_used_is_spared_from_then_on() {
         price(&mut paths, next);
     }
     println!("{spent:?}");
-    // Charged for, free, and charged for again: at either end, since the server is told of each change.
+    // Metered, free, and metered again: at both ends, since the server is notified of each change.
     for end in 0..2 {
         assert!(
             spent[0][end] * 3 < spent[1][end] && spent[3][end] * 3 < spent[1][end],

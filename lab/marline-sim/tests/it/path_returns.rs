@@ -1,5 +1,5 @@
-//! Table of returns: the time until traffic uses a path again that was silent, slow or flapping, and the bytes that
-//! probing it costs, for streams and for datagrams.
+//! Table of returns: the time until traffic again uses a path that was silent, slow or flapping, and the bytes of its
+//! probes, for streams and for datagrams.
 
 use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};
@@ -23,13 +23,13 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// Messages of both kinds of traffic.
 const EVERY: Duration = Duration::from_millis(100);
 const BYTES: u64 = 100;
-/// An echo that is quicker went over WiFi both ways; a datagram that is, one way.
+/// A faster echo used WiFi in both directions, a faster datagram in one.
 const ECHO_OVER_WIFI: Duration = Duration::from_millis(30);
 const DATAGRAM_OVER_WIFI: Duration = Duration::from_millis(15);
-/// So many in a row are a return.
+/// Number of consecutive fast messages that count as a return.
 const IN_A_ROW: usize = 10;
 
-/// What happens to WiFi.
+/// Trouble of WiFi.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Trouble {
     Silent,
@@ -37,7 +37,7 @@ enum Trouble {
     Flapping,
 }
 
-/// When it begins and ends.
+/// Start and end of the trouble.
 #[derive(Copy, Clone, Debug)]
 struct Spell {
     trouble: Trouble,
@@ -76,7 +76,7 @@ impl Spell {
         at_set_up(world, self.until, links, true);
     }
 
-    /// The time from the end of the trouble until the first of several messages in a row is there that were
+    /// Time from the end of the trouble until the arrival of the first of several consecutive messages that were
     /// `quick` enough.
     fn return_time(self, messages: &[(Instant, Duration)], quick: Duration) -> Duration {
         let after: Vec<_> =
@@ -96,7 +96,7 @@ fn at_set_up<N: marline_sim::Node + 'static>(
     world.run_at(at, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
 }
 
-/// One run's return, and the bytes per second that were sent into the silence.
+/// Return time of a run, and the bytes per second that were sent during the silence.
 #[derive(Copy, Clone, Debug)]
 struct Outcome {
     back: Duration,
@@ -107,7 +107,7 @@ fn offered<N: marline_sim::Node>(world: &World<N>, links: [LinkId; 2]) -> u64 {
     links.iter().map(|id| world.link(*id).stats().offered_bytes).sum()
 }
 
-/// Runs to the end, and measures what is sent into WiFi from some seconds after its trouble's beginning on.
+/// Runs to the end, and measures the bytes sent on WiFi starting some seconds after the beginning of its trouble.
 fn run<N: marline_sim::Node + 'static>(
     world: &mut World<N>,
     links: [LinkId; 2],
@@ -141,7 +141,7 @@ fn open_echo(paths: &mut Paths, spell: Spell) {
     paths.connect(0, Box::new(Echo::new(BYTES, EVERY, messages, 7))).expect("a connection");
 }
 
-/// When the echoes of a connection were sent, and how long they took.
+/// Send times of a connection's echoes, and their durations.
 fn echoes(paths: &Paths, connection: usize) -> Vec<(Instant, Duration)> {
     let report = paths.client_report(connection).expect("connected");
     assert_eq!(report.wrong_at, None);
@@ -161,7 +161,7 @@ fn streams(spell: Spell, seed: u64) -> Outcome {
     Outcome { back: spell.return_time(&messages, ECHO_OVER_WIFI), probes_per_s }
 }
 
-/// When the datagrams of an end were sent, and how long they took; those that are lost forever.
+/// Send times of an end's datagrams, and their delays; infinite for lost ones.
 fn datagrams(scene: &LanePaths, from: NodeId, to: NodeId) -> Vec<(Instant, Duration)> {
     let report = |node: NodeId| {
         let app = scene.world.node(node).app(0).expect("an application");
@@ -241,7 +241,7 @@ fn datagrams_are_back_within_a_second() {
     table("datagrams", lanes);
 }
 
-/// All connections together are probed as one is, and the answer to one wakes the others.
+/// All connections together send as many probes as one, and an answer to one wakes the others.
 #[test]
 fn forty_connections_are_back_together_and_probed_as_one() {
     const CONNECTIONS: usize = 40;
@@ -261,7 +261,7 @@ fn forty_connections_are_back_together_and_probed_as_one() {
     assert!(probes_per_s <= 300.0, "{probes_per_s} B/s");
 }
 
-/// A client that only receives does not know of the silence: the server probes.
+/// A client that only receives does not detect the silence, so the server probes.
 #[test]
 fn a_download_is_back_within_two_seconds() {
     for seconds in [10, 30] {
@@ -285,15 +285,15 @@ fn a_download_is_back_within_two_seconds() {
     }
 }
 
-/// Nothing is sent or received: a silent path is asked now and then.
+/// On an idle connection, a silent path is probed occasionally.
 #[test]
 fn an_idle_connection_hardly_probes_a_silent_path() {
-    // Later the subflow is given up, and the path manager opens another.
+    // Later the subflow is abandoned, and the path manager opens another.
     let spell = Spell::new(Trouble::Silent, 80, 1);
     let mut paths = scene(1);
     let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
     paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 2, 1))));
-    // The last request is on its way when WiFi dies.
+    // The last request is in flight when WiFi dies.
     let times = (0..50).rev().map(|number| spell.from - MS(5) - EVERY * number).collect();
     let asks = Units::new(Pace::At { bytes: BYTES, times }, BYTES, 1, 2);
     paths.connect(0, Box::new(asks)).expect("a connection");

@@ -1,5 +1,5 @@
-//! Hosts whose process does not run for a while (SIGSTOP, a frozen cgroup, a paused virtual machine): that time is no
-//! round trip, loses nothing, and leaves the connection as fast as it was.
+//! Hosts whose process does not run for a while (SIGSTOP, a frozen cgroup, a paused virtual machine): that time does
+//! not count as a round trip, loses nothing, and does not slow the connection.
 
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Linger, SubflowInfo};
@@ -18,11 +18,11 @@ const THINK: Duration = Duration::from_secs(2);
 const WIFI: &str = "rate=40M,delay=15ms,queue=80ms";
 const LTE: &str = "rate=20M,delay=30ms,queue=120ms";
 
-/// A client that asks for a megabyte, or sends one, again and again, with a pause between.
+/// A client that repeatedly requests or sends a megabyte, with pauses.
 fn dialogue(links: &[&str], upload: bool) -> Paths {
     let (request_bytes, answer_bytes) = if upload { (MEGABYTE, 100) } else { (100, MEGABYTE) };
     let sizes = ExchangeSizes { request_bytes, answer_bytes };
-    // The other end waits for the one that stands still.
+    // The other end waits for the paused one.
     let linger = Linger::new(Duration::from_secs(7_200));
     let config = ConnectionConfig { linger, ..connection("min-rtt") };
     let mut paths = scene(links, config, 7);
@@ -38,7 +38,7 @@ fn answered(paths: &Paths) -> usize {
     report.latencies.len()
 }
 
-/// Runs until the next megabyte is through: when that was.
+/// Runs until the next megabyte is complete; returns the time.
 fn run_to_answer(paths: &mut Paths, within: Duration) -> Instant {
     let (had, limit) = (answered(paths), paths.world.now() + within);
     while answered(paths) == had {
@@ -49,7 +49,7 @@ fn run_to_answer(paths: &mut Paths, within: Duration) -> Instant {
     paths.world.now()
 }
 
-/// How long the next megabyte takes, and the pause before it.
+/// Duration of the next megabyte, and the pause before it.
 fn next_takes(paths: &mut Paths) -> Duration {
     let began = paths.world.now();
     run_to_answer(paths, Duration::from_secs(60)).since(began)
@@ -61,7 +61,7 @@ fn subflows(paths: &Paths, node: NodeId) -> Vec<SubflowInfo> {
     host.endpoint().info(id).expect("it is open").subflows
 }
 
-/// The longest smoothed round trip of an end's subflows, and the least of all.
+/// Longest smoothed RTT and smallest RTT of an end's subflows.
 fn round_trips(paths: &Paths, node: NodeId) -> (Duration, Duration) {
     let all = subflows(paths, node);
     let longest = all.iter().filter_map(|subflow| subflow.srtt).max();
@@ -91,16 +91,16 @@ fn a_process_pause_does_not_distort_measurements() {
         paths.world.run_until(at);
         let node = if by_client { paths.client } else { paths.server };
         paths.world.stop_node(node, Duration::from_secs(pause_s));
-        // The one that the pause fell into.
+        // The megabyte during the pause.
         let done = run_to_answer(&mut paths, Duration::from_secs(pause_s + 60));
         let resumed = done.since(at + Duration::from_secs(pause_s));
         let took = next_takes(&mut paths);
-        println!("{what}: {usual:?} before, {resumed:?} to go on, {took:?} after");
-        // Subflows that gave up meanwhile begin with a small window.
+        println!("{what}: {usual:?} before, {resumed:?} to continue, {took:?} after");
+        // Subflows that were replaced meanwhile start with a small window.
         let fast = took - THINK <= (usual - THINK) * 5 / 2;
         assert!(fast, "{what}: {usual:?} before, {took:?} after");
-        // What was under way is lost if a whole flight met a host that slept; that, and no more, is repeated.
-        assert!(resumed <= usual + Duration::from_secs(16), "{what}: {resumed:?} to go on");
+        // Data in flight is lost only if a whole flight arrived at a paused host; only that is retransmitted.
+        assert!(resumed <= usual + Duration::from_secs(16), "{what}: {resumed:?} to continue");
         let after = ends.map(|node| round_trips(&paths, node));
         for ((srtt, min), (srtt_after, min_after)) in before.into_iter().zip(after) {
             assert!(srtt_after <= srtt * 2, "{what}: {before:?}, {after:?}");
@@ -125,7 +125,7 @@ fn scenes() -> Vec<Scene> {
     scenes
 }
 
-/// Datagrams of a call between two hosts, one of which stands still: the lane's round trips are those of the network.
+/// Datagrams of a call between two hosts, one of which pauses: the lane's round trips are those of the network.
 #[test]
 fn a_lane_measures_the_network_and_not_the_time_in_which_its_process_stood_still() {
     for (stopped, pause_s) in [(0, 1), (0, 60), (0, 3_600), (1, 1), (1, 60)] {

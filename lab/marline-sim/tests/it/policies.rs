@@ -32,7 +32,7 @@ fn upload(paths: &mut Paths, bytes: u64) {
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))).expect("a connection");
 }
 
-/// Runs until the server has read `bytes`; when that was.
+/// Runs until the server has read `bytes`; returns the time.
 fn finish(paths: &mut Paths, bytes: u64, limit: Instant) -> Instant {
     let server = paths.server;
     paths.world.run_while(limit, |world| {
@@ -65,8 +65,8 @@ fn on_one_path_redundant_and_round_robin_are_as_fast_as_min_rtt() {
     }
 }
 
-/// Who gives segments out one by one, by their size as it is known, does not wait for an answer to each: neither
-/// while larger ones are tried nor where options leave more room than usual.
+/// A scheduler that assigns segments one by one with the known segment size does not wait for an answer to each,
+/// neither while larger ones are probed nor if options leave more room than usual.
 #[test]
 fn segments_given_out_one_by_one_follow_each_other_at_once() {
     let time = |scheduler: &str, mptcp: bool, base_segment: u16| {
@@ -138,9 +138,9 @@ fn small_messages_sent_redundantly_do_not_feel_one_paths_losses() {
     echo(&[bad, slow], "min-rtt", 4);
     let both = echo(&[bad, slow], "redundant", 4);
     assert!(both.quantile(0.5) <= alone.quantile(0.5) + ms(2));
-    // A loss on the fast path costs the slow path's delay, in one direction or in both.
+    // A loss on the fast path costs the slow path's delay, in one or both directions.
     assert!(both.quantile(0.99) <= ms(62), "{:?}", both.quantile(0.99));
-    assert!(alone.quantile(0.99) >= ms(70), "losses are felt on one path");
+    assert!(alone.quantile(0.99) >= ms(70), "losses delay echoes on one path");
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn a_backup_is_silent_until_needed_and_again_afterwards() {
             on_backup.push(carried(&paths)[1]);
         }
         println!("{scheduler}: bytes on the backup at 5, 12, 15 and 18 s: {on_backup:?}");
-        assert!(on_backup[0] < 5_000, "{scheduler}: {} bytes without need", on_backup[0]);
-        assert!(on_backup[1] > 6 * MBYTE, "{scheduler}: it carries in need");
+        assert!(on_backup[0] < 5_000, "{scheduler}: {} unnecessary bytes", on_backup[0]);
+        assert!(on_backup[1] > 6 * MBYTE, "{scheduler}: it carries data when needed");
         assert!(on_backup[3] - on_backup[2] < 5_000, "{scheduler}: silent again");
         finish(&mut paths, 25 * MBYTE, at(120));
     }
@@ -184,14 +184,14 @@ fn a_path_that_was_dead_is_joined_soon_after_it_lives() {
     let mut paths = scene(&links, &[], ["min-rtt", "full-mesh"], 8);
     paths.set_path_up(1, false);
     upload(&mut paths, 200 * MBYTE);
-    // There is no notification that the path works again; only trying shows it.
+    // There is no notification that the path works again; only a probe shows it.
     paths.at_set_path_up(at(40), 1, true);
     paths.world.run_until(at(40));
     assert_eq!(carried(&paths)[1], 0);
     let up = paths.up[1];
     let used =
         paths.world.run_while(at(60), |world| world.link(up).stats().delivered_bytes < MBYTE);
-    println!("a dead path carried 1 MB {:?} after it came to life", paths.world.now() - at(40));
+    println!("a dead path carried 1 MB {:?} after its return", paths.world.now() - at(40));
     assert!(used, "not within 20 s");
 }
 
@@ -222,7 +222,7 @@ fn the_scheduler_changes_while_data_flows() {
         "kB read in 4 s: min-rtt {}, redundant {}, round-robin {}",
         rates[0], rates[1], rates[2]
     );
-    // Redundant is as fast as one path, the others as both.
+    // Redundant is as fast as one path, the others as fast as both.
     assert!(rates[1] < rates[0] * 3 / 4 && rates[1] * 4 / 3 < rates[2], "{rates:?}");
     finish(&mut paths, 24 * MBYTE, at(60));
 }

@@ -1,5 +1,5 @@
-//! Tests of RTO bounds that go by the kind of the interface: a path with a radio that sleeps has its own, at the
-//! client, which knows, and at the server, which is told.
+//! Tests of RTO bounds by kind of interface: a path with a sleeping radio has its own bounds, both at the client and
+//! at the server, which is notified.
 
 use marline_core::ConnectionConfig;
 use marline_policy::{PathCost, RttConfig};
@@ -12,13 +12,13 @@ use crate::cases::{at_server, link};
 const RADIO: PathCost = PathCost { tail_ms: 11_600, ..PathCost::NONE };
 const CALM: &str = "rate=50M,delay=20ms";
 
-/// A WLAN repairs 50 ms after a round trip, a radio waits for 400 ms.
+/// A WLAN retransmits 50 ms after a round trip, a cellular radio after 400 ms.
 fn by_kind() -> [Option<RttConfig>; 2] {
     let floor = |min_ms| RttConfig { min_rto: ms(min_ms), ..RttConfig::default() };
     [Some(floor(50)), Some(floor(400))]
 }
 
-/// One path of this cost between two hosts that repair by the timer alone.
+/// One path with this cost between two hosts that retransmit only by timer.
 fn scene(text: &str, cost: PathCost, [rtt, radio_rtt]: [Option<RttConfig>; 2]) -> Paths {
     let set = marline_research::registry().policy_set(
         "lowest-rtt",
@@ -33,8 +33,8 @@ fn scene(text: &str, cost: PathCost, [rtt, radio_rtt]: [Option<RttConfig>; 2]) -
     Paths::new(&config, SeedTree::new(1))
 }
 
-/// Messages of one packet from the server, the last of which is lost: how long that one takes, and how often the
-/// server's timer fired.
+/// One-packet messages from the server, the last of which is lost. Returns its delay, and how often the server's timer
+/// fired.
 fn repaired_after(cost: PathCost, bounds: [Option<RttConfig>; 2]) -> (Duration, u64) {
     let mut paths = scene(CALM, cost, bounds);
     let at_ms: Vec<u64> = (0..20).map(|n| n * 100).collect();
@@ -54,7 +54,7 @@ fn timeouts(paths: &Paths) -> u64 {
 
 #[test]
 fn a_radio_has_its_own_bounds_and_only_if_it_is_asked_for() {
-    // 40 ms there and back, the floor, and 20 ms for the repeat.
+    // 40 ms round trip, the minimum, and 20 ms for the retransmission.
     for (cost, bounds, least_ms) in [
         (PathCost::NONE, [None, None], 260),
         (RADIO, [None, None], 260),
@@ -67,7 +67,7 @@ fn a_radio_has_its_own_bounds_and_only_if_it_is_asked_for() {
     }
 }
 
-/// Twice a second nothing passes for 150 ms, as in a handover, and nothing is lost.
+/// Twice a second all packets wait for 150 ms, as in a handover, without losses.
 #[test]
 fn a_timeout_that_knows_the_radio_is_not_fooled_by_its_pauses() {
     let pauses = "rate=50M,delay=20ms,down.rate=0s:50M+400ms:0+550ms:50M/600ms,down.queue=1000ms";

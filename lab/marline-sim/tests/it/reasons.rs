@@ -1,5 +1,5 @@
-//! Tests of the reasons that `auto` gives: each decision follows from the line that is logged with it, none is without,
-//! and who listens changes nothing.
+//! Tests of the reasons that `auto` gives: each decision follows from its logged line, no decision lacks a reason, and
+//! observers change nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use marline_time::{Duration, Instant, Rate, SeedTree};
 
 use crate::cases::{self, traced_link};
 
-/// Decisions about data that were made, and those of them without a reason.
+/// Number of decisions about data, and number of those without a reason.
 #[derive(Debug, Default)]
 struct Count {
     made: AtomicUsize,
@@ -26,7 +26,7 @@ struct Count {
 }
 
 impl Count {
-    /// A decision was made, and led to these reasons.
+    /// Records a decision with these reasons.
     fn decided(&self, decision: Decision, reasons: &[Reason]) {
         self.made.fetch_add(1, Relaxed);
         let explained = matches!(reasons, [reason] if reason.decision == decision);
@@ -34,7 +34,7 @@ impl Count {
     }
 }
 
-/// `auto`, watched from outside.
+/// `auto` with an observer.
 #[derive(Debug)]
 struct Watched {
     auto: Auto,
@@ -97,7 +97,7 @@ impl Scheduler for Watched {
         self.auto.explain_event(event, cx, out, reasons);
         match repeats(&out[actions..]) {
             Some(first) => self.count.decided(first, &reasons[before..]),
-            None => assert_eq!(reasons.len(), before, "a reason of nothing"),
+            None => assert_eq!(reasons.len(), before, "a reason without a decision"),
         }
     }
 
@@ -106,7 +106,7 @@ impl Scheduler for Watched {
     }
 }
 
-/// The first of what is to be sent again.
+/// First range to be sent again.
 fn repeats(actions: &[SchedulerAction]) -> Option<Decision> {
     actions.iter().find_map(|action| match *action {
         SchedulerAction::Reinject { range, on } => Some(Decision::Send { subflow: on, range }),
@@ -114,7 +114,7 @@ fn repeats(actions: &[SchedulerAction]) -> Option<Decision> {
     })
 }
 
-/// Makes such schedulers.
+/// Creates such schedulers.
 #[derive(Debug)]
 struct Watching {
     config: AutoConfig,
@@ -131,31 +131,31 @@ impl SchedulerFactory for Watching {
     }
 }
 
-/// What the two sides do.
+/// Traffic of the two sides.
 #[derive(Copy, Clone, Debug)]
 enum Work {
-    /// So many bytes to the client.
+    /// This many bytes to the client.
     Download(u64),
-    /// So many small messages there and back.
+    /// This many small echoed messages.
     Echoes(u64),
-    /// So many answers of 100 kB.
+    /// This many answers of 100 kB.
     Bursts(u64),
 }
 
-/// A scene, and what happens in it.
+/// A scene and its events.
 #[derive(Clone, Debug)]
 struct Case {
     name: &'static str,
     links: Vec<String>,
     backup: Vec<bool>,
     costs: Vec<PathCost>,
-    /// The peers agree on repairs.
+    /// True if the peers agree on repairs.
     repairs: bool,
     work: Work,
     budget: BudgetConfig,
-    /// The receive buffers; none: as usual.
+    /// Size of the receive buffers; `None`: the default.
     window: Option<u64>,
-    /// The first path is down for these seconds.
+    /// Seconds for which the first path is down.
     dead_s: Option<(u64, u64)>,
 }
 
@@ -186,7 +186,7 @@ impl Case {
         }
     }
 
-    /// Runs it, and returns the scene at its end, and what was counted.
+    /// Runs the scene, and returns it with the counts.
     fn run(&self, listening: bool) -> (Paths, Arc<Count>) {
         let count = Arc::new(Count::default());
         let mut policies = marline_algos::default_policies();
@@ -233,7 +233,7 @@ impl Case {
     }
 }
 
-/// The lines that are logged at a host, and what they are of.
+/// Logged lines of a host, and their events.
 fn logged(paths: &Paths, node: NodeId) -> Vec<(String, Arc<Reason>)> {
     let told = paths.world.node(node).monitor().iter().filter_map(|event| match &event.kind {
         MonitorKind::Decided { reason, missed } => {
@@ -348,11 +348,11 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
         let (made, unexplained) = (count.made.load(Relaxed), count.unexplained.load(Relaxed));
         println!("{}: {made} decisions", case.name);
         assert_eq!(unexplained, 0, "{}: decisions without a reason", case.name);
-        assert_eq!(lines.len(), made, "{}: what is decided and what is told", case.name);
+        assert_eq!(lines.len(), made, "{}: decisions match their reasons", case.name);
         for (line, told) in &lines {
             let read = Reason::parse(line).unwrap_or_else(|error| panic!("{error}: {line}"));
             assert_eq!(read, **told, "{}: {line}", case.name);
-            // By the question and the inputs alone.
+            // From the question and the inputs only.
             let again = Auto::recompute(&read.question, &read.inputs);
             assert_eq!(again.as_ref(), Some(&read), "{}: {line}", case.name);
             assert!(!read.text(&|id| id.to_string()).contains("unknown time"), "{line}");
@@ -363,8 +363,8 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
         }
     }
     println!("{rules:?}");
-    // Every rule there is, but for `NoPath`, where nobody is asked, and `Unblock`: the first two rules to wait see to
-    // it that there is next to nothing to unblock. A test beside `auto` has it.
+    // All rules except `NoPath`, which needs no decision, and `Unblock`: the first two rules for waiting leave hardly
+    // anything to unblock. A unit test of `auto` covers it.
     let wanted = [
         Rule::First,
         Rule::LastReceived,
@@ -392,13 +392,13 @@ fn listening_to_decisions_changes_nothing() {
         let ((told, _), (quiet, count)) = (case.run(true), case.run(false));
         assert_eq!(told.world.digest(), quiet.world.digest(), "{}", case.name);
         assert_eq!(logged(&quiet, quiet.client).len(), 0, "{}", case.name);
-        // The others were made without reasons, as they should be.
+        // The others have no reasons, as expected.
         let (made, unexplained) = (count.made.load(Relaxed), count.unexplained.load(Relaxed));
         assert!(made > 0 && made == unexplained, "{}: {made}, {unexplained}", case.name);
     }
 }
 
-/// Budgets that are counted over many decisions are in the record of each.
+/// Budgets that span many decisions are in the record of each.
 #[test]
 fn the_record_contains_the_spent_budget() {
     let budget = BudgetConfig { share: 0.05, rate: Rate::from_bits_per_s(8_000) };

@@ -11,7 +11,7 @@ use marline_time::Instant;
 
 use crate::cases::scene;
 
-/// Gives all there is to the first subflow that takes data, segment by segment or as a run.
+/// Assigns all data to the first subflow with room, segment by segment or as a run.
 #[derive(Debug)]
 struct First {
     runs: bool,
@@ -42,8 +42,8 @@ impl Scheduler for First {
     }
 }
 
-/// 2 MB over these links, the second of which is away for a while: when all of it was there, how many segments the
-/// client sent, and how often its scheduler was asked for new data.
+/// 2 MB over these links, the second of which is down for a while. Returns the completion time, the number of segments
+/// that the client sent, and the number of scheduler calls for new data.
 fn bulk(links: &[&str], runs: bool) -> (Instant, u64, u64) {
     const BYTES: u64 = 2_000_000;
     let asked = Arc::new(AtomicU64::new(0));
@@ -73,7 +73,7 @@ fn bulk(links: &[&str], runs: bool) -> (Instant, u64, u64) {
 fn a_run_takes_one_scheduler_call_and_one_mapping() {
     let link = ["rate=20M,delay=10ms"];
     let ((late, many, often), (soon, few, rarely)) = (bulk(&link, false), bulk(&link, true));
-    assert!(rarely * 3 < often * 2, "asked {rarely} times instead of {often}");
+    assert!(rarely * 3 < often * 2, "called {rarely} times instead of {often}");
     assert!(few < many && soon < late, "{few} of {many} segments, {soon:?} and {late:?}");
 }
 

@@ -1,5 +1,5 @@
-//! Fiber beside a satellite: when the fiber dies, the gap is a round trip of the satellite and what it takes to notice
-//! on the fiber's own round trips; nothing of it is a timeout of the satellite's.
+//! Fiber and a satellite: when the fiber dies, the gap is a round trip of the satellite plus the detection time, which
+//! depends on the fiber's RTT and not on a timeout of the satellite.
 
 use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};
@@ -13,10 +13,11 @@ use crate::cases::{link, parallel};
 
 const FIBER: &str = "rate=20M,delay=20ms,queue=100ms";
 const SATELLITE: &str = "rate=50M,delay=300ms,queue=300ms,loss=0.5%";
-/// The same without its losses.
+/// The satellite without losses.
 const LOSSLESS: &str = "rate=50M,delay=300ms,queue=300ms";
 const ROUND_TRIP_MS: f64 = 600.0;
-/// Two of the fiber's round trips and a half, in which both ends notice. One of the satellite's is six times as long.
+/// Two and a half round trips of the fiber, in which both ends detect the failure. A round trip of the satellite is
+/// six times as long.
 const NOTICED_MS: f64 = 100.0;
 const SEEDS: u64 = 32;
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -41,7 +42,7 @@ fn echo_gap_ms(every: Duration, seed: u64, satellite: &str) -> f64 {
     paths.world.run_until(UNTIL);
     let report = paths.client_report(0).expect("connected");
     assert_eq!((report.wrong_at, report.closed), (None, None));
-    // One that begins later is a loss of the satellite's own.
+    // A later gap is caused by a loss on the satellite.
     let hole = report.hole_within(dies_at(seed), dies_at(seed) + MS(100));
     hole.length.as_secs_f64() * 1e3
 }
@@ -52,7 +53,7 @@ fn lane() -> LaneConfig {
     LaneConfig::new(policy, registry.congestion("cubic-westwood").expect("built in"))
 }
 
-/// The same for datagrams that both ends send by themselves: the longer gap of the two.
+/// Longest gap for datagrams that both ends send independently, the longer one of both ends.
 fn datagram_gap_ms(every: Duration, seed: u64) -> f64 {
     let links = [("fiber", FIBER), ("satellite", SATELLITE)];
     let links = links.map(|(name, text)| (name.to_owned(), link(text))).to_vec();
@@ -88,27 +89,27 @@ fn gaps_ms(name: &str, gap_ms: impl Fn(u64) -> f64 + Sync) -> (f64, f64) {
     (median(&gaps), worst)
 }
 
-/// A gap is the time between two messages, what it takes to notice, and a round trip of the satellite.
+/// A gap is the time between two messages, plus the detection time and a round trip of the satellite.
 #[test]
 fn echoes_are_back_a_round_trip_of_the_satellite_after_the_fibers_death_is_noticed() {
     for every_ms in [20, 50, 100, 250, 1_000] {
-        let name = format!("echoes each {every_ms} ms, a satellite that loses nothing");
+        let name = format!("echoes every {every_ms} ms, a satellite without losses");
         let (_, worst) = gaps_ms(&name, |seed| echo_gap_ms(MS(every_ms), seed, LOSSLESS));
         assert!(worst <= every_ms as f64 + ROUND_TRIP_MS + NOTICED_MS, "{every_ms}: {worst} ms");
-        let name = format!("echoes each {every_ms} ms, one that loses 0.5 %");
+        let name = format!("echoes every {every_ms} ms, a satellite with 0.5 % loss");
         let (usual, worst) = gaps_ms(&name, |seed| echo_gap_ms(MS(every_ms), seed, SATELLITE));
         assert!(usual <= every_ms as f64 + ROUND_TRIP_MS + NOTICED_MS, "{every_ms}: {usual} ms");
-        // What the satellite loses then is repeated a round trip later.
+        // Losses on the satellite are repaired a round trip later.
         let most = every_ms as f64 + 2.0 * ROUND_TRIP_MS + 2.0 * NOTICED_MS;
         assert!(worst <= most, "{every_ms}: {worst} ms");
     }
 }
 
-/// Each end notices for itself: half a round trip.
+/// Each end detects the failure independently: half a round trip.
 #[test]
 fn datagrams_come_by_the_satellite_as_soon_as_the_fibers_death_is_noticed() {
     for every_ms in [20, 50, 100] {
-        let name = format!("datagrams each {every_ms} ms");
+        let name = format!("datagrams every {every_ms} ms");
         let (usual, worst) = gaps_ms(&name, |seed| datagram_gap_ms(MS(every_ms), seed));
         let most = every_ms as f64 + ROUND_TRIP_MS / 2.0 + NOTICED_MS;
         assert!(

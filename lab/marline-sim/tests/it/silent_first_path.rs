@@ -1,5 +1,5 @@
-//! Tests of connections whose first path is silent from the start, or slow: when the first byte comes by another
-//! path, and what becomes of the first.
+//! Tests of connections whose first path is silent from the start, or slow: when the first byte arrives over another
+//! path, and what happens to the first path.
 
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, SubflowInfo, SubflowState};
@@ -12,7 +12,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Hosts with these paths, backup ones after the first few.
+/// Hosts with these paths. Paths after the first few are backups.
 fn hosts(links: &[&str], regular: usize) -> Paths {
     let set = Registry::default().policy_set("min-rtt", "full-mesh", "cubic", "rack-tlp");
     let config = ConnectionConfig::new(set.expect("built-in names"));
@@ -23,7 +23,7 @@ fn hosts(links: &[&str], regular: usize) -> Paths {
     paths
 }
 
-/// Downloads over the first path: when the first byte has come.
+/// Downloads over the first path; returns the time of the first byte.
 fn first_byte(paths: &mut Paths) -> Duration {
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(1), 11, 22))).expect("a connection");
     loop {
@@ -31,7 +31,7 @@ fn first_byte(paths: &mut Paths) -> Duration {
         if let Some((first, _)) = paths.client_report(0).and_then(|report| report.arrived) {
             return first.since(Instant::ZERO);
         }
-        assert!(now < Instant::from_secs(30), "nothing comes");
+        assert!(now < Instant::from_secs(30), "no byte arrives");
         paths.world.run_until(now + ms(1));
     }
 }
@@ -42,14 +42,14 @@ fn established(paths: &Paths, server: bool) -> Vec<SubflowInfo> {
     let endpoint = paths.world.node(node).endpoint();
     let connections = endpoint.connections();
     assert_eq!(connections.len(), 1, "{connections:?}");
-    let info = endpoint.info(connections[0]).expect("it lives");
+    let info = endpoint.info(connections[0]).expect("the connection exists");
     assert_eq!(info.fallback, None);
     let mut subflows = info.subflows;
     subflows.retain(|subflow| subflow.state == SubflowState::Established);
     subflows
 }
 
-/// The delay, and two round trips until the server's first byte is there.
+/// The delay, and two round trips until the server's first byte arrives.
 #[test]
 fn the_first_byte_comes_by_the_other_path_and_the_first_is_joined_once_it_works() {
     let mut paths = hosts(&["rate=8M,delay=10ms", "rate=8M,delay=20ms"], 2);
@@ -65,7 +65,7 @@ fn the_first_byte_comes_by_the_other_path_and_the_first_is_joined_once_it_works(
     assert_eq!(established(&paths, true).len(), 2);
 }
 
-/// The answer on the first path comes when the connection is on the other: the server keeps nothing of it.
+/// The answer on the first path arrives when the connection uses the other path: the server keeps no state for it.
 #[test]
 fn a_slow_first_path_leaves_no_second_connection() {
     let mut paths = hosts(&["rate=8M,delay=300ms", "rate=8M,delay=20ms"], 2);
@@ -84,8 +84,8 @@ fn a_backup_path_waits_until_the_first_was_asked_twice() {
     assert!(took > ms(1_250 + 80) && took < ms(1_250 + 90), "{took:?}");
 }
 
-/// An echo every 20 ms over a first path with a round trip of 58 ms that is dead from then until 1.1 s, and a second
-/// one with one of 18 ms. How long those took that were sent between two and five seconds, in order.
+/// An echo every 20 ms over a first path with an RTT of 58 ms, which is dead from the given time until 1.1 s, and a
+/// second path with an RTT of 18 ms. Returns the sorted durations of echoes sent between two and five seconds.
 fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
     let mut paths = hosts(&["rate=20M,delay=29ms", "rate=20M,delay=9ms"], 2);
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
@@ -106,7 +106,7 @@ fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
     took
 }
 
-/// Nothing with options is answered since the handshake; nothing without is either.
+/// After the handshake, no segment is answered, with or without options.
 #[test]
 fn a_path_dying_after_the_handshake_does_not_cause_fallback() {
     for dies_ms in (59..=120).step_by(3) {

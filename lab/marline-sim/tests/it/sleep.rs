@@ -14,8 +14,8 @@ fn a_session_continues_soon_after_ten_minutes_without_any_path() {
     }
 }
 
-/// A single path, plain TCP: nothing else can carry the data, and by the end of an outage of 10 s the
-/// next repetition would be 3 s away.
+/// A single path with plain TCP: only this path can carry the data, and after an outage of 10 s the next
+/// retransmission would be 3 s away.
 #[test]
 fn an_address_that_returns_is_used_at_once() {
     let mut config = connection("min-rtt");

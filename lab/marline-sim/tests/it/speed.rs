@@ -1,5 +1,5 @@
-//! Tests of the simulator alone: it delivers exactly what the links let through. Its cost per
-//! packet is printed by the `speed` row of the `numbers` example.
+//! Tests of the simulator alone: it delivers exactly the packets that the links pass. Its cost per packet is printed
+//! by the `speed` row of the `numbers` example.
 
 use crate::cases;
 

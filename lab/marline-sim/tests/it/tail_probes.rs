@@ -1,8 +1,7 @@
-//! Tests of tail loss probes in scripts of segments: what the server sends of a burst, on which
-//! path, when.
+//! Tests of tail loss probes in scripts of segments: which part of a burst the server sends, on which path, and when.
 //!
-//! Path 0 has 13 ms of round trip (WLAN), path 1 has 85 ms (4G). Both are fast enough that a burst takes
-//! no time to send. Times count from the burst's writing.
+//! Path 0 has an RTT of 13 ms (WLAN), path 1 of 85 ms (4G). Both are fast enough that a burst takes no time to send.
+//! Times count from the burst's writing.
 
 use core::any::Any;
 
@@ -17,7 +16,7 @@ use marline_wire::TcpSegment;
 const WLAN: usize = 0;
 const LTE: usize = 1;
 const LINKS: [&str; 2] = ["rate=1G,delay=6.5ms", "rate=1G,delay=42.5ms"];
-/// What the estimators know of the paths by then is settled.
+/// Number of bursts after which the path estimates are stable.
 const WARM: usize = 20;
 /// A little less than a segment, so that n of these make n segments.
 const MSS: u64 = 1_400;
@@ -26,7 +25,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A segment with data, as the server sent it.
+/// A data segment sent by the server.
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     at: Instant,
@@ -113,9 +112,9 @@ impl Setup {
         self
     }
 
-    /// What was sent of a burst: (ms after its beginning, path, segment from 1).
+    /// Sent segments of a burst: (ms after its start, path, segment from 1).
     fn sent(&self, burst: usize) -> Vec<(u64, usize, u64)> {
-        let log = self.paths.world.observer::<Log>().expect("it watches");
+        let log = self.paths.world.observer::<Log>().expect("the observer is set");
         let first = log.sent[0].dsn;
         let of_burst = |sent: &&Sent| {
             let offset = u64::from(sent.dsn.wrapping_sub(first));
@@ -130,12 +129,12 @@ impl Setup {
             .collect()
     }
 
-    /// What was sent of a burst after the first milliseconds.
+    /// Segments of a burst that were sent after the first milliseconds.
     fn repeats(&self, burst: usize) -> Vec<(u64, usize, u64)> {
         self.sent(burst).into_iter().filter(|(at, ..)| *at > 5).collect()
     }
 
-    /// When a burst had been read, ms after its writing.
+    /// Time at which a burst had been read, ms after its writing.
     fn complete(&self, burst: usize) -> u64 {
         let client = self.paths.client_report(0).expect("connected");
         rounded_ms(client.received[burst].since(begins(burst)))
@@ -148,7 +147,7 @@ fn rounded_ms(duration: Duration) -> u64 {
 
 const LINUX: &str = "rack-tlp,pto=linux-3.10";
 
-/// One packet, the path is dead from then on.
+/// One packet; the path is dead from then on.
 fn lone(scheduler: &str, recovery: &str) -> Setup {
     Setup::new(scheduler, recovery, 400, WARM + 2).outage(WARM, 0, None).run()
 }
@@ -157,7 +156,7 @@ fn lone(scheduler: &str, recovery: &str) -> Setup {
 fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
     for recovery in [LINUX, LINUX_314] {
         let setup = lone("min-rtt+tlp-std", recovery);
-        // The probe at the time of the timer, the timer a timeout later: then it goes elsewhere.
+        // The probe is sent at the time of the timer, and the timer fires a timeout later, with a reinjection.
         let sent = setup.sent(WARM);
         let expected = [(0, WLAN, 1), (213, WLAN, 1), (426, WLAN, 1), (426, LTE, 1)];
         assert_eq!(sent[..4], expected, "{recovery}: {sent:?}");
@@ -176,7 +175,7 @@ fn tlp_mp_saves_one_of_two_timeouts() {
             let expected = [(0, WLAN, 1), (213, WLAN, 1), (213, LTE, 1), (426, WLAN, 1)];
             assert_eq!(sent[..4], expected, "{recovery}, {after}: {sent:?}");
             assert_eq!(setup.complete(WARM), 213 + 43);
-            // On the dead path TCP must go on repeating it; on the other it went once.
+            // On the dead path TCP must keep retransmitting it; on the other it was sent once.
             assert!(sent[4..].iter().all(|(_, path, _)| *path == WLAN), "{sent:?}");
             assert_eq!(setup.sent(WARM + 1), [(0, LTE, 1)]);
         }
@@ -212,7 +211,7 @@ fn the_default_sends_elsewhere_at_the_first_unanswered_probe() {
     assert_eq!(setup.complete(WARM), probe + 43);
 }
 
-/// Three packets, the path is dead from then on.
+/// Three packets; the path is dead from then on.
 fn three(scheduler: &str) -> Setup {
     Setup::new(scheduler, LINUX, 3 * MSS, WARM + 2).outage(WARM, 0, None).run()
 }
@@ -249,7 +248,7 @@ fn tlp_probes_the_last_packet_and_the_option_decides_the_rest() {
 
 #[test]
 fn an_original_that_answers_is_trusted_again() {
-    // Down for 150 ms: burst and probe are lost, the first repeat by the timer gets through.
+    // Down for 150 ms: burst and probe are lost, but the timer's first retransmission arrives.
     let setup = Setup::new("min-rtt+tlp-mp", LINUX, 3 * MSS, WARM + 2);
     let setup = setup.outage(WARM, 0, Some(150)).run();
     assert_eq!(setup.complete(WARM), 111 + 43);
@@ -265,9 +264,9 @@ fn an_ordinary_tail_loss_costs_one_packet_on_the_other_path() {
     for (scheduler, extra) in
         [("min-rtt+tlp-std", 0), ("min-rtt+tlp-mp,after=rto", 1), ("min-rtt+tlp-mp", 1)]
     {
-        // The burst before is all on WLAN: its packets are counted to find the last of the next.
+        // The previous burst is entirely on WLAN: its packets are counted to find the last packet of the next burst.
         let probe = Setup::new(scheduler, LINUX, 5 * MSS, WARM + 2).run();
-        let log = probe.paths.world.observer::<Log>().expect("it watches");
+        let log = probe.paths.world.observer::<Log>().expect("the observer is set");
         assert!(log.sent.iter().all(|sent| sent.path == WLAN));
         let packets = probe.paths.world.link(probe.paths.down[WLAN]).stats();
         assert_eq!(packets.offered_packets, packets.delivered_packets);

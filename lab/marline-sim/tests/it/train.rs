@@ -1,6 +1,6 @@
-//! Tests of claims of the study of high-speed rail (SIGCOMM 2018) that the tables of the paper's key do not have:
-//! pauses after handoffs, handshakes and short flows, by the stack that the study ran, over two carriers whose
-//! handoffs are as its example is: 70 % lost, a tenth of the rate, 700 ms more.
+//! Tests of claims of the high-speed rail study (SIGCOMM 2018) that are not in the tables of the paper's key: pauses
+//! after handoffs, handshakes and short flows, with the study's stack, over two carriers with handoffs as in its
+//! example: 70 % loss, a tenth of the rate, 700 ms more delay.
 
 use marline_core::ConnectionConfig;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use crate::cases::bursts::ms;
 use crate::cases::{LINUX_314, link};
 
-/// Medians of the study's handshakes on China Mobile and China Unicom, there and back.
+/// Medians of the study's handshake round trips on China Mobile and China Unicom.
 const CARRIERS: [&str; 2] =
     ["rate=10M,delay=182ms,queue=1s,loss=0.1%", "rate=10M,delay=98ms,queue=1s,loss=0.1%"];
 const IN_HANDOFF: [&str; 2] =
@@ -32,7 +32,7 @@ fn stage(carriers: &[usize], seed: u64) -> Paths {
     Paths::new(&config, SeedTree::new(seed))
 }
 
-/// A carrier, by the number of its path, changes its cell.
+/// A cell change of a carrier, identified by the index of its path.
 fn hand_off(paths: &mut Paths, path: usize, carrier: usize, from: Instant, lasts: Duration) {
     for (at, text) in [(from, IN_HANDOFF[carrier]), (from + lasts, CARRIERS[carrier])] {
         let (up, down) = (paths.up[path], paths.down[path]);
@@ -44,15 +44,15 @@ fn hand_off(paths: &mut Paths, path: usize, carrier: usize, from: Instant, lasts
     }
 }
 
-/// The client asks over the first path at this time, and the server sends so much.
+/// The client sends a request over the first path at this time, and the server sends this much data.
 fn ask(paths: &mut Paths, at: Instant, amount: Amount) {
     paths.listen(Box::new(move |_| Box::new(Bulk::new(amount, 1, 2))));
     paths.world.run_until(at);
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
 }
 
-/// The study: a sender stands still for 7 to 10 s, by its backed-off timer. Here it stands for longer than the
-/// handoff in most of them, and seldom for so long.
+/// The study: a sender stalls for 7 to 10 s because of its backed-off timer. Here it usually stalls for longer than
+/// the handoff, but seldom for so long.
 #[test]
 fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
     let mut over = Vec::new();
@@ -85,7 +85,7 @@ fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
     assert!(long * 4 < over.len(), "{over:?}");
 }
 
-/// How long it takes until both subflows stand, for a client that connects now, and what is offered to the first path
+/// Time until both subflows are established for a client that connects now, and the packets offered to the first path
 /// until then.
 fn both_stand(seed: u64, in_handoff: bool) -> (f64, f64) {
     let (mut paths, at) = (stage(&[0, 1], seed), Instant::from_secs(1));
@@ -116,15 +116,18 @@ fn the_second_subflow_waits_for_the_first_above_all_in_a_handoff() {
         [of(|(seconds, _)| *seconds), of(|(_, packets)| *packets)]
     };
     let [calm, torn] = [false, true].map(medians);
-    println!("seconds, and packets on the first path, until both stand: {calm:.2?} {torn:.2?}");
+    println!(
+        "seconds, and packets on the first path, until both are established: {calm:.2?} \
+        {torn:.2?}"
+    );
     // A round trip of the first, and then one and a half of the second.
     assert!((0.5..1.2).contains(&calm[0]), "{calm:?}");
     assert!(torn[0] > 2.0 * calm[0], "{calm:?} {torn:?}");
-    assert!(calm[1] > 10.0, "data goes before the second stands: {calm:?}");
+    assert!(calm[1] > 10.0, "data is sent before the second is established: {calm:?}");
 }
 
-/// The study's short flows: of these Multipath TCP makes little of two carriers, as they are nearly over when the
-/// second one stands, and begin on the slower one.
+/// The study's short flows: Multipath TCP gains little from two carriers, because flows are nearly complete when the
+/// second subflow is established, and start on the slower carrier.
 #[test]
 fn a_second_carrier_does_not_speed_up_short_flows_on_a_train() {
     for kb in [64_u64, 256, 1_024] {
@@ -149,7 +152,7 @@ fn a_second_carrier_does_not_speed_up_short_flows_on_a_train() {
             median(&done.collect::<Vec<_>>())
         };
         let [mobile, unicom, both] = [times(&[0]), times(&[1]), times(&[0, 1])];
-        println!("{kb} KB: {mobile:.2} and {unicom:.2} s alone, {both:.2} s by both");
+        println!("{kb} KB: {mobile:.2} and {unicom:.2} s alone, {both:.2} s over both");
         assert!(both > 0.9 * unicom, "{kb} KB: {both} {unicom}");
         assert!(both < 1.3 * mobile, "{kb} KB: {both} {mobile}");
     }

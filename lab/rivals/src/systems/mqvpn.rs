@@ -1,4 +1,4 @@
-//! mqvpn with its defaults: the whole client goes through its tunnel.
+//! mqvpn with its defaults: all traffic of the client uses its tunnel.
 
 use super::{Programs, Ways};
 use crate::protocol::PORT;

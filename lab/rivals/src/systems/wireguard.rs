@@ -27,7 +27,7 @@ pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Wa
     Ok(Ways { stream: way.clone(), datagrams: Some(way) })
 }
 
-/// Runs wireguard-go instead of the shell, and configures it once it answers.
+/// Replaces the shell with wireguard-go, and configures it once it responds.
 fn script(side: Side, name: &str, peer: &str) -> String {
     let (address, routes, endpoint) = match side {
         Side::Server => ("10.8.0.1/24", String::new(), String::new()),

@@ -1,4 +1,4 @@
-//! One stream that is always full. Events: `bytes TOTAL TIME`, what the receiver has each 100 ms.
+//! One stream that is always full. Events: `bytes TOTAL TIME`, the bytes received so far, every 100 ms.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub async fn down(dial: &Dial) -> anyhow::Result<()> {
     }
 }
 
-/// To the server, which reports what it has.
+/// To the server, which reports the received bytes.
 pub async fn up(dial: &Dial) -> anyhow::Result<()> {
     let mut stream = dial.stream().await?;
     stream.write_u8(UP).await?;

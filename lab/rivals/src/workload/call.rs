@@ -1,5 +1,5 @@
-//! A call: both ends send 600 bytes each 10 ms (480 kbit/s), and count what arrives within 150 ms, the one-way delay
-//! up to which a call is good (ITU-T G.114). Events: `ours SENT ON-TIME`, `theirs SENT ON-TIME`, at the end.
+//! A call: both ends send 600 bytes every 10 ms (480 kbit/s) and count packets that arrive within 150 ms, the one-way
+//! delay for good quality (ITU-T G.114). Events: `ours SENT ON-TIME`, `theirs SENT ON-TIME`, at the end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::protocol::CALL;
 const BYTES: usize = 600;
 const INTERVAL: Duration = Duration::from_millis(10);
 const ON_TIME_NS: u64 = 150_000_000;
-/// Time after the last packet in which packets still arrive.
+/// Time after the last packet during which packets may still arrive.
 const TAIL: Duration = Duration::from_millis(1_500);
 
 /// One end's counts.
@@ -31,7 +31,7 @@ struct End {
 }
 
 impl End {
-    /// The next packet: kind, packets to send in all, time, and what arrived on time so far.
+    /// The next packet: kind, total number of packets to send, time, and number that arrived on time so far.
     fn packet(&mut self, packets: u64) -> [u8; BYTES] {
         let mut packet = [CALL; BYTES];
         packet[1..9].copy_from_slice(&packets.to_be_bytes());
@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-/// Packets of a call of this length; a bye at the end carries the last count.
+/// Packets of a call of this length; the final bye carries the last count.
 fn packets(seconds: u64) -> u64 {
     seconds * 1_000 / INTERVAL.as_millis() as u64
 }
@@ -79,7 +79,7 @@ pub async fn serve_stream(stream: &mut Stream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Talks until the end; a stream that breaks delivers nothing more.
+/// Sends and receives until the end; a failed stream delivers nothing more.
 async fn talk(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, packets: u64) -> End {
     let (mut from, mut to) = tokio::io::split(stream);
     let end = std::sync::Mutex::new(End::default());
@@ -93,7 +93,7 @@ async fn talk(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, packets
     };
     let writer = async {
         let mut ticks = tokio::time::interval(INTERVAL);
-        // After the last counted packet a few repeat the last count.
+        // After the last counted packet, a few packets repeat the last count.
         for _ in 0..packets + TAIL.as_millis() as u64 / INTERVAL.as_millis() as u64 {
             ticks.tick().await;
             let mut packet = lock().packet(packets);
@@ -113,7 +113,7 @@ async fn talk(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, packets
     end.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// In datagrams.
+/// Over datagrams.
 pub async fn over_datagrams(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
     let socket = Arc::new(dial.datagrams().await?);
     event("start", &[clock::now()]);
@@ -134,19 +134,19 @@ pub async fn over_datagrams(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server's ends of calls in datagrams, by the client's address.
+/// The server's ends of calls over datagrams, by the client's address.
 pub struct Datagrams {
     socket: Arc<UdpSocket>,
     ends: Vec<(SocketAddr, mpsc::UnboundedSender<Vec<u8>>)>,
 }
 
 impl Datagrams {
-    /// No calls yet.
+    /// Creates an empty set.
     pub fn new(socket: Arc<UdpSocket>) -> Self {
         Datagrams { socket, ends: Vec::new() }
     }
 
-    /// A packet arrived.
+    /// Handles an arriving packet.
     pub fn receive(&mut self, packet: &[u8], from: SocketAddr) {
         self.ends.retain(|(_, end)| !end.is_closed());
         if !self.ends.iter().any(|(peer, _)| *peer == from) {
@@ -159,7 +159,7 @@ impl Datagrams {
             self.ends.push((from, sender));
         }
         for (_, end) in self.ends.iter().filter(|(peer, _)| *peer == from) {
-            // An end that is over counts no more.
+            // An end that has finished no longer counts.
             let _ = end.send(packet.to_vec());
         }
     }
@@ -182,12 +182,12 @@ async fn exchange(
                 if end.sent > packets {
                     packet[9..17].copy_from_slice(&0u64.to_be_bytes());
                 }
-                // A connected socket takes no address.
+                // A connected socket needs no address.
                 let sent = match socket.peer_addr() {
                     Ok(_) => socket.send(&packet).await,
                     Err(_) => socket.send_to(&packet, peer).await,
                 };
-                // What cannot be sent is lost.
+                // A packet that cannot be sent is lost.
                 drop(sent);
             }
         }

@@ -1,4 +1,4 @@
-//! Many connections that exchange one message and stay open. Event: `open NUMBER`, when all are.
+//! Many connections that exchange one message and stay open. Event: `open NUMBER`, when all are open.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -6,7 +6,7 @@ use super::event;
 use crate::dial::Dial;
 use crate::protocol::ECHO;
 
-/// Opens them, some at a time.
+/// Opens the connections, some at a time.
 pub async fn open(dial: &Dial, count: u64) -> anyhow::Result<()> {
     let mut streams = Vec::new();
     while (streams.len() as u64) < count {

@@ -1,5 +1,5 @@
-//! Echoes of 200 bytes at an interval, whether earlier ones were answered or not. Events: `sent NUMBER TIME`,
-//! `answer NUMBER TIME`.
+//! Echoes of 200 bytes at an interval, even if earlier ones are unanswered. Events: `sent NUMBER TIME`, `answer NUMBER
+//! TIME`.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub async fn over_stream(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
     }
 }
 
-/// In datagrams.
+/// Over datagrams.
 pub async fn over_datagrams(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
     let socket = dial.datagrams().await?;
     let mut ticks = tokio::time::interval(Duration::from_millis(interval_ms));
@@ -61,7 +61,7 @@ pub async fn over_datagrams(dial: &Dial, interval_ms: u64) -> anyhow::Result<()>
         tokio::select! {
             _ = ticks.tick() => {
                 event("sent", &[number, clock::now()]);
-                // What cannot be sent is lost.
+                // An echo that cannot be sent is lost.
                 let _ = socket.send(&message(number)).await;
                 number += 1;
             }

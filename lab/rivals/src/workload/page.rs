@@ -1,6 +1,6 @@
-//! A web page: 71 objects on 12 hosts, one connection per host, of which later ones are only known when earlier ones
-//! have arrived. Sizes are those of the median desktop page of HTTP Archive in October 2024 (Web Almanac 2024): 18 kB
-//! of HTML, 78 of style sheets, 613 of scripts, 131 of fonts, 1,054 of images. Event: `loaded START END`.
+//! A web page: 71 objects on 12 hosts, one connection per host, where later objects become known only when earlier
+//! ones have arrived. Sizes are those of the median desktop page of HTTP Archive in October 2024 (Web Almanac 2024):
+//! 18 kB of HTML, 78 of style sheets, 613 of scripts, 131 of fonts, 1,054 of images. Event: `loaded START END`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::clock;
 use crate::dial::{Dial, Stream};
 use crate::protocol::{PAGE, REQUEST};
 
-/// Type of objects: number, bytes of one, and the type in which they are found.
+/// Type of objects: number, bytes of each, and the type that refers to them.
 const TYPES: [(usize, u32, usize); 6] = [
     (2, 9_000, 0),
     (8, 9_750, 0),
@@ -42,7 +42,7 @@ fn objects() -> Vec<Object> {
                 0 => 0,
                 other => first_of[other] + number % TYPES[other].0,
             };
-            // Half of all are on the page's own host, with the style sheets.
+            // Half of all objects, including the style sheets, are on the page's own host.
             let host = if kind == 1 || number % 2 == 0 {
                 0
             } else {
@@ -54,7 +54,7 @@ fn objects() -> Vec<Object> {
     objects
 }
 
-/// Loads the page so many times, one after the other, over new connections.
+/// Loads the page this many times, one after the other, over new connections.
 pub async fn load(dial: &Dial, times: u64) -> anyhow::Result<()> {
     for _ in 0..times {
         event("start", &[clock::now()]);
@@ -78,7 +78,7 @@ async fn load_once(dial: &Dial) -> anyhow::Result<()> {
             tasks.spawn(fetch(dial.clone(), objects.clone(), requests, arrivals.clone()));
             queue
         });
-        // A host that failed is reported by its task.
+        // The task of a failed host reports the failure.
         let _ = queue.send(number);
     };
     request(0, &mut tasks);
@@ -98,7 +98,7 @@ async fn load_once(dial: &Dial) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One host's connection: requests are sent at once, answers come in order.
+/// One host's connection: requests are sent immediately, answers arrive in order.
 async fn fetch(
     dial: Dial,
     objects: Arc<Vec<Object>>,

@@ -130,13 +130,13 @@ impl Side<'_> {
                 ours: p99(redundant),
                 alone: (p99(ideal), "ideal duplicate"),
                 bound: 1.1 * p99(ideal),
-                must: "1.1 x the ideal duplicate".to_owned(),
+                must: "1.1 times the ideal duplicate".to_owned(),
                 ..self.claim("redundant, p99 ms", p99)
             },
             Claim {
                 alone: (wifi, "WiFi"),
                 bound: 1.05 * wifi,
-                must: "1.05 x WiFi's".to_owned(),
+                must: "1.05 times WiFi's".to_owned(),
                 ..self.claim("p50 ms", p50)
             },
             Claim {
@@ -168,7 +168,7 @@ impl Side<'_> {
         Claim {
             kernel: f64::NAN,
             bound: 0.9 * alone,
-            must: "0.9 x the kernel's TCP".to_owned(),
+            must: "0.9 times the kernel's TCP".to_owned(),
             ..self.goodput()
         }
     }
@@ -186,7 +186,7 @@ impl Side<'_> {
         let wifi = calm(self.first);
         let mut claims = vec![failing];
         if self.row != "2c-docs" {
-            let must = format!("the kernel's; later 1.25 x WiFi's, {}", number(1.25 * wifi));
+            let must = format!("the kernel's; later 1.25 times WiFi's, {}", number(1.25 * wifi));
             let claim = self.claim("without failures, p50 ms", calm);
             claims.push(Claim { alone: (wifi, "WiFi"), must, ..claim });
         }
@@ -202,7 +202,7 @@ impl Side<'_> {
     }
 }
 
-/// The worst of the ten rows, as a share of the better path alone.
+/// The worst of the ten rows, relative to the better path alone.
 fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
     let of = |key: &str, contestant: Contestant| {
         let (_, by) = pools.iter().find(|(row, _)| row.key == key)?;

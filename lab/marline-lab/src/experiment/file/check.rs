@@ -1,4 +1,4 @@
-//! Validation of an experiment file; every detectable mistake is reported at its place.
+//! Validation of an experiment file; every detectable mistake is reported at its position.
 
 mod answers;
 mod workloads;
@@ -40,7 +40,7 @@ impl Checker<'_> {
         self.diagnostics.push(Diagnostic::new(self.text, key_path, what));
     }
 
-    /// Returns a value, or adds a diagnostic at its place.
+    /// Returns a value, or adds a diagnostic at its position.
     fn check_result<T, E: Display>(
         &mut self,
         key_path: &KeyPath,
@@ -153,7 +153,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
             checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
-            checker.report(&key_path, "give addresses of both hosts, or none to have them chosen");
+            checker.report(&key_path, "give addresses for both hosts, or none to have them chosen");
         }
     }
 }
@@ -178,11 +178,11 @@ fn fault(
     let order: Option<ParsedCommand> =
         checker.check_result(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.report(&key_path.key("lasts"), "only `down` ends by itself");
+        checker.report(&key_path.key("lasts"), "only `down` can have a duration");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
-            checker.report(&key_path.key(key), "the earlier time comes first");
+            checker.report(&key_path.key(key), "the earlier time must come first");
         }
     }
     let moment = match (raw.burst, raw.around_burst, raw.between) {
@@ -193,7 +193,8 @@ fn fault(
         (None, Some(burst), None) => Moment::AroundBurst(burst),
         (None, None, Some(at)) => Moment::Between(at.least.ms(), at.most.ms()),
         _ => {
-            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
+            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \
+                \"45ms\"]), \
                         around_burst = 6, between = [\"7s\", \"8s\"]";
             checker.report(&key_path, what);
             return None;
@@ -301,7 +302,10 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
 fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, stacks: &[Stack]) {
     let registry = policies::registry();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
-        let why = format!("stack `{stack}` is the kernel's: it has a congestion control only");
+        let why = format!(
+            "stack `{stack}` is the kernel's: only its congestion control can be \
+            set"
+        );
         checker.refuse(key_path, "mode", &why, raw.mode.as_ref());
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
@@ -310,13 +314,13 @@ fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, sta
         checker.refuse(key_path, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
         checker.refuse(key_path, "datagram_policy", &why, raw.datagram_policy.as_ref());
         checker.refuse(key_path, "radio_rtt", &why, raw.radio_rtt.as_ref());
-        checker.refuse(key_path, "plain", "use stack `tcp` for that", raw.plain.then_some(&()));
+        checker.refuse(key_path, "plain", "use stack `tcp` instead", raw.plain.then_some(&()));
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
     }
     if let Some(mode) = raw.mode.as_ref().filter(|mode| MULTIMOB.contains(&mode.as_str())) {
-        let why = format!("mode = \"{mode}\" sets its own: remove one of the two");
+        let why = format!("mode = \"{mode}\" sets this key itself: remove one of the two");
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
         checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());

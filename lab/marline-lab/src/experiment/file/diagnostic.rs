@@ -1,4 +1,4 @@
-//! Error in a file: message, place, and suggested correction.
+//! Error in a file: message, position, and suggested correction.
 //!
 //! ```text
 //! echo.toml:12:13: unknown scheduler `min-rt`; known: blest, ecf, min-rtt; did you mean `min-rtt`?
@@ -44,7 +44,7 @@ impl KeyPath {
         KeyPath(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// Byte range of the value in a text; for a missing value, that of the table it would be in.
+    /// Byte range of the value in a text; for a missing value, of the table it belongs to.
     fn span(&self, text: &str) -> Option<Range<usize>> {
         let document = DeTable::parse(text).ok()?;
         let mut table = Some(document.get_ref());
@@ -71,7 +71,7 @@ impl KeyPath {
 pub(crate) struct Diagnostic {
     /// Byte range of the text, if the mistake has one.
     span: Option<Range<usize>>,
-    /// The mistake, and the valid alternatives.
+    /// The mistake and the valid alternatives.
     what: String,
 }
 
@@ -83,7 +83,7 @@ impl Diagnostic {
         Diagnostic { span, what }
     }
 
-    /// The message, without its place.
+    /// The message, without its position.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
@@ -137,8 +137,8 @@ pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnost
     said
 }
 
-/// The probable intention, for a message that names a word and then the known ones: "unknown key `delya`; there
-/// are rate, delay", "unknown field `nam`, expected one of `name`, `link`".
+/// The likely correction, for a message that names a word and then the known ones: "unknown key `delya`; there are
+/// rate, delay", "unknown field `nam`, expected one of `name`, `link`".
 fn suggestion(message: &str) -> Option<String> {
     const LISTS: [&str; 5] =
         ["there are ", "there is ", "known: ", "expected one of ", "expected "];

@@ -19,8 +19,8 @@ pub(super) fn is_policy(key: &str) -> bool {
     POLICIES.iter().any(|(name, ..)| *name == key)
 }
 
-/// Sets a parameter of a variant's policy: `[KEY]` of the part of its spec that knows the key, `[PART, KEY]` of
-/// the part of this name. The resulting spec is checked later, when all keys are set.
+/// Sets a parameter of a variant's policy: `[KEY]` in the part of its spec that has the key, `[PART, KEY]` in the part
+/// with this name. The resulting spec is checked later, when all keys are set.
 pub(super) fn set(
     variant: &mut Table,
     policy: &str,
@@ -41,7 +41,7 @@ pub(super) fn set(
                 let known = kind.and_then(|kind| registry.parameters(kind, &name(part)));
                 known.is_some_and(|known| known.iter().any(|parameter| parameter.key == key))
             };
-            // If no part knows the key, the policy's error lists the keys it has.
+            // If no part has the key, the policy's error lists its keys.
             (parts.iter().enumerate().position(knows).unwrap_or(0), key)
         }
         [wanted, key] => {

@@ -56,7 +56,7 @@ pub(super) struct RawWorkloads {
 
 impl<'de> Deserialize<'de> for RawWorkloads {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Not an untagged enum, whose errors have no place.
+        // Not an untagged enum, whose errors have no position.
         struct Either;
         impl<'de> Visitor<'de> for Either {
             type Value = RawWorkloads;
@@ -99,7 +99,7 @@ pub(super) struct RawWorkload {
 }
 
 impl RawWorkload {
-    /// Names of the keys that are given, besides those of all kinds.
+    /// Names of the given keys, except the common ones.
     pub(super) fn given_keys(&self) -> Vec<&'static str> {
         let all = [
             ("bytes", self.bytes.is_some()),

@@ -1,4 +1,4 @@
-//! Section `[sweep]`: values that replace others, in every combination.
+//! Section `[sweep]`: alternative values of keys, in every combination.
 //!
 //! ```toml
 //! [sweep]
@@ -20,9 +20,9 @@ use super::document::{Axis, ExperimentFile};
 use super::parameter;
 use super::raw::RawFile;
 
-/// Most values of one key.
+/// Maximum number of values of one key.
 const VALUES_MAX: usize = 1_000;
-/// Most combinations.
+/// Maximum number of combinations.
 const POINTS_MAX: usize = 100_000;
 /// Items of a path that do not belong to its link.
 const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"];
@@ -32,7 +32,7 @@ const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"
 pub struct Point {
     /// Keys with their values.
     pub values: Vec<(String, String)>,
-    /// The experiment there.
+    /// The experiment with these values.
     pub file: ExperimentFile,
 }
 
@@ -109,13 +109,13 @@ impl Range {
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
         ensure!((2..=VALUES_MAX).contains(&self.steps), "steps: from 2 to {VALUES_MAX}");
         let log = self.scale == Scale::Log;
-        ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale begins above 0");
+        ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must begin above 0");
         let whole = matches!((&self.from, &self.to), (Value::Integer(_), Value::Integer(_)));
         let step = |number: usize| {
             let share = number as f64 / (self.steps - 1) as f64;
             let value =
                 if log { from * (to / from).powf(share) } else { from + (to - from) * share };
-            // Six digits are enough, without 0.30000000000000004.
+            // Six digits are enough and avoid 0.30000000000000004.
             let digits = 5 - value.abs().max(1e-9).log10().floor() as i32;
             let scale = 10f64.powi(digits);
             let value = (value * scale).round() / scale;
@@ -216,11 +216,12 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             let entry = number.parse::<usize>().ok().and_then(|at| entries?.get_mut(at));
             let entry = entry.and_then(Value::as_table_mut);
-            let what = || format!("`{key}`: no such {list}; they are counted from 0");
+            let what = || format!("`{key}`: no such {list}; indexes start at 0");
             set(entry.with_context(what)?, item, value)
         }
         _ => bail!(
-            "`{key}` names nothing; for example \"path.wifi.delay\", \"variant.NAME.send_buffer\", \
+            "`{key}` is not a valid key; for example \"path.wifi.delay\", \
+                \"variant.NAME.send_buffer\", \
              \"variant.NAME.scheduler.KEY\", \"workload.bytes\", \"fault.0.between\""
         ),
     }

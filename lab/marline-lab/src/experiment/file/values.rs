@@ -20,7 +20,7 @@ impl Time {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) u64);
 
-/// One value, or the least and the most: `"100ms"` or `["100ms", "200ms"]`.
+/// One value, or the minimum and maximum: `"100ms"` or `["100ms", "200ms"]`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span<T> {
     pub(super) least: T,

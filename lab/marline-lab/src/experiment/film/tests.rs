@@ -29,7 +29,7 @@ fn a_player_takes_the_rate_that_fits_and_stops_when_its_buffer_is_full() {
     // 145 kbit/s for 4 s, then at most 4 Mbit/s.
     assert_eq!((requests[0].1, requests[1].1), (72_500, 1_500_000));
     assert!(requests.iter().skip(1).all(|(_, bytes)| *bytes == 1_500_000));
-    // The first seven follow each other; later ones wait until the buffer has room for a segment.
+    // The first seven follow one another; later ones wait until the buffer has room for a segment.
     let gaps: Vec<u64> =
         requests.windows(2).map(|pair| pair[1].0.since(pair[0].0).as_millis() as u64).collect();
     assert!(gaps[1..7].iter().all(|gap| *gap == 2_400), "{gaps:?}");
@@ -70,7 +70,7 @@ fn a_film_shows_what_its_link_gives() {
     let sizes: Vec<u32> = whole.messages.iter().map(|message| message.bytes).collect();
     assert_eq!((sizes[0], sizes[19]), (72_500, 1_000_000), "145 kbit/s, then 2 Mbit/s");
     assert_eq!(value(&whole.measures, "stalls"), 0.0);
-    // An outage that is shorter than the buffer is not seen, a longer one is.
+    // An outage shorter than the buffer has no effect, but a longer one interrupts the film.
     let outage = |lasts| {
         let down = Fault::down("wifi", Moment::Between(45_000.0, 45_000.0));
         record("rate=6M,delay=20ms", Some(Fault { lasts: Some(lasts), ..down }))
@@ -79,7 +79,7 @@ fn a_film_shows_what_its_link_gives() {
     assert_eq!(value(&short.measures, "stalled_ms"), 0.0);
     let stalled_ms = value(&long.measures, "stalled_ms");
     assert!((2_000.0..20_000.0).contains(&stalled_ms), "{stalled_ms}");
-    // It stands still until its planned end if nothing comes any more.
+    // If nothing more arrives, it is interrupted until its planned end.
     let dead = record("rate=6M,delay=20ms", Some(Fault::down("wifi", Moment::Between(10e3, 10e3))));
     assert!(
         dead.missing > 5 && value(&dead.measures, "stalled_ms") > 30_000.0,

@@ -41,7 +41,7 @@ fn workloads_share_paths_and_those_of_a_connection_its_order() {
         (p50_ms(&experiment, &outcome, 0), experiment, outcome)
     });
     assert!(alone.0 > 20.0 && alone.0 < 21.0, "{}", alone.0);
-    // On its own connection an echo waits in the queues of the links only, otherwise behind the send buffer, too.
+    // On its own connection an echo waits only in the queues of the links, otherwise also behind the send buffer.
     assert!(beside.0 > 2.0 * alone.0 && beside.0 < 250.0, "{}", beside.0);
     assert!(within.0 > 1.3 * beside.0, "{} {}", within.0, beside.0);
     for (_, experiment, outcome) in [&beside, &within] {

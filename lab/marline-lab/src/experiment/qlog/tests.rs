@@ -83,7 +83,7 @@ fn trace_sums_match_the_connection_counters() {
 fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     let links = [("wifi", "rate=20M,delay=5ms,down=3s-8s"), ("lte", "rate=10M,delay=40ms")];
     let experiment = Experiment::over(&links, bursts());
-    // This scheduler leaves reinjection to the retransmission timer, as the kernel does: delivery stops long
+    // This scheduler leaves reinjection to the retransmission timer, as the kernel does, so delivery stops long
     // enough.
     let variant = Variant::new("linux").scheduler("linux");
     let (_, _, traces) =
@@ -94,7 +94,10 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     // Delivery stops when the link goes down, or at the first burst after that.
     let hole = course.holes.iter().find(|hole| hole.ended_ms > 3_000.0).expect("a hole");
     assert!((2_900.0..3_200.0).contains(&hole.began_ms), "{hole:?}");
-    let dead = hole.unreachable.as_ref().map(|(subflow, _)| *subflow).expect("one was silent");
+    let dead = hole.unreachable.as_ref().map(|(subflow, _)| *subflow).expect(
+        "a subflow was \
+        silent",
+    );
     let rescued: Vec<_> = course
         .carried
         .iter()

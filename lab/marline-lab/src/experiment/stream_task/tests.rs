@@ -57,7 +57,7 @@ async fn bursts_begin_at_their_times() {
         Workload::RandomBursts { least_bytes: 5, most_bytes: 50_000, gap: EVEN, count: 6 };
     let flow = one(workload).await;
     let messages = flow.messages(&workload);
-    let Sizes::Each(sizes) = workload.sizes(SEED) else { panic!("sizes of their own") };
+    let Sizes::Each(sizes) = workload.sizes(SEED) else { panic!("different sizes") };
     assert!(messages.iter().map(|message| message.bytes).eq(sizes));
     for (message, planned) in messages.iter().zip(workload.times_ns(SEED)) {
         assert!(message.sent_ms >= planned as f64 / 1e6 && message.latency_ms >= 0.0);
@@ -75,7 +75,7 @@ async fn an_exchange_ends_when_both_ends_have_everything() {
     let (loads, start) = ([Load::new(workload)], now());
     let ([end, _], flows) = ends(&loads, start);
     let stop = until(&loads, start, Duration::from_millis(50));
-    client(Box::new(near), end, stop).await.expect("patience is no error");
+    client(Box::new(near), end, stop).await.expect("reaching the deadline is not an error");
     let deaf = flows.take().remove(0);
     assert_eq!((deaf.client.sent.len(), deaf.client.received.len()), (1, 0));
     drop(far);

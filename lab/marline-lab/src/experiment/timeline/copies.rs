@@ -38,9 +38,9 @@ struct MessageCopy {
 struct HeldSegment {
     from_client: bool,
     flow: (SocketAddr, SocketAddr),
-    /// Place in its subflow.
+    /// Position in its subflow.
     subflow: Range<u64>,
-    /// Place of its first byte in the stream.
+    /// Position of its first byte in the stream.
     stream: u64,
     /// Indices of its copies.
     copies: Range<usize>,
@@ -49,11 +49,11 @@ struct HeldSegment {
 /// Receiver of one direction of a subflow.
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Everything before this place has been delivered.
+    /// Everything before this position has been delivered.
     next: u64,
-    /// Segments that wait for delivery, by place and packet number.
+    /// Segments that wait for delivery, by position and packet number.
     waiting: BTreeMap<(u64, u64), HeldSegment>,
-    /// Place in the stream minus place in the subflow, of the segment that was sent last.
+    /// Position in the stream minus position in the subflow, for the segment sent last.
     stream_offset: Option<i64>,
 }
 
@@ -62,7 +62,7 @@ struct Inbox {
 struct Direction {
     /// Sizes of the messages.
     sizes: Sizes,
-    /// End of each message in the stream, as far as it was needed, if sizes differ.
+    /// End of each message in the stream, computed on demand, if sizes differ.
     ends: Vec<u64>,
     copies: Vec<MessageCopy>,
     /// Received parts of the stream: disjoint and not adjacent.
@@ -128,7 +128,7 @@ impl Copies {
         let place = self.places.place_segment(from_client, &packet.path, &tcp);
         let flow = (packet.path.local, packet.path.remote);
         if tcp.header.flags.contains(TcpFlags::SYN) {
-            // Data with a SYN is not a copy and must not be waited for.
+            // Data with a SYN is not a copy, so nothing waits for it.
             let next = tcp.payload.len() as u64;
             self.inboxes.insert(flow, Inbox { next, ..Inbox::default() });
             return;
@@ -265,7 +265,7 @@ impl MessageCopy {
 }
 
 impl Inbox {
-    /// A segment's place in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
+    /// A segment's position in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
     /// begins the stream.
     fn stream_offset(&mut self, place: &Place) -> Option<u64> {
         let in_subflow = i64::from(place.subflow_offset);
@@ -276,7 +276,7 @@ impl Inbox {
         Some(stream)
     }
 
-    /// The next segment in order, and the place in the subflow from which it is new.
+    /// The next segment in order, and the position in the subflow from which it is new.
     fn pass_on(&mut self) -> Option<(HeldSegment, u64)> {
         let next = self.next;
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= next)?;
@@ -287,7 +287,7 @@ impl Inbox {
     }
 }
 
-/// Times when a message was written, complete, and read, if the application records it.
+/// Times at which a message was written, complete, and read, if the application records them.
 #[derive(Debug)]
 struct Message {
     written: Option<Instant>,
@@ -301,7 +301,7 @@ impl Direction {
         Direction { sizes, ends, copies, received: BTreeMap::new(), progress }
     }
 
-    /// The message's place in the stream.
+    /// The message's range in the stream.
     fn span(&mut self, message: u32) -> Range<u64> {
         if let Sizes::Even(bytes) = self.sizes {
             let bytes = u64::from(bytes.max(1));
@@ -309,7 +309,7 @@ impl Direction {
         }
         while self.ends.len() <= message as usize {
             let before = self.ends.last().copied().unwrap_or(0);
-            // Data behind the last message would belong to an infinite message.
+            // Data after the last message would belong to an infinite message.
             let bytes = u64::from(self.sizes.size_of(self.ends.len() as u32));
             self.ends.push(before + if bytes == 0 { u64::from(u32::MAX) } else { bytes });
         }
@@ -344,7 +344,7 @@ impl Direction {
         }
     }
 
-    /// Delivers a segment that is in order, from this place in the subflow on.
+    /// Delivers a segment that is in order, starting at this position in the subflow.
     fn pass_on(&mut self, now: Instant, held: &HeldSegment, from: u64) {
         let skipped = from.saturating_sub(held.subflow.start);
         let end = held.stream + (held.subflow.end - held.subflow.start);
@@ -421,7 +421,7 @@ impl Direction {
     }
 
     /// Messages that were written or sent, at least in part. If arrivals do not show when a message was complete
-    /// (repairs by coding are not copies), the time of reading is used.
+    /// (repairs are not copies), the time of reading is used.
     fn messages_of(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
         let sent = self.copies.iter().map(|copy| copy.message as usize + 1).max().unwrap_or(0);
         let message = |index: usize| {

@@ -64,7 +64,7 @@ impl Samples {
         (self.rows, self.left_out)
     }
 
-    /// Samples the world, which does not change until `next`.
+    /// Samples the simulation, which does not change until `next`.
     pub(super) fn look(&mut self, world: &World, next: Instant) {
         let mut fresh = [false; 2];
         for (end, fresh) in fresh.iter_mut().enumerate() {
@@ -77,7 +77,7 @@ impl Samples {
         }
         while self.due < next {
             for (end, fresh) in fresh.iter().enumerate() {
-                // A sample just taken because of a change is not repeated.
+                // Do not repeat a sample that was just taken because of a change.
                 if !(*fresh && self.due == world.now()) {
                     self.sample(world, end, self.due);
                 }
@@ -145,7 +145,7 @@ const fn word(state: SubflowState) -> &'static str {
     }
 }
 
-/// A subflow at a time.
+/// Sample of a subflow.
 struct Sample<'a> {
     time_us: i64,
     end: &'a str,

@@ -65,7 +65,7 @@ fn recorded(workload: Workload, variant: &Variant) -> (Experiment, Outcome, Time
 fn a_run_with_time_lines_is_the_run_without() {
     for workload in workloads() {
         for variant in variants() {
-            // Judging forecasts splits the run in two.
+            // Scoring forecasts splits the run in two.
             let variant = if variant.plain { variant } else { variant.with_forecast_scores() };
             let experiment = Experiment::over(&LINKS, workload);
             let plain =
@@ -104,9 +104,9 @@ fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
             let won: Vec<_> = copies.iter().filter(|row| row["won"] == "1").collect();
             assert_eq!(won.len(), 1, "{said} {index}");
             let complete = number(won[0], "complete_us").expect("complete");
-            // The copy arrived then, or earlier and waited for data ahead of it on its subflow.
+            // The copy arrived at that time, or earlier and waited for data before it on its subflow.
             assert!(number(won[0], "arrived_us").is_some_and(|arrived| arrived <= complete));
-            // A message can be read when all before it are complete, too.
+            // A message can be read when it and all before it are complete.
             let all = there.entry(from.clone()).or_insert(complete);
             *all = complete.max(*all);
             assert_eq!(*all, read_us, "{said} {from} {index}");

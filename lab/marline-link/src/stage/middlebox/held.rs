@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Time that an acknowledgment waits for later ones that replace it.
+/// How long an acknowledgment waits for later ones that replace it.
 pub(super) const THIN_WAIT: Duration = Duration::from_millis(10);
 
 /// Source and destination port.
@@ -13,7 +13,7 @@ pub(super) type Flow = (u16, u16);
 pub(super) struct Entry<P> {
     pub(super) packet: P,
     pub(super) until: Instant,
-    /// Number of segments that it represents.
+    /// Number of segments that the held segment represents.
     pub(super) count: u32,
 }
 
@@ -30,7 +30,7 @@ impl<P> Default for HeldSegments<P> {
 }
 
 impl<P> HeldSegments<P> {
-    /// Maximum number of flows with a held segment. The oldest one is released for another.
+    /// Maximum number of flows with a held segment. The oldest one is released to make room.
     pub(super) const MAX_FLOWS: usize = 64;
 
     /// Removes the held segment of a flow.

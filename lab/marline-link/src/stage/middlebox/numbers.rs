@@ -28,7 +28,7 @@ pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     }
 }
 
-/// An offset that is not obvious from the ports and moves every connection far.
+/// A large offset for every connection, which is not obvious from the ports.
 const fn offset(from: u16, to: u16) -> u32 {
     let ports = (from as u32) << 16 | to as u32;
     (ports ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b1) | 1 << 30
@@ -53,8 +53,8 @@ pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     to < CLIENT_PORTS
 }
 
-/// The acknowledgment of a segment with data as a middlebox forges it: it knows no window except the sender's own, and
-/// no clock except what the sender echoes.
+/// Forged acknowledgment of a segment with data. The middlebox knows only the sender's own window and the timestamp
+/// that the sender echoes.
 pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     let payload = segment.len() - options_end(segment)?;
     let fin = segment[FLAGS_AT] & FIN != 0;
@@ -76,7 +76,7 @@ pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     Some(made)
 }
 
-/// Whether an acknowledgment replaces another one.
+/// Returns true if an acknowledgment replaces another one.
 pub(super) fn is_newer<P: Packet>(packet: &mut P, than: &mut P) -> bool {
     let number = |packet: &mut P| packet.tcp_mut().map(|segment| acknowledgment(segment));
     let (new, old) = (number(packet), number(than));

@@ -1,8 +1,8 @@
 //! Middleboxes that reject TCP options: they remove them or drop the segment.
 //!
 //! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than later, and
-//! removal more often than drops. An option is removed as those boxes do it: its bytes become no-operations, so that no
-//! length changes, and the checksum is updated by the difference (RFC 1624), so that a segment damaged before stays
+//! removal more often than drops. An option is removed as these middleboxes do: its bytes become no-operations, so
+//! that no length changes, and the checksum is updated incrementally (RFC 1624), so that a damaged segment stays
 //! damaged. Packets that are not TCP, or cannot be parsed as TCP, pass.
 
 use marline_time::Duration;
@@ -67,7 +67,7 @@ pub(crate) fn rewrite_payload<P: Packet>(packet: &mut P, pick: u64, change: u8) 
     true
 }
 
-/// The first option from a place on that matches one of the rules.
+/// The first option after an offset that matches one of the rules.
 fn find(
     rules: &[OptionRule],
     age: Duration,
@@ -98,7 +98,7 @@ impl Segments {
 }
 
 impl TcpOption {
-    /// Whether these bytes (kind, length, contents) are such an option.
+    /// Returns true if these bytes (kind, length, contents) are such an option.
     fn matches(self, option: &[u8]) -> bool {
         match self {
             TcpOption::Kind(kind) => option[0] == kind,
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// A segment with a good checksum (without the addresses: they do not change).
+    /// A segment with a valid checksum (without the addresses, which do not change).
     fn segment(flags: u8, options: &[u8]) -> Segment {
         assert_eq!(options.len() % 4, 0);
         let mut bytes = vec![0x12; HEADER];
@@ -150,7 +150,7 @@ mod tests {
         MiddleboxConfig { strip: rules(strip), block: rules(block), ..MiddleboxConfig::default() }
     }
 
-    /// MSS, a no-operation that makes what follows odd, MP_CAPABLE of 12 bytes, timestamps' start.
+    /// MSS, a no-operation that moves the rest to an odd offset, MP_CAPABLE of 12 bytes, start of the timestamps.
     const OPTIONS: [u8; 24] =
         [2, 4, 5, 180, 1, 30, 12, 0x01, 9, 8, 7, 6, 5, 4, 3, 2, 1, 4, 2, 1, 30, 4, 0x20, 0x85];
 
@@ -165,7 +165,7 @@ mod tests {
         expected[5..17].fill(1);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
         assert_eq!(checksum(&syn.0), 0xffff);
-        // The other one of the same kind goes with a rule for the kind.
+        // A rule for the kind also removes the other option of this kind.
         assert_eq!(
             apply_rules(&config("mptcp", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Changed
@@ -221,7 +221,7 @@ mod tests {
             for pick in 0..20 {
                 let mut packet = segment(ACK, &[1; 4]);
                 if odd {
-                    // Without its last byte, as if it had been sent so.
+                    // Without its last byte, as if it had been sent that way.
                     let last = packet.0.pop().expect("a byte");
                     update_checksum(&mut packet.0, u16::from_be_bytes([0, last]), 0);
                 }
@@ -248,7 +248,7 @@ mod tests {
             if apply_rules(&all, Duration::ZERO, &mut packet) == PacketOutcome::Passes {
                 assert_eq!(packet.0, before);
             }
-            // Random options of a true header: at worst something is blanked, nothing panics.
+            // Random options in a valid header: options may be blanked, but nothing panics.
             let mut options = [0; 40];
             for byte in &mut options {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -4,7 +4,7 @@ use super::super::tcp::{self, checksum};
 use super::*;
 use crate::{DuplexSpec, Link, LinkConfig, ip_with_tcp, tcp_of_ip};
 
-/// An IPv4 packet as the emulator between namespaces has it.
+/// An IPv4 packet as in the emulator between namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ip(Vec<u8>);
 
@@ -86,7 +86,7 @@ fn pseudo(packet: &Ip) -> u16 {
     fold(u32::from(checksum(&packet.0[12..20])) + 6 + length)
 }
 
-/// Both checksums are right, and so is the length.
+/// Asserts that both checksums and the length are correct.
 fn is_sound(packet: &Ip) -> bool {
     let length = usize::from(u16::from_be_bytes([packet.0[2], packet.0[3]]));
     let tcp = fold(u32::from(pseudo(packet)) + u32::from(checksum(&packet.0[20..])));
@@ -176,7 +176,7 @@ fn a_middlebox_coalesces_segments_and_keeps_the_first_options() {
     assert_eq!(payload(&passed[0]), b"oddbytes");
     assert_eq!(tcp::acknowledgment(tcp_of(&passed[0])), 6_000);
     assert!(tcp::option(tcp_of(&passed[0]), 30).is_some());
-    let late = up.poll(Instant::from_millis(4)).expect("after its time");
+    let late = up.poll(Instant::from_millis(4)).expect("after its timeout");
     assert_eq!(payload(&late), b"later");
     assert_eq!((up.stats().coalesced, up.next_event()), (1, None));
 }

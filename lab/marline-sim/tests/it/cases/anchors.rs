@@ -1,4 +1,4 @@
-//! Published schedulers beside ours: small messages from a server over a path that has bad times and one that
+//! Published schedulers compared with ours: small messages from a server over a path with bad times and a path with
 //! costs, and a download.
 
 use marline_core::ConnectionConfig;
@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 
 use super::bursts::latencies;
 
-/// Ours, and those of 2020 to 2026.
+/// Our schedulers, and published ones from 2020 to 2026.
 pub const SCHEDULERS: [&str; 9] = [
     "lowest-rtt",
     "min-rtt",
@@ -20,7 +20,7 @@ pub const SCHEDULERS: [&str; 9] = [
     "augur",
 ];
 
-/// What the paths are like: the near one first, which is worse at times.
+/// Paths. The first one is faster but sometimes worse.
 pub const SCENES: [(&str, [&str; 2]); 4] = [
     ("steady", ["rate=30M,delay=10ms", FAR]),
     ("bursts of loss", ["rate=30M,delay=10ms,down.ge=2s:60ms:60%:0", FAR]),
@@ -32,12 +32,12 @@ const FAR: &str = "rate=20M,delay=30ms";
 const MESSAGE_BYTES: u64 = 3_000;
 const INTERVAL_MS: u64 = 50;
 
-/// What came of messages.
+/// Results of messages.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From writing to reading, in milliseconds.
+    /// Times from writing to reading, ms.
     pub delays_ms: Vec<f64>,
-    /// Bytes that the server gave to each path, for each byte written.
+    /// Bytes that the server sent on each path, per byte written.
     pub shares: [f64; 2],
 }
 
@@ -53,7 +53,7 @@ fn scene(links: &[&str], scheduler: &str, seed: u64) -> Paths {
     super::scene(links, ConnectionConfig::new(set.expect("known names")), seed)
 }
 
-/// So many messages of 3 kB, one each 50 ms.
+/// This many messages of 3 kB, one every 50 ms.
 pub fn messages(links: &[&str; 2], scheduler: &str, count: u64, seed: u64) -> Outcome {
     let mut paths = scene(links, scheduler, seed);
     let at_ms: Vec<u64> = (0..count).map(|n| n * INTERVAL_MS).collect();

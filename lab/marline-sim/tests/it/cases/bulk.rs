@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant, Rate, SeedTree};
 
 use super::connection;
 
-/// What a bulk transfer reached.
+/// Results of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Goodput from the first SYN to the end.
@@ -17,9 +17,9 @@ pub struct Outcome {
     pub steady: Rate,
     /// Payload bytes of a full segment on each subflow.
     pub mss: Vec<u32>,
-    /// Payload bytes sent on each subflow, repeats included.
+    /// Payload bytes sent on each subflow, including retransmissions.
     pub sent: Vec<u64>,
-    /// Of these, repeats and reinjections.
+    /// Retransmitted and reinjected bytes among these.
     pub again: Vec<u64>,
     /// Packets handled in the world.
     pub packets: u64,
@@ -27,18 +27,17 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-/// Payload of plain TCP's full segment with timestamps, in a packet of 1,500 bytes: what a link could
-/// carry for somebody who needs no options of Multipath TCP.
+/// Payload of plain TCP's full segment with timestamps, in a packet of 1,500 bytes: the capacity of a link without
+/// Multipath TCP options.
 const PLAIN_PAYLOAD: u64 = 1_500 - 20 - 20 - 12;
 
 impl Outcome {
-    /// Goodput of the whole transfer, as a share of what plain TCP's segments would carry over links
-    /// of `rates` that are always busy.
+    /// Goodput of the whole transfer, relative to plain TCP segments on always busy links of `rates`.
     pub fn share(&self, rates: &[Rate]) -> f64 {
         share_of(self.goodput, rates)
     }
 
-    /// The same, after the first fifth of the time: without slow start.
+    /// Relative goodput after the first fifth of the time, without slow start.
     pub fn steady_share(&self, rates: &[Rate]) -> f64 {
         share_of(self.steady, rates)
     }
@@ -50,7 +49,7 @@ fn share_of(goodput: Rate, rates: &[Rate]) -> f64 {
     goodput.bits_per_s() as f64 / possible as f64
 }
 
-/// Sends for `length` over these links; the connection begins on the first.
+/// Sends for `length` over these links. The connection starts on the first link.
 ///
 /// # Panics
 /// If a byte is wrong.
@@ -58,7 +57,7 @@ pub fn run(links: Vec<DuplexConfig>, scheduler: &str, length: Duration, seed: u6
     run_with(links, connection(scheduler), length, seed)
 }
 
-/// The same by plain TCP over one link.
+/// Sends with plain TCP over one link.
 ///
 /// # Panics
 /// If a byte is wrong.

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use marline_sim::{Pace, Paths, Units};
 use marline_time::{Duration, Instant};
 
-/// When the first burst may be written: by then all paths are joined.
+/// Earliest time of a burst, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
 
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// The server writes bursts of `bytes` at these times after the start; all come, and unharmed, within a
-/// minute. From each burst's writing to its being read.
+/// The server writes bursts of `bytes` at these times after the start. Checks that all arrive intact within a minute.
+/// Returns the time from writing to reading for each burst.
 pub fn latencies(paths: &mut Paths, bytes: u64, at_ms: &[u64]) -> Vec<Duration> {
     let times: Vec<Instant> = at_ms.iter().map(|at| START + ms(*at)).collect();
     let count = times.len();
@@ -30,8 +30,8 @@ pub fn latencies(paths: &mut Paths, bytes: u64, at_ms: &[u64]) -> Vec<Duration> 
     pairs.map(|(sent, received)| received.since(*sent)).collect()
 }
 
-/// How many packets the first path from the server had been offered at these times after the start, in a
-/// run of such bursts.
+/// Number of packets offered to the first path from the server by these times after the start, in a run of such
+/// bursts.
 pub fn offered_by(paths: &mut Paths, bytes: u64, at_ms: &[u64], when_ms: &[u64]) -> Vec<u64> {
     let (down, counts) = (paths.down[0], Arc::new(Mutex::new(Vec::new())));
     for when in when_ms {

@@ -1,26 +1,26 @@
-//! Many connections at once of one client and one server, over the same links: bottlenecks that all of them share.
+//! Many concurrent connections of one client and one server over the same links, which are shared bottlenecks.
 
 use marline_sim::{Amount, Bulk};
 use marline_time::{Duration, Instant};
 
 use super::{connection, scene};
 
-/// What a crowd reached.
+/// Results of the crowd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Connections whose bytes all came, as they were written.
+    /// Connections whose bytes all arrived intact.
     pub whole: usize,
-    /// When the last of them had come.
+    /// Time at which the last one completed.
     pub done: Instant,
-    /// Packets that were delivered.
+    /// Number of delivered packets.
     pub packets: u64,
-    /// Packets that the links dropped.
+    /// Number of packets that the links dropped.
     pub dropped: u64,
-    /// Of all that happened.
+    /// Digest of the run.
     pub digest: u64,
 }
 
-/// Each of so many connections brings so many bytes to the client, over these links; they begin within a second.
+/// Runs this many connections over these links, each with this many bytes to the client. They start within a second.
 pub fn run(connections: u64, bytes: u64, links: &[&str], seed: u64) -> Outcome {
     let mut paths = scene(links, connection("min-rtt"), seed);
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));

@@ -1,4 +1,4 @@
-//! Download whose only path dies: the client opens the cellular one because it hears nothing.
+//! Download whose only path dies: the client opens the cellular path because nothing arrives.
 
 use crate::cases::oracle::stream;
 use marline_algos::Registry;
@@ -14,11 +14,11 @@ pub const LTE: &str = "rate=20M,delay=30ms,queue=100ms,radio=lte";
 /// The path that dies.
 pub const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
 
-/// What the client may ask for.
+/// Extensions that the client may request.
 #[derive(Copy, Clone, Debug)]
 pub struct Setting {
     pub timer: ReceiveTimer,
-    /// The server agrees to say when it has nothing more to send, and its timeout.
+    /// The server agrees to announce idle times and its timeout.
     pub helped: bool,
     pub fast: bool,
 }
@@ -26,11 +26,11 @@ pub struct Setting {
 /// The parts of the hole, in order; they add up to it.
 #[derive(Copy, Clone, Debug)]
 pub struct Hole {
-    /// Last byte before to the verdict.
+    /// From the last byte before the hole to the verdict.
     pub notice: Duration,
     /// Why.
     pub cause: UnreachableCause,
-    /// Verdict to the established cellular subflow: promotion and a round trip.
+    /// From the verdict to the established cellular subflow: promotion and a round trip.
     pub open: Duration,
     /// From there to the first new byte.
     pub resume: Duration,
@@ -50,7 +50,7 @@ fn client(setting: Setting) -> ConnectionConfig {
     client
 }
 
-/// 20 MB to the client over this WiFi, which dies then if it does. Runs until they are there.
+/// Downloads 20 MB over this WiFi, which may die at a given time. Runs until all bytes arrived.
 ///
 /// # Panics
 /// If bytes are wrong or do not all arrive within two minutes.
@@ -83,7 +83,7 @@ fn download(setting: Setting, wifi: &str, dies_at: Option<Instant>, seed: u64) -
     (paths, finished)
 }
 
-/// Verdicts of the receive timer on a path that is bad but alive.
+/// Verdicts of the receive timer on a bad but working path.
 pub fn false_alarms(setting: Setting, wifi: &str, seed: u64) -> Vec<(Instant, UnreachableCause)> {
     let (paths, _) = download(setting, wifi, None, seed);
     let events = paths.world.node(paths.client).monitor().iter();
@@ -124,5 +124,5 @@ fn extensions(setting: Setting) -> Extensions {
 
 fn first<T>(events: &[MonitorEvent], wanted: impl Fn(&MonitorKind) -> Option<T>) -> (Instant, T) {
     let found = events.iter().find_map(|event| Some((event.at, wanted(&event.kind)?)));
-    found.unwrap_or_else(|| panic!("never happened; the client told {events:#?}"))
+    found.unwrap_or_else(|| panic!("never happened; the client reported {events:#?}"))
 }

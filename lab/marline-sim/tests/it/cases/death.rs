@@ -6,12 +6,12 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::{connection, link};
 
-/// What the application felt.
+/// Observations of the application.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Longest time without arrivals around and after the death.
     pub hole: Duration,
-    /// What it may be: SRTT of the dying path + 200 ms + 1 RTT of the other.
+    /// Allowed hole: SRTT of the dying path + 200 ms + 1 RTT of the other.
     pub allowed: Duration,
     /// Smoothed RTTs (dying, other) just before.
     pub srtt: (Duration, Duration),
@@ -19,7 +19,7 @@ pub struct Outcome {
     pub finished: Instant,
 }
 
-/// Which way the bytes go.
+/// Direction of the transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// To the server.

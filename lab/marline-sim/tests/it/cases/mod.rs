@@ -41,13 +41,13 @@ pub fn link(text: &str) -> DuplexConfig {
     traced_link(text, &SeedTree::new(1), None)
 }
 
-/// Two hosts with these links between them; both sides are alike.
+/// Two hosts with these links between them and equal configurations.
 pub fn scene(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
     let links = links.iter().map(|text| link(text)).collect();
     Paths::new(&PathsConfig::new(links, connection), SeedTree::new(seed))
 }
 
-/// The same with segments of the largest size from the start: what is said of single segments is said of them.
+/// Like the above, but with maximum-size segments from the start, so that tests can count segments.
 pub fn scene_of_full_segments(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
     let links = links.iter().map(|text| link(text)).collect();
     Paths::new(&PathsConfig::new(links, connection).with_known_mtu(), SeedTree::new(seed))
@@ -60,7 +60,7 @@ pub fn at_server(paths: &Paths) -> Vec<SubflowInfo> {
     host.endpoint().info(id).expect("it is open").subflows
 }
 
-/// A link of this description; traces are looked for in `dir` and its folders.
+/// A link of this description; traces are searched for in `dir` and its folders.
 ///
 /// # Panics
 /// If the description or a trace cannot be used.

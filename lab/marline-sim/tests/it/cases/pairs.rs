@@ -1,4 +1,4 @@
-//! Bulk transfer to the client over pairs of changing links, against the better of the two alone.
+//! Bulk transfer to the client over pairs of changing links, compared with the better link alone.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub const TRACES: [(&str, &str); 4] = [
     ("Verizon-LTE", "trace=Verizon-LTE-short"),
 ];
 
-/// What every traced link has besides its rate: mahimahi's traces carry no delay and no queue.
+/// Delay and queue of every traced link, which mahimahi traces lack.
 const BESIDES: &str = "delay=25ms,queue=200ms";
 
 /// Trace times at which runs start.
@@ -44,13 +44,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Both together, against the better one alone.
+    /// Goodput of both together, relative to the better one alone.
     pub fn ratio(&self) -> f64 {
         self.together_mbit / self.alone_mbit[0].max(self.alone_mbit[1]).max(1e-9)
     }
 }
 
-/// The walk-out with each trace, and each trace with each other.
+/// The walk-out with each trace, and all pairs of traces.
 pub fn all() -> Vec<Pair> {
     let traced = |text: &str| format!("{text},{BESIDES}");
     let pair = |a: (&str, String), b: (&str, String)| Pair {

@@ -15,17 +15,17 @@ use marline_time::{Duration, Instant, Rng, SeedTree};
 
 use super::link;
 
-/// When the workload starts: by then all paths are joined.
+/// Start of the workload, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
 
-/// A figure and what it must be.
+/// A figure and its limit.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Row and measure.
     pub what: String,
-    /// What was measured, in the unit of `what`.
+    /// Measured value, in the unit of `what`.
     pub value: f64,
-    /// What it must be at least or at most; `None`: only shown.
+    /// Lower or upper limit; `None`: only shown.
     pub limit: Option<Limit>,
 }
 
@@ -39,12 +39,12 @@ pub enum Limit {
 }
 
 impl Claim {
-    /// A figure that must be no larger.
+    /// A figure with an upper limit.
     pub fn at_most(what: impl Into<String>, value: f64, limit: f64) -> Self {
         Claim { what: what.into(), value, limit: Some(Limit::Most(limit)) }
     }
 
-    /// A figure that must be no smaller.
+    /// A figure with a lower limit.
     pub fn at_least(what: impl Into<String>, value: f64, limit: f64) -> Self {
         Claim { what: what.into(), value, limit: Some(Limit::Least(limit)) }
     }
@@ -54,7 +54,7 @@ impl Claim {
         Claim { what: what.into(), value, limit: None }
     }
 
-    /// Whether it is as it must be.
+    /// Returns true if the limit is met.
     pub fn holds(&self) -> bool {
         match self.limit {
             None => true,
@@ -76,13 +76,13 @@ impl std::fmt::Display for Claim {
     }
 }
 
-/// A value between two, evenly.
+/// A value that is uniform between two values.
 fn between(rng: &mut impl Rng, least_ms: f64, most_ms: f64) -> Duration {
     let ms = (most_ms - least_ms).mul_add(rng.unit(), least_ms);
     Duration::from_nanos((ms * 1e6) as u64)
 }
 
-/// `count` times from [`START`] on, that far apart.
+/// `count` times from [`START`] on, at this interval.
 fn schedule(seed: u64, gap_ms: &RangeInclusive<f64>, count: usize) -> Vec<Instant> {
     let mut rng = SeedTree::new(seed).stream("workload");
     let mut at = START;
@@ -128,7 +128,7 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Time from each unit's writing to its being read, ms, for those written from a time on.
+/// Time from writing to reading of each unit, ms, for units written after a start time.
 fn latencies(sent: &[Instant], received: &[Instant], from: Instant) -> Vec<f64> {
     let pairs = sent.iter().zip(received).filter(|(sent, _)| **sent >= from);
     pairs.map(|(sent, received)| ms(received.since(*sent))).collect()

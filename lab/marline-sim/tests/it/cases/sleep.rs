@@ -7,17 +7,17 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::{connection, link};
 
-/// What the session felt.
+/// Observations of the session.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// From the return of a path to the first byte that came over it.
+    /// Time from the return of a path to its first byte.
     pub resumed_after: Duration,
-    /// Messages that came back in all.
+    /// Total number of answered messages.
     pub messages: usize,
 }
 
-/// An echo session of five messages a second; from 10 s on everything is gone for `gone`, then both
-/// addresses are new.
+/// An echo session of five messages per second. From 10 s on, all paths are gone for `gone`; then both addresses are
+/// new.
 ///
 /// # Panics
 /// If the session does not continue, or bytes are wrong.
@@ -46,7 +46,7 @@ pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     });
     let resumed_at = paths.world.now();
     let status = paths.client_report(0).map(|report| report.closed);
-    assert!(resumed, "seed {seed}: nothing came within a minute after {back}: {status:?}");
+    assert!(resumed, "seed {seed}: no byte within a minute after {back}: {status:?}");
     paths.world.run_until(back + Duration::from_secs(120));
     let (client, server) = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (client.expect("connected"), server.expect("accepted"));

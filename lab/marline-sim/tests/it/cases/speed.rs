@@ -8,14 +8,14 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::link;
 
-/// Sends a packet of 1,480 bytes every `interval`; counts what comes.
+/// Sends a packet of 1,480 bytes every `interval`, and counts arrivals.
 #[derive(Debug)]
 pub struct Source {
     template: Packet,
     interval: Option<Duration>,
     next: Instant,
     due: bool,
-    /// Packets that came.
+    /// Number of packets that arrived.
     pub got: u64,
 }
 

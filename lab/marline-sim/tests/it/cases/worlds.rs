@@ -1,6 +1,5 @@
-//! Random worlds: everything a link can do to packets, paths that come and go, and applications
-//! that write, read and close at random. After a while the faults stop, and then every stream must
-//! come to its end: first safety, then progress.
+//! Random worlds: all faults of links, paths that appear and disappear, and applications that write, read and close at
+//! random. After a while the faults stop, and then every stream must end: first safety, then progress.
 
 mod heard;
 mod mobile;
@@ -18,46 +17,46 @@ use self::mobile::is_of;
 use self::plan::{Outage, OutageKind, Plan};
 use crate::cases::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 
-/// Faults happen before this time only.
+/// Faults happen only before this time.
 const FAULTS_END: Instant = Instant::from_secs(15);
-/// A world that is not finished by then never will be.
+/// A world that is not finished by this time counts as hanging.
 const LIMIT: Instant = Instant::from_secs(300);
-/// A client that has lost its address and cannot join from another one gives up by then: after two timeouts of its
-/// data, or two SYNs of a join, of which the first have a second and the next two.
+/// Time within which a client that has lost its address and cannot join from another one gives up: after two timeouts
+/// of its data, or two SYNs of a join with timeouts of one and two seconds.
 const GIVES_UP_WITHIN: Duration = Duration::from_millis(3_500);
-/// How often stalls are looked for.
+/// Interval between checks for stalls.
 const SAMPLING: Duration = Duration::from_millis(10);
 
-/// What a world was like and what came of it.
+/// Description and outcome of a world.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// Its description, for a failure message.
+    /// Description of the world, for a failure message.
     pub plan: String,
     /// Longest stall of any direction.
     pub stall: Duration,
-    /// When everything was finished.
+    /// Time at which all streams were finished.
     pub finished: Instant,
     /// Digest of the run.
     pub digest: u64,
-    /// It ended by an error on both sides, as is right where a middlebox lets Multipath TCP pass
-    /// only at first.
+    /// True if it ended with an error on both sides, which is correct if a middlebox passes Multipath TCP only at
+    /// first.
     pub cut: bool,
-    /// What was wrong, if anything.
+    /// Error, if any.
     pub complaint: Option<String>,
 }
 
-/// Whose policies the worlds run with.
+/// Family of worlds, by their policies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Those that are shipped: the default with the budget of each mode ([`MARLINE_DEFAULT`]).
+    /// The shipped policies: the default with the budget of each mode ([`MARLINE_DEFAULT`]).
     Shipped,
-    /// As plain stacks for Multipath TCP have them, with three schedulers.
+    /// Policies of plain Multipath TCP stacks, with three schedulers.
     Plain,
     /// Any specs of [`ANY`].
     Any,
-    /// Repairs by coding, both ways, over the schedulers of [`CODED`].
+    /// Repairs by coding in both directions, over the schedulers of [`CODED`].
     Coded,
     /// The schedulers of [`PUBLISHED`].
     Published,
@@ -67,7 +66,7 @@ pub enum Family {
     Mobile,
 }
 
-/// Lets the faults of the links end. What a middlebox translates it goes on translating.
+/// Ends the faults of the links. Middleboxes continue to translate.
 fn heal(config: &LinkConfig) -> LinkConfig {
     let mut healed = config.clone();
     healed.loss = Default::default();
@@ -77,7 +76,7 @@ fn heal(config: &LinkConfig) -> LinkConfig {
     healed
 }
 
-/// Runs the world of a seed. A panic in it becomes its complaint, so that the seed is known.
+/// Runs the world of a seed. A panic becomes its error, so that the seed is known.
 pub fn run(seed: u64, family: Family) -> Outcome {
     std::panic::catch_unwind(|| run_unguarded(seed, family)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -103,11 +102,11 @@ pub fn capture(seed: u64, family: Family, length: Duration) -> Vec<u8> {
     paths.world.observer::<Capture>().map(|capture| capture.bytes().to_vec()).unwrap_or_default()
 }
 
-/// The world of a seed before anything has happened, and the complaint of its connecting.
+/// The world of a seed before its first event, and the error of connecting.
 pub fn build(seed: u64, family: Family) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed, family);
     let mut paths = set_up_hosts(&plan, seed);
-    // Before the paths change: later they may have other addresses.
+    // Before the paths change, because later they may have other addresses.
     let complaint = call(&mut paths, &plan, seed, 0).err();
     schedule(&mut paths, &plan);
     (paths, complaint)
@@ -143,13 +142,13 @@ fn set_up_hosts(plan: &Plan, seed: u64) -> Paths {
         apps.push(server);
     }
     paths.listen(Box::new(move |_| {
-        // A client connects once; one connection more would be the stack's mistake.
+        // A client connects once; another connection would be a bug of the stack.
         apps.pop().unwrap_or_else(|| Box::new(Bulk::new(Amount::Nothing, 0, 0)))
     }));
     paths
 }
 
-/// What will happen to the links.
+/// Planned events of the links.
 fn schedule(paths: &mut Paths, plan: &Plan) {
     for Outage { path, from, to, kind } in plan.outages.iter().copied() {
         paths.at_set_path_up(from, path, false);
@@ -173,13 +172,13 @@ fn schedule(paths: &mut Paths, plan: &Plan) {
     }
 }
 
-/// Connection number `index` of the client begins.
+/// Opens connection number `index` of the client.
 fn call(paths: &mut Paths, plan: &Plan, seed: u64, index: usize) -> Result<(), String> {
     let [app, _] = plan.apps(&app_seeds(seed, index));
     paths.connect(0, app).map(|_| ()).map_err(|error| format!("connect: {error}"))
 }
 
-/// What the applications at both ends of each connection saw.
+/// Reports of the applications at both ends of each connection.
 pub fn reports(seed: u64, family: Family) -> Vec<[Report; 2]> {
     let plan = Plan::draw(seed, family);
     let (mut paths, _) = build(seed, family);
@@ -213,11 +212,11 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
     }
 }
 
-/// Runs to the end of all streams, looking for stalls of the first connection's; whether it came to
-/// that. The others begin once that one is through, so that it is the server's first, too.
+/// Runs to the end of all streams and checks the first connection for stalls. Returns true if all ended. The others
+/// start once the first is established, so that it is also the server's first.
 fn watch(paths: &mut Paths, plan: &Plan, seed: u64, directions: &mut [Liveness; 2]) -> bool {
     let (mut called, mut events, mut plain) = (1, 0, false);
-    // The last harm on the first path while it had to be that one.
+    // The last fault on the first path while only that path could be used.
     let mut alone_until = Instant::ZERO;
     while paths.world.now() < LIMIT {
         let next = paths.world.now() + SAMPLING;
@@ -243,7 +242,7 @@ fn watch(paths: &mut Paths, plan: &Plan, seed: u64, directions: &mut [Liveness; 
             let [upload, download] = states;
             let lone = lone_path(paths, plan, states);
             let heard = paths.world.observer::<Heard>();
-            // Until the client has heard that the server speaks Multipath TCP it may not join.
+            // Until the client knows that the server supports Multipath TCP, it must not join.
             let first_only = plain || heard.is_some_and(|heard| !heard.confirmed());
             if first_only {
                 alone_until = last_fault(paths, true, None);
@@ -257,8 +256,8 @@ fn watch(paths: &mut Paths, plan: &Plan, seed: u64, directions: &mut [Liveness; 
     false
 }
 
-/// Both ends of a connection have seen the end of the other's stream, or their connection's. One that never came in
-/// has no end at the server.
+/// Returns true if both ends of a connection have seen the end of the peer's stream or of the connection. A connection
+/// that never reached the server has no end there.
 fn is_over(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let Some(client) = paths.client_report(index) else { return false };
     let Some(server) = server_report(paths, plan, index) else { return client.closed.is_some() };
@@ -266,8 +265,8 @@ fn is_over(paths: &Paths, plan: &Plan, index: usize) -> bool {
     eof || client.closed.is_some() && server.closed.is_some()
 }
 
-/// The server's end of a connection of the client. The server has them in the order of their coming in, which need
-/// not be that of their beginning, and one may never come in: those with the same addresses and ports belong together.
+/// The server's end of a connection of the client. The server has them in the order of arrival, which may differ from
+/// the order of opening, and some may never arrive. They are matched by addresses and ports.
 fn server_report<'a>(paths: &'a Paths, plan: &Plan, index: usize) -> Option<&'a Report> {
     if plan.connections == 1 {
         return paths.server_report(index);
@@ -284,15 +283,15 @@ fn server_report<'a>(paths: &'a Paths, plan: &Plan, index: usize) -> Option<&'a 
         let path = first_path(event);
         path.is_some_and(|path| from.iter().any(|ours| ours.local == path.remote))
     };
-    // A SYN of an earlier attempt may have left something at the server that no application ever got.
+    // A SYN of an earlier attempt may have left a connection at the server that no application accepted.
     let at = server.connections().position(|(theirs, _)| {
         server.monitor().iter().any(|event| event.connection == theirs && is_same(event))
     })?;
     paths.server_report(at)
 }
 
-/// When the network last did harm on the path on which it was longest ago; plain TCP has only the first, and who
-/// cannot know that another one is needed only the `lone` one.
+/// Time of the last fault on the path whose last fault is the oldest. Plain TCP has only the first path; a client that
+/// cannot know that it needs another path has only the `lone` one.
 fn last_fault(paths: &Paths, first_only: bool, lone: Option<usize>) -> Instant {
     let at = |link| paths.world.link(link).stats().last_fault_at.unwrap_or_default();
     let links = paths.up.iter().zip(&paths.down).enumerate();
@@ -301,8 +300,8 @@ fn last_fault(paths: &Paths, first_only: bool, lone: Option<usize>) -> Instant {
     links.map(|(_, (up, down))| at(*up).max(at(*down))).min().unwrap_or_default()
 }
 
-/// The only path of a client that has no reason to open another one: it has all that the server said there
-/// was, nothing of its own is under way, and it sends no keepalives.
+/// The only path of a client without a reason to open another one: it has all data announced by the server, none of
+/// its own data is in flight, and it sends no keepalives.
 fn lone_path(paths: &Paths, plan: &Plan, [upload, download]: [StreamState; 2]) -> Option<usize> {
     let config = &plan.paths.client;
     let busy = upload.written > upload.read || upload.end_outstanding;
@@ -320,8 +319,7 @@ fn lone_path(paths: &Paths, plan: &Plan, [upload, download]: [StreamState; 2]) -
     paths.down.iter().position(|down| *down == link).filter(|_| open == 1)
 }
 
-/// What is wrong with the end of a run. Each connection is judged by itself: one that may end by an error excuses no
-/// other.
+/// Error at the end of a run. Each connection is judged separately: an allowed error of one does not excuse another.
 fn judge(paths: &Paths, plan: &Plan, finished: bool) -> Option<String> {
     for index in 0..plan.connections {
         let Some(client) = paths.client_report(index) else {
@@ -332,7 +330,10 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool) -> Option<String> {
             if cut || is_lost(paths, plan, index) {
                 continue;
             }
-            return Some(format!("connection {index} never came in: {:?}", client.closed));
+            return Some(format!(
+                "connection {index} never reached the server: {:?}",
+                client.closed
+            ));
         };
         let one = |name, from: &Report, to: &Report| {
             let judged = if cut { stream::prefix(from, to) } else { stream::complete(from, to) };
@@ -348,8 +349,8 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool) -> Option<String> {
     paths.world.verdict().and(conserved(paths)).err()
 }
 
-/// The client's address that a connection began with, and since when. The SYN/ACK may have come on another path than
-/// the first SYN went out on.
+/// The client's address at the start of a connection, and the start time. The SYN/ACK may have arrived on another path
+/// than the first SYN used.
 fn first_address(paths: &Paths, index: usize) -> Option<(Instant, IpAddr)> {
     let client = paths.world.node(paths.client);
     let (id, _) = client.connections().nth(index)?;
@@ -362,9 +363,9 @@ fn first_address(paths: &Paths, index: usize) -> Option<(Instant, IpAddr)> {
     first.next_back()
 }
 
-/// A connection never came in as the keys went with the client's address, which nobody can make good. The client
-/// knows of the address, and another one is up, from which its application can begin again: that is why it gave up,
-/// and it did so soon. Without another address it waits for this one instead.
+/// A connection never reached the server because the keys were lost with the client's address, which cannot be
+/// repaired. The client knows that the address is gone and has another one, so it must give up soon and its
+/// application can reconnect. Without another address it waits for this one.
 fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let closed = paths.client_report(index).and_then(|report| report.closed);
     let Some((at, CloseReason::Unreachable)) = closed else { return false };
@@ -378,10 +379,9 @@ fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
     other && went.is_some_and(|went| at <= went + GIVES_UP_WITHIN)
 }
 
-/// A connection ended by an error as it may. Where a middlebox takes mappings out both applications
-/// know. Plain TCP ends with its address, or with its translation: then the server may have nobody
-/// to ask. So does a connection whose client has not heard that the server speaks Multipath TCP: it
-/// may not join.
+/// A connection ended with an allowed error. If a middlebox removes mappings, both applications know. Plain TCP ends
+/// with its address or NAT translation, and then the server may not notice. The same applies to a connection whose
+/// client does not know that the server supports Multipath TCP, because it must not join.
 fn is_cut(paths: &Paths, plan: &Plan, index: usize) -> bool {
     let told = |report: Option<&Report>| {
         report.and_then(|report| report.closed).is_some_and(|(_, why)| why != CloseReason::Finished)
@@ -393,24 +393,25 @@ fn is_cut(paths: &Paths, plan: &Plan, index: usize) -> bool {
     });
     let (ours, server) = (paths.client_report(index), server_report(paths, plan, index));
     let here = told(ours);
-    // As plain as TCP is before the server has answered.
+    // Before the server has answered, it is like plain TCP.
     let plain = fell_back || server.is_none();
-    // Who only listens behind an address that is gone hears nothing more, and no error.
+    // An end that only receives at a removed address gets no more data and no error.
     let from = first_address(paths, index).map(|(_, from)| from);
     let silenced = plan.renumbers(from) && plain;
     let gone = (plan.rebinds() || plan.renumbers(from)) && plain && here;
-    // Its address came back too late, and another one was up: both ends hear of it.
+    // Its address returned too late, and another one was up: both ends are notified.
     let unreachable =
         matches!(ours.and_then(|ours| ours.closed), Some((_, CloseReason::Unreachable)));
     let left = plan.loses(from) && fell_back && unreachable && told(server);
-    // The client never heard that its keys arrived, and a middlebox on the other path takes what a join needs.
+    // The client never learned that its keys arrived, and a middlebox on the other path removes options that a join
+    // needs.
     let stranded = plan.has_boxes() && is_lost(paths, plan, index) && told(server);
     let heard = paths.world.observer::<Heard>();
     let young = plan.rebinds() && heard.is_some_and(|heard| !heard.confirmed()) && here;
     plan.may_be_cut() && here && told(server) || gone || left || stranded || young || silenced
 }
 
-/// Nothing came out of a link that was not put in.
+/// Links delivered only packets that were sent.
 fn conserved(paths: &Paths) -> Result<(), String> {
     let Some(oracle) = paths.world.observer::<Conservation>() else { return Ok(()) };
     let stats = || paths.up.iter().chain(&paths.down).map(|link| paths.world.link(*link).stats());
@@ -418,7 +419,7 @@ fn conserved(paths: &Paths) -> Result<(), String> {
     oracle.check(corrupted, stats().map(|stats| stats.duplicated).sum())
 }
 
-/// All that a seed draws, for who replays it.
+/// Description of everything that a seed draws, for replays.
 pub fn describe(seed: u64, family: Family) -> String {
     format!("{:#?}", Plan::draw(seed, family))
 }

@@ -3,11 +3,11 @@
 use super::{bursts, config, ms, offered_by};
 use crate::cases::scene_of_full_segments as scene;
 
-/// A burst of nine segments takes 42 ms there, a loss costs two round trips more.
+/// A burst of nine segments takes 42 ms on this path; a loss costs two more round trips.
 const FAST: &str = "rate=50M,delay=40ms,queue=100ms";
-/// A repair comes after 52 ms.
+/// A repair arrives after 52 ms.
 const SLOW: &str = "rate=20M,delay=50ms,queue=100ms";
-/// Of the burst that is harmed; the ones before find the windows.
+/// Index of the affected burst. Earlier bursts open the windows.
 const FIFTH_MS: u64 = 2_000;
 
 fn times() -> Vec<u64> {
@@ -27,7 +27,7 @@ fn harmed(scheduler: &str, bytes: u64, lost: &[u64]) -> super::Bursts {
     result
 }
 
-/// Wherever the loss, the burst is whole when the slow path's repair arrives.
+/// Wherever the loss is, the burst is complete when the slow path's repair arrives.
 #[test]
 fn one_repair_makes_good_any_one_loss_of_a_burst() {
     for lost in 0..7 {
@@ -61,7 +61,7 @@ fn more_losses_than_repairs_cost_as_much_as_without_coding() {
     assert!(with > ms(54) && with <= without + ms(1), "{with:?} against {without:?}");
 }
 
-/// A lost repair is repeated and then of no use; neither it nor what follows is held up or harmed.
+/// A lost repair is repeated but then useless. It delays neither its own burst nor later ones.
 #[test]
 fn lost_repairs_do_no_harm() {
     let lossy = format!("{SLOW},down.loss=30%");
@@ -74,7 +74,7 @@ fn lost_repairs_do_no_harm() {
     assert!(result.server.repair_tx > 250, "{:?}", result.server);
 }
 
-/// Random and bursty losses: the tail comes down to about the slow path's delay.
+/// Random and bursty losses: the tail falls to about the slow path's delay.
 #[test]
 fn the_tail_of_bursts_is_cut() {
     for (loss, share) in [("loss=2%", 0.5), ("ge=200ms:20ms:50%:0.1%", 0.9)] {

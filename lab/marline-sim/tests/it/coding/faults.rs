@@ -7,8 +7,8 @@ use super::{START, bursts, config, ms, scene};
 const FIRST: &str = "rate=50M,delay=40ms,queue=100ms";
 const SECOND: &str = "rate=20M,delay=50ms,queue=100ms";
 
-/// The path of the repairs goes in the midst of them, and the path of the data at another time: every burst
-/// comes whole, and those between the outages without delay.
+/// The path of the repairs fails in the middle of them, and the path of the data at another time. Every burst arrives
+/// intact, and bursts between the outages without delay.
 #[test]
 fn a_path_that_goes_takes_its_repairs_with_it_and_nothing_else() {
     for path in [0, 1] {
@@ -26,8 +26,7 @@ fn a_path_that_goes_takes_its_repairs_with_it_and_nothing_else() {
     }
 }
 
-/// With checksums, sums are verified like data, and bursts come back whole by them as without
-/// (`bursts` compares all bytes).
+/// With checksums, repairs are verified like data, and bursts are restored as without (`bursts` compares all bytes).
 #[test]
 fn with_checksums_only_verified_repairs_are_used() {
     let lossy = format!("{FIRST},down.loss=5%");
@@ -40,7 +39,7 @@ fn with_checksums_only_verified_repairs_are_used() {
     assert_eq!((result.client.data_csum_err, result.client.dss_not_matching), (0, 0));
 }
 
-/// Two windows' worth in one go: repairs follow window by window, and both paths carry data beside them.
+/// Two windows of data at a time: repairs follow window by window, and both paths also carry data.
 #[test]
 fn long_messages_come_whole() {
     let lossy = [format!("{FIRST},down.loss=2%"), format!("{SECOND},down.loss=2%")];

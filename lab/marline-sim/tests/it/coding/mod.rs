@@ -1,5 +1,5 @@
-//! Tests of repair by coding, segment by segment and end to end: data lost on one path is computed
-//! from the rest of its burst and a sum that came by the other.
+//! Tests of repair by coding, segment by segment and end to end: data lost on one path is computed from the rest of
+//! its burst and a repair from the other path.
 
 mod bursts;
 mod faults;
@@ -16,14 +16,14 @@ fn config(scheduler: &str) -> ConnectionConfig {
     let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
     let mut connection = ConnectionConfig::new(set.expect("built-in names"));
     connection.extensions = Extensions::REPAIR;
-    // A burst leaves at once: then times say what happened.
+    // A burst is sent immediately, so that times are meaningful.
     connection.pacing = false;
     connection
 }
 
-/// What came of bursts from the server.
+/// Results of bursts from the server.
 struct Bursts {
-    /// From each burst's writing to its being read.
+    /// Time from writing to reading of each burst.
     latencies: Vec<Duration>,
     server: Counters,
     client: Counters,

@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::world::{config, link};
 
-/// A connection that sends its first SYN now.
+/// Opens a connection, which sends its first SYN now.
 fn begin(paths: &mut Paths, over: usize) -> (usize, ConnectionId) {
     let index = paths.world.node(paths.client).connections().count();
     let id = paths.connect(over, Box::new(Bulk::new(Amount::Bytes(1), 11, 22)));
@@ -20,7 +20,7 @@ fn outage(paths: &mut Paths, after: Duration, span: Duration) {
     paths.at_set_path_up(start + span, 0, true);
 }
 
-/// Why a connection is on plain TCP just before the server's byte is read.
+/// Reason why a connection is plain TCP just before the server's byte is read.
 fn fallback_of(paths: &mut Paths, index: usize, id: ConnectionId) -> Option<FallbackReason> {
     let mut seen = None;
     run_while(paths, Duration::from_secs(60), |paths| {
@@ -33,12 +33,12 @@ fn fallback_of(paths: &mut Paths, index: usize, id: ConnectionId) -> Option<Fall
     seen
 }
 
-/// Why a connection is on plain TCP, if it is.
+/// Reason why a connection is plain TCP, if it is.
 fn fallback(paths: &Paths, id: ConnectionId) -> Option<FallbackReason> {
     paths.world.node(paths.client).endpoint().info(id).expect("it lives").fallback
 }
 
-/// Goes on by milliseconds while this holds, which must end within the time.
+/// Advances in milliseconds while the condition holds, which must end within the time.
 fn run_while(paths: &mut Paths, most: Duration, mut holds: impl FnMut(&Paths) -> bool) {
     let start = paths.world.now();
     while holds(paths) {
@@ -48,13 +48,13 @@ fn run_while(paths: &mut Paths, most: Duration, mut holds: impl FnMut(&Paths) ->
     }
 }
 
-/// What was opened is heard from.
+/// Waits for data on the opened connection.
 fn settle(paths: &mut Paths) {
     let end = paths.world.now() + Duration::from_secs(1);
     paths.world.run_until(end);
 }
 
-/// Opens a connection. Returns how long that took, and why it fell back to plain TCP, if it did.
+/// Opens a connection. Returns the time this took, and the reason of a fallback to plain TCP, if any.
 fn open(paths: &mut Paths, over: usize) -> (Duration, Option<FallbackReason>) {
     let start = paths.world.now();
     let (index, id) = begin(paths, over);
@@ -79,7 +79,7 @@ fn listening(config: &PathsConfig) -> Paths {
 }
 
 const QUICK: Duration = Duration::from_millis(50);
-/// Three SYNs with the option, a second apart.
+/// Time of three SYNs with the option, a second apart.
 const SLOW: Duration = Duration::from_secs(3);
 
 #[test]
@@ -102,10 +102,15 @@ fn a_blocked_network_is_forgotten_after_an_hour_and_then_later() {
     paths.world.run_until(Instant::from_secs(3_590));
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::KnownNetwork));
     paths.world.run_until(Instant::from_secs(3_700));
-    assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries), "it is tried again");
+    assert_eq!(
+        open(&mut paths, 0).1,
+        Some(FallbackReason::SynRetries),
+        "the option is tried \
+        again"
+    );
     paths.world.run_until(Instant::from_secs(10_000));
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::KnownNetwork));
-    // The middlebox is gone: the next try succeeds, and nothing is held against the network.
+    // The middlebox is gone: the next attempt succeeds, and the network is no longer remembered.
     let (up, down) = (paths.up[0], paths.down[0]);
     let free = link("");
     paths.world.set_link(up, free.up);
@@ -126,7 +131,8 @@ fn an_address_that_comes_back_is_another_network() {
     assert!(took > SLOW && why == Some(FallbackReason::SynRetries), "{took:?} {why:?}");
 }
 
-/// Losses are not mistaken for a middlebox: three SYNs are lost, and the fourth would have been answered anyway.
+/// Losses are not mistaken for a middlebox: three SYNs are lost, and the fourth would have been answered with the
+/// option, too.
 #[test]
 fn a_syn_ack_with_the_option_clears_the_network() {
     let mut paths = paths(&["up.drop=1+2+3"]);
@@ -139,8 +145,8 @@ fn a_syn_ack_with_the_option_clears_the_network() {
     assert_eq!(open(&mut paths, 0).1, None);
 }
 
-/// SYNs go without the option once three had no answer, and the first that has one is such a SYN; six, where the
-/// option passed before. A connection that waits longer is plain TCP; those that follow have nothing to fear.
+/// After three unanswered SYNs (six where the option passed before), SYNs have no option, and such a SYN gets the
+/// first answer. A connection that waits longer is plain TCP; later ones are not affected.
 #[test]
 fn an_outage_is_not_held_against_a_network_that_let_the_option_pass() {
     const OVER: Duration = Duration::from_millis(500);
@@ -163,7 +169,7 @@ fn an_outage_is_not_held_against_a_network_that_let_the_option_pass() {
     }
 }
 
-/// The path dies with the handshake, for longer than it takes to think of plain TCP.
+/// The path dies during the handshake, for longer than it takes to try plain TCP.
 #[test]
 fn first_data_in_an_outage_keeps_its_options_where_they_passed_before() {
     for known in [false, true] {
@@ -180,7 +186,7 @@ fn first_data_in_an_outage_keeps_its_options_where_they_passed_before() {
     }
 }
 
-/// No middlebox sees the options of segments in datagrams, so an outage is only an outage.
+/// Middleboxes cannot see the options of segments in datagrams, so an outage is not mistaken for one.
 #[test]
 fn over_udp_silence_never_leads_to_plain_tcp() {
     let mut over_udp = PathsConfig::new(vec![link("")], config(true, false));
@@ -194,7 +200,7 @@ fn over_udp_silence_never_leads_to_plain_tcp() {
     }
 }
 
-/// A delay, and a round trip of the other path.
+/// Allowed time: a delay, and a round trip of the other path.
 const OVER_THE_OTHER: Duration = Duration::from_millis(300);
 
 #[test]

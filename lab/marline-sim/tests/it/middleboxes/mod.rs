@@ -1,6 +1,6 @@
-//! Tests with middleboxes found in the field. In every case the bytes are right or both
-//! applications get an error, nothing hangs, and nothing is worse than plain TCP through the same
-//! middlebox, except where the table says why.
+//! Tests with middleboxes found in the field. In every case the bytes are correct or both applications get an error,
+//! nothing hangs, and nothing is worse than plain TCP through the same middlebox, except where the table gives a
+//! reason.
 
 mod memory;
 mod reshape;
@@ -10,30 +10,30 @@ use marline_core::FallbackReason;
 use marline_time::Duration;
 use world::{Outcome, Run, run, seconds};
 
-/// How a connection through a middlebox must come out.
+/// Required outcome of a connection through a middlebox.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum ExpectedOutcome {
     /// Multipath TCP to the end.
     Multipath,
     /// Falls back to plain TCP, and all bytes arrive.
     Plain,
-    /// All bytes arrive; which way is the middlebox's chance.
+    /// All bytes arrive, in a mode that depends on the middlebox.
     Arrives,
     /// An error on both sides.
     Error,
-    /// No worse than plain TCP, which does not get through either.
+    /// No worse than plain TCP, which also fails.
     AsPlain,
 }
 
 use ExpectedOutcome::{Arrives, AsPlain, Error, Multipath, Plain};
 
-/// A middlebox, and what becomes of a connection whose only path it is on, and of one that has another.
+/// A middlebox, with the required outcome of a connection with only this path, and of one with another path.
 struct Case {
     name: &'static str,
     boxes: &'static str,
     alone: ExpectedOutcome,
     beside: ExpectedOutcome,
-    /// How much later than plain TCP the end may be, ms: timers that show that options do not pass.
+    /// Allowed delay relative to plain TCP, ms: timers that detect blocked options.
     later_ms: u64,
 }
 
@@ -59,8 +59,8 @@ const BOXES: &[Case] = &[
     case("options stripped after the handshake", "strip=mptcp:rest", Plain, Plain, 0),
     case("the same towards the server", "up.strip=mptcp:rest", Plain, Plain, 0),
     case("the same towards the client", "down.strip=mptcp:rest", Plain, Plain, 0),
-    // RFC 8684 section 3.7: in mid-stream no fallback can be signaled, the subflow is broken; plain TCP
-    // would go on. Guessing that the bytes go on where they did might be wrong.
+    // RFC 8684 section 3.7: in mid-stream no fallback can be signaled, so the subflow is broken, while plain TCP would
+    // continue. Guessing the position of the next bytes could be wrong.
     case("options stripped in mid-stream", "strip=mptcp:rest@1s", Error, Multipath, 0),
     case("the same towards the server", "up.strip=mptcp:rest@1s", Error, Multipath, 0),
     case("the same towards the client", "down.strip=mptcp:rest@1s", Error, Multipath, 0),
@@ -83,7 +83,7 @@ const BOXES: &[Case] = &[
     case("segments with options dropped", "block=mptcp:rest", Plain, Plain, FIRST_DATA_MS),
     case("the same towards the client", "down.block=mptcp:rest", Plain, Plain, FIRST_DATA_MS),
     case("the same towards the server", "up.block=mptcp:rest", Plain, Plain, FIRST_DATA_MS),
-    // This looks exactly like a path that died.
+    // This looks exactly like a dead path.
     case("the same in mid-stream", "block=mptcp:rest@1s", Error, Multipath, 0),
     case("sequence numbers rewritten", "renumber=yes", Multipath, Multipath, 0),
     case("but not in SACK, with losses", "renumber=not-sack,loss=0.5%", Multipath, Multipath, 500),
@@ -95,16 +95,16 @@ const BOXES: &[Case] = &[
     case("segments coalesced", "coalesce=2ms", Multipath, Multipath, 0),
     case("ACKs thinned", "thin=8", Multipath, Multipath, 0),
     case("ACKs thinned, with losses", "thin=8,loss=1%", Multipath, Multipath, 4_000),
-    // The reset of the old subflow shows it; the new one has a translation.
+    // A reset of the old subflow shows the rebinding; the new subflow has a translation.
     case("NAT rebinding", "rebind=1s", Multipath, Multipath, 0),
-    // The hole in the subflow cannot be filled: it must go, and another one come.
+    // The hole in the subflow cannot be filled, so it must be replaced.
     case("data swallowed", "swallow=0.3%", Arrives, Multipath, 0),
     case("data swallowed towards the server", "up.swallow=0.3%", Arrives, Multipath, 0),
     case("all data swallowed", "swallow=100%", AsPlain, AsPlain, 0),
 ];
 
 impl Case {
-    /// What is wrong with an outcome.
+    /// Error of an outcome, if any.
     fn judge(
         &self,
         fate: ExpectedOutcome,
@@ -114,9 +114,10 @@ impl Case {
         let fell_back = outcome.fallback.iter().any(Option::is_some);
         match fate {
             AsPlain => {
-                // The server of both accepted and never heard a word: only the client can know.
+                // The server accepted in both cases but never received data, so only the client can detect the
+                // failure.
                 let told = outcome.closed[0].is_some() || plain.closed[0].is_none();
-                return if told { Ok(()) } else { Err("the client waits for ever".to_owned()) };
+                return if told { Ok(()) } else { Err("the client waits forever".to_owned()) };
             }
             Error if outcome.complete.is_none() => return outcome.is_clear(),
             _ => {}
@@ -144,12 +145,12 @@ fn no_middlebox_breaks_a_connection_or_makes_it_hang() {
         let plain = |seed| run(&Run { mptcp: false, seed, ..Run::new(&both[..1]) });
         let mut plains = [1, 2, 3].map(|seed| (seed, plain(seed)));
         if case.boxes.contains("loss=") {
-            // What is lost is not the same for both: one seed's plain TCP may be lucky.
+            // The losses differ, so plain TCP may be lucky with one seed.
             let slowest = plains.iter().filter_map(|(_, plain)| plain.complete).max();
             plains.iter_mut().for_each(|(_, plain)| plain.complete = slowest);
         }
         if case.boxes.contains("swallow=") {
-            // Plain TCP hangs for good, or was lucky: nothing to be measured by.
+            // Plain TCP hangs, or was lucky, so there is no reference.
             plains.iter_mut().for_each(|(_, plain)| plain.complete = None);
         }
         for (seed, plain) in plains {
@@ -167,8 +168,8 @@ fn no_middlebox_breaks_a_connection_or_makes_it_hang() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// What a middlebox acknowledges and drops leaves a hole in the subflow that no repeat on it can fill. The
-/// subflow is left a timeout after that is certain, so that a hole costs half a second and not ten.
+/// Data that a middlebox acknowledges and drops leaves a permanent hole in the subflow. The subflow is abandoned one
+/// timeout after this is certain, so that a hole costs half a second and not ten.
 #[test]
 fn a_box_that_swallows_data_costs_little_time() {
     for boxes in ["swallow=0.3%", "up.swallow=0.3%", "down.swallow=0.3%"] {
@@ -184,8 +185,8 @@ fn a_box_that_swallows_data_costs_little_time() {
     }
 }
 
-/// A middlebox that changes bytes and mends TCP's checksum. With another path its subflow is reset
-/// and the bytes come by the other; alone, MP_FAIL leads to plain TCP, which cannot notice any more.
+/// A middlebox that changes bytes and repairs TCP's checksum. With another path its subflow is reset and the bytes use
+/// the other path; alone, MP_FAIL leads to plain TCP, which can no longer detect changes.
 #[test]
 fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
     let failed = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
@@ -204,8 +205,8 @@ fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
     }
 }
 
-/// Small messages, which middleboxes put together far more often than full segments: mappings are
-/// lost, and plain TCP is what is left of a path where that happens from the start.
+/// Small messages, which middleboxes merge far more often than full segments. Mappings are lost, and a path where this
+/// happens from the start falls back to plain TCP.
 #[test]
 fn small_messages_through_boxes_that_reshape() {
     let through = BOXES.iter().filter(|case| matches!(case.alone, Multipath | Plain));
@@ -213,7 +214,7 @@ fn small_messages_through_boxes_that_reshape() {
     let hard = ["coalesce=5ms", "split=40B:first", "split=60B:first,coalesce=5ms", "thin=16"];
     for (boxes, later_ms) in through.chain(hard.map(|boxes| (boxes, 0))) {
         for checksum in [false, true] {
-            // Every other message comes alone: what is lost with two of them put together is missed soon.
+            // Every other message is separate, so that a mapping lost by merging is missed soon.
             for pairs in [false, true] {
                 let worst = Duration::from_millis(1_500 + later_ms);
                 let outcome = world::messages(boxes, checksum, pairs, worst);
@@ -224,7 +225,7 @@ fn small_messages_through_boxes_that_reshape() {
 }
 
 #[test]
-#[ignore = "a table to look at: cargo test -p marline-sim --test it boxes -- --ignored --nocapture"]
+#[ignore = "prints a table: cargo test -p marline-sim --test it boxes -- --ignored --nocapture"]
 fn table() {
     println!("| box | plain TCP, s | one path, s | | with another path, s | |");
     println!("|---|---|---|---|---|---|");

@@ -9,10 +9,11 @@ use super::world::{Outcome, config, link, outcome};
 
 /// Messages of a world, each echoed.
 const COUNT: usize = 300;
-/// None comes back later: the sender's data-level timer backs off a few times before a repeat passes whole.
+/// Maximum delay of an echo: the sender's data-level timer backs off a few times before a retransmission passes
+/// intact.
 const WORST: Duration = Duration::from_secs(8);
 
-/// A middlebox and the messages that pass it.
+/// A middlebox and the messages that pass through it.
 #[derive(Debug)]
 struct Reshaper {
     link: String,
@@ -33,7 +34,7 @@ impl Reshaper {
         Reshaper { link, bytes: 1 + rng.below(3_000), gap_ms: 1 + rng.below(50) }
     }
 
-    /// How it ended, how many came back, and how long the slowest took.
+    /// Outcome, number of echoed messages, and time of the slowest.
     fn run(&self, seed: u64, checksum: bool) -> (Outcome, usize, Duration) {
         let setup = PathsConfig::new(vec![link(&self.link)], config(true, checksum));
         let mut paths = Paths::new(&setup, SeedTree::new(seed));
@@ -57,10 +58,12 @@ fn data_unmapped_by_a_middlebox_is_resent_and_connections_survive() {
         let reshaper = Reshaper::draw(seed);
         let (end, back, slowest) = reshaper.run(seed, seed % 2 == 0);
         let alive = end.closed == [None, None] && end.wrong.is_none();
-        // A subflow may be given up once, where the middlebox has damaged every repeat of a hole.
+        // A subflow may be abandoned once, if the middlebox has damaged every retransmission of a hole.
         if !alive || back < COUNT || slowest > WORST || end.lost.len() > 1 {
-            complaints
-                .push(format!("seed {seed}, {reshaper:?}: {back} after {slowest:?}: {end:?}"));
+            complaints.push(format!(
+                "seed {seed}, {reshaper:?}: {back} echoed, slowest {slowest:?}: \
+                    {end:?}"
+            ));
         }
     }
     assert!(complaints.is_empty(), "{complaints:#?}");

@@ -1,5 +1,4 @@
-//! Connection through middleboxes: its data, its end, and the result of plain TCP through the same
-//! ones.
+//! Connection through middleboxes: its data, its end, and the result of plain TCP through the same middleboxes.
 
 #![allow(unreachable_pub, reason = "a module of a test binary")]
 
@@ -12,17 +11,17 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use crate::cases;
 
-/// A run that is not over by then hangs.
+/// Time after which a run counts as hanging.
 const LIMIT: Instant = Instant::from_secs(900);
-/// What every link is like beside its middleboxes.
+/// Link properties, without middleboxes.
 pub const LINK: &str = "rate=8M,delay=20ms";
-/// Bytes that each side sends: some two seconds of the link, beyond the time of all middleboxes.
+/// Bytes that each side sends: about two seconds of the link, longer than the delays of all middleboxes.
 pub const BYTES: u64 = 2_500_000;
 
 /// How a run is set up.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
-    /// What each path has beside [`LINK`].
+    /// Additional link items of each path, after [`LINK`].
     pub boxes: &'a [&'a str],
     /// Multipath TCP, or plain TCP over the first path.
     pub mptcp: bool,
@@ -42,40 +41,40 @@ impl<'a> Run<'a> {
 /// How it ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Everything arrived on both sides, and when that was so.
+    /// Time at which all data had arrived on both sides.
     pub complete: Option<Duration>,
-    /// Why each side's connection ended, if it did, and when.
+    /// Reason and time of the end of each side's connection, if it ended.
     pub closed: [Option<(Instant, CloseReason)>; 2],
-    /// Why each side is on plain TCP, if it is.
+    /// Reason why each side is plain TCP, if it is.
     pub fallback: [Option<FallbackReason>; 2],
-    /// Something that came was wrong.
+    /// True if wrong bytes arrived.
     pub wrong: Option<String>,
-    /// Subflows that the client lost, and why.
+    /// Subflows that the client lost, with reasons.
     pub lost: Vec<CloseReason>,
-    /// What the links did.
+    /// Statistics of the links.
     pub faults: u64,
     /// Packets whose payload a middlebox changed.
     pub rewritten: u64,
-    /// The middlebox moves numbers, which no count shows.
+    /// True if the middlebox changes sequence numbers, which no counter shows.
     pub moved: bool,
 }
 
 impl Outcome {
-    /// Both streams came to an end, whatever the bytes.
+    /// Returns true if both streams ended, regardless of the bytes.
     pub fn has_ended(&self) -> bool {
         self.complete.is_some() || self.wrong.is_some() || self.closed.iter().all(Option::is_some)
     }
 
-    /// How and when it ended, in words.
+    /// Outcome and time of the end, in words.
     pub fn ends(&self) -> String {
         let end = |closed: &Option<(Instant, CloseReason)>| match closed {
             Some((at, reason)) => format!("{reason} after {:.0} s", seconds_of(*at)),
-            None => "nothing heard".to_owned(),
+            None => "no data received".to_owned(),
         };
         format!("client: {}; server: {}", end(&self.closed[0]), end(&self.closed[1]))
     }
 
-    /// Bytes right and all there, or both applications know that they are not.
+    /// Checks that all bytes arrived intact, or that both applications got an error.
     pub fn is_clear(&self) -> Result<(), String> {
         if let Some(wrong) = &self.wrong {
             return Err(wrong.clone());
@@ -118,7 +117,7 @@ pub fn run(run: &Run<'_>) -> Outcome {
         let over = |report: Option<&Report>| {
             report.is_some_and(|report| report.eof_at.is_some() || report.closed.is_some())
         };
-        // A client that never got through has no counterpart.
+        // A client that never reached the server has no counterpart.
         let client_gave_up = paths.client_report(0).is_some_and(|report| report.closed.is_some());
         let server = paths.server_report(0);
         over(paths.client_report(0)) && (over(server) || server.is_none() && client_gave_up)
@@ -131,9 +130,8 @@ pub fn run(run: &Run<'_>) -> Outcome {
     Outcome { moved, ..outcome(&paths) }
 }
 
-/// Messages of 120 bytes, each echoed, over one path with middleboxes: all must come back, none
-/// later than
-/// `worst`. They go 3 ms apart, or, `pairs`, in pairs close together that are 100 ms apart.
+/// Messages of 120 bytes, each echoed, over one path with middleboxes. All must return within `worst`. They are sent 3
+/// ms apart or, with `pairs`, as pairs that are 100 ms apart.
 pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Result<(), String> {
     let setup = PathsConfig::new(vec![link(boxes)], config(true, checksum));
     let mut paths = Paths::new(&setup, SeedTree::new(1));
@@ -156,7 +154,7 @@ pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Re
     let slowest = late.max().unwrap_or_default();
     let back = client.received.len();
     if back as u64 != count {
-        return Err(format!("{back} came back: {end:?}"));
+        return Err(format!("{back} echoed: {end:?}"));
     }
     if slowest > worst { Err(format!("one took {slowest:?}")) } else { Ok(()) }
 }
@@ -185,7 +183,7 @@ pub fn outcome(paths: &Paths) -> Outcome {
     }
 }
 
-/// Of a connection that an application knows: what came of SYNs on other paths is none.
+/// Connections that an application knows, without those created by SYNs on other paths.
 fn fallback(host: &Host) -> Option<FallbackReason> {
     let known = |id| host.connections().any(|(known, _)| known == id);
     host.monitor().iter().find_map(|event| match event.kind {

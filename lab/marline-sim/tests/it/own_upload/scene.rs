@@ -1,5 +1,5 @@
-//! World of one client and one server with streams and datagrams over the same links, and an observer that notes how
-//! long each packet stood in the queue of its link.
+//! World of one client and one server with streams and datagrams over the same links, and an observer of the time that
+//! each packet waited in the queue of its link.
 
 use core::any::Any;
 use core::net::{IpAddr, SocketAddr};
@@ -29,13 +29,13 @@ const LINKS: [&str; 2] = [
 ];
 const RATE_MBIT: [f64; 2] = [10.0, 6.0];
 const DELAY_MS: [f64; 2] = [15.0, 30.0];
-/// Goodput that both uplinks have together: 1,373 bytes of payload in packets of 1,445.
+/// Goodput of both uplinks together: 1,373 bytes of payload in packets of 1,445.
 pub(super) const UP_MBIT: f64 = 16.0 * 0.95;
 const GAME: FlowId = FlowId(5);
 const GAME_BYTES: usize = 80;
 const SHELL_EVERY: Duration = Duration::from_millis(100);
 const SHELL_BYTES: u64 = 100;
-/// Uploads begin at 2 s; what is measured begins when they have filled the queues.
+/// Uploads begin at 2 s. Measurements begin when they have filled the queues.
 const UPLOADS_AT: Instant = Instant::from_secs(2);
 const MEASURED_FROM: Instant = Instant::from_secs(5);
 
@@ -43,47 +43,50 @@ const MEASURED_FROM: Instant = Instant::from_secs(5);
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Plan {
     pub(super) congestion: &'static str,
-    /// Numbers of the links that there are.
+    /// Indexes of the links.
     pub(super) paths: &'static [usize],
     pub(super) uploads: usize,
     pub(super) seconds: u64,
 }
 
-/// What was seen, from [`MEASURED_FROM`] on.
+/// Results, from [`MEASURED_FROM`] on.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// There and back: p50 and p99.
+    /// Round trip: p50 and p99.
     pub(super) game_ms: [f64; 2],
-    /// Of those that the client sent.
+    /// Share of the client's datagrams.
     pub(super) game_lost_percent: f64,
-    /// There and back: p50 and p99.
+    /// Round trip: p50 and p99.
     pub(super) shell_ms: [f64; 2],
-    /// Of all uploads together.
+    /// Total of all uploads.
     pub(super) goodput_mbit: f64,
-    /// From the game's `send` until its frame is offered to a link: p99.
+    /// Time from the game's `send` until its frame is offered to a link: p99.
     pub(super) lane_wait_ms: f64,
-    /// From the shell's `write` until its segment is offered to a link: p50.
+    /// Time from the shell's `write` until its segment is offered to a link: p50.
     pub(super) shell_wait_ms: f64,
-    /// Median time that a packet stood in the queue of each uplink.
+    /// Median time that a packet waited in the queue of each uplink.
     pub(super) queue_ms: [f64; 2],
-    /// Packets that each uplink's queue had no room for.
+    /// Packets dropped by each uplink's queue.
     pub(super) dropped: [u64; 2],
-    /// Median of what the uploads had on their way on each link, in times of what it holds without a queue.
+    /// Median of the uploads' data in flight on each link, in multiples of its capacity without a queue.
     pub(super) flight: [f64; 2],
     /// Median time for which a byte of an upload is in its send buffer before it is sent.
     pub(super) buffer_ms: f64,
 }
 
 impl Seen {
-    pub(super) const HEAD: &str = "| | uploads | game p50, p99 ms | lost % | shell p50, p99 ms | Mbit/s | lane \
-        waits ms | shell waits ms | queue WiFi, LTE ms | dropped | in flight, BDP | send buffers ms |\n\
+    pub(super) const HEAD: &str = "| | uploads | game p50, p99 ms | lost % | shell p50, p99 ms | \
+        Mbit/s | lane \
+        waits ms | shell waits ms | queue WiFi, LTE ms | dropped | in flight, BDP | send buffers \
+        ms |\n\
         |---|---|---|---|---|---|---|---|---|---|---|---|";
 
     pub(super) fn row(&self) -> String {
         let number =
             |value: f64| if value.is_nan() { "-".to_owned() } else { format!("{value:.0}") };
         format!(
-            "| {:.0}, {:.0} | {:.1} | {:.0}, {:.0} | {:.1} | {:.1} | {:.1} | {}, {} | {}, {} | {:.1}, {:.1} | \
+            "| {:.0}, {:.0} | {:.1} | {:.0}, {:.0} | {:.1} | {:.1} | {:.1} | {}, {} | {}, {} | \
+                {:.1}, {:.1} | \
              {:.0} |",
             self.game_ms[0],
             self.game_ms[1],
@@ -104,7 +107,7 @@ impl Seen {
     }
 }
 
-/// Notes when packets were offered to the uplinks, and how long they stood in the queues.
+/// Records when packets were offered to the uplinks, and how long they waited in the queues.
 #[derive(Debug)]
 struct Queues {
     up: Vec<LinkId>,
@@ -144,7 +147,7 @@ impl Observer for Queues {
     }
 }
 
-/// When the first byte of each of the shell's messages left the endpoint.
+/// Time at which the first byte of each shell message left the endpoint.
 type Left = Rc<RefCell<BTreeMap<u64, Instant>>>;
 
 struct Scene {
@@ -274,7 +277,7 @@ impl Scene {
         streams.connect(now, config, local, remote, app()).expect("a connection");
     }
 
-    /// One-way latencies of the game's datagrams from one end to the other; infinite for what is lost.
+    /// One-way latencies of the game's datagrams from one end to the other; infinite for lost ones.
     fn game_ms(&self, from: NodeId, to: NodeId) -> Vec<f64> {
         let report = |node: NodeId| {
             let app = self.world.node(node).lane().and_then(|lane| lane.app(0)).expect("a game");
@@ -295,7 +298,7 @@ impl Scene {
         report.sent.iter().copied().filter(|sent| *sent >= MEASURED_FROM).collect()
     }
 
-    /// Time from each of the shell's writes until it left, and until it was back.
+    /// Time from each of the shell's writes until it left the endpoint, and until its echo arrived.
     fn shell_ms(&self) -> (Vec<f64>, Vec<f64>) {
         let report = self.world.node(self.client).report(0).expect("a shell");
         assert_eq!(report.wrong_at, None);
@@ -313,7 +316,7 @@ impl Scene {
     }
 }
 
-/// What the uploads have on their way and in their send buffers now.
+/// Current data of the uploads in flight and in their send buffers.
 struct Sample {
     in_flight: [u64; 2],
     unsent: u64,
@@ -370,7 +373,7 @@ fn judge(scene: &Scene, samples: &[Sample], goodput_mbit: f64) -> Seen {
     });
     let (left, shell) = scene.shell_ms();
     let flight = [0, 1].map(|path: usize| {
-        // What the link holds while its queue is empty.
+        // Capacity of the link with an empty queue.
         let holds = RATE_MBIT[path] * 1e6 / 8.0 * 2.0 * DELAY_MS[path] / 1e3;
         quantile(&samples.iter().map(|s| s.in_flight[path] as f64 / holds).collect::<Vec<_>>(), 0.5)
     });

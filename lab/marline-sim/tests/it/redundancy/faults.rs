@@ -5,7 +5,7 @@ use marline_time::{Duration, Instant};
 
 use super::{Sent, bursts, ms, offered_by, scene};
 
-/// Everything that makes copies.
+/// All schedulers that make copies.
 const ALL: [&str; 7] = [
     "redundant",
     "opportunistic-redundant",
@@ -15,13 +15,12 @@ const ALL: [&str; 7] = [
     "hedged",
     "auto-redundant",
 ];
-/// Those that copy the end of every burst at once.
+/// Schedulers that immediately copy the end of every burst.
 const TAIL: [&str; 4] = ["redundant", "opportunistic-redundant", "redundant-idle", "burst-end"];
 
 const MBYTE: u64 = 1_000_000;
 
-/// Until the server has read `bytes` from the client; and the bytes that both directions of all
-/// links carried.
+/// Time until the server has read `bytes` from the client, and the bytes that all links carried in both directions.
 fn upload(paths: &mut Paths, bytes: u64) -> (Duration, u64) {
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))).expect("a connection");
@@ -61,7 +60,7 @@ fn redundancy_is_as_fast_as_the_better_path_for_twice_the_bytes() {
     for links in cases {
         let alone = links.map(|link| upload(&mut scene(&[link], "min-rtt", 2), 40 * MBYTE));
         let best = alone[0].min(alone[1]);
-        // What the scheduler below them makes of the paths is not theirs to mend.
+        // Wrappers do not change how the scheduler below them uses the paths.
         let below = "min-rtt,completion=off";
         let limit = best.0.max(upload(&mut scene(&links, below, 2), 40 * MBYTE).0);
         for scheduler in ALL {
@@ -75,7 +74,7 @@ fn redundancy_is_as_fast_as_the_better_path_for_twice_the_bytes() {
     }
 }
 
-/// The paths that carried the byte `at` first, each with the time when it did.
+/// The paths that carried the byte at `at`, each with the first time.
 fn carriers(sent: &[Sent], at: u64) -> Vec<(usize, Duration)> {
     let mut found: Vec<(usize, Duration)> = Vec::new();
     for segment in sent.iter().filter(|s| s.start <= at && at < s.end) {
@@ -91,7 +90,7 @@ fn the_end_of_every_burst_is_on_both_paths_at_once() {
     let links = ["rate=50M,delay=10ms,queue=50ms", "rate=20M,delay=40ms,queue=100ms"];
     for scheduler in TAIL {
         for bytes in [1, 200, 1_000, 4_500, 11_000] {
-            // A path that has no room at that moment misses a segment for good there.
+            // A path without room at that moment never carries the segment.
             if scheduler == "opportunistic-redundant" && bytes > 4_500 {
                 continue;
             }
@@ -103,7 +102,7 @@ fn the_end_of_every_burst_is_on_both_paths_at_once() {
                 let paths: Vec<usize> = carriers.iter().map(|(path, _)| *path).collect();
                 assert_eq!(paths, [0, 1], "{scheduler}, {bytes} bytes, burst {burst}");
                 let late = carriers.iter().map(|(_, time)| time.saturating_sub(ms(*at))).max();
-                // At once: before any answer could have come.
+                // Immediately: before any answer could arrive.
                 assert!(late.is_some_and(|late| late < ms(20)), "{scheduler}: {carriers:?}");
             }
         }
@@ -114,11 +113,11 @@ fn the_end_of_every_burst_is_on_both_paths_at_once() {
 #[test]
 fn a_lost_end_costs_the_other_paths_delay_and_no_timeout() {
     for scheduler in TAIL {
-        // A run without loss shows which packet of the link that is.
+        // A run without loss shows the packet's number on the link.
         let other = "rate=20M,delay=40ms,queue=100ms";
         let whole = ["rate=50M,delay=10ms,queue=50ms", other];
         let at: Vec<u64> = (0..6).map(|n| n * 500).collect();
-        // All of the fifth burst has left by then, nothing of the sixth.
+        // By then the whole fifth burst has been sent, and nothing of the sixth.
         let last = offered_by(&mut scene(&whole, scheduler, 1), 7_000, &at, &[2_009])[0];
         let lossy = format!("{},down.drop={last}", whole[0]);
         let mut paths = scene(&[lossy.as_str(), other], scheduler, 1);
@@ -126,7 +125,7 @@ fn a_lost_end_costs_the_other_paths_delay_and_no_timeout() {
         let lost = paths.world.link(paths.down[0]).stats().dropped_loss;
         println!("{scheduler}: {:?}", result.latencies);
         assert_eq!(lost, 1, "{scheduler}");
-        // 7,000 bytes at 20 Mbit/s, of which burst-end sends one segment there, and 40 ms.
+        // 7,000 bytes at 20 Mbit/s, of which burst-end sends one segment on the other path, plus 40 ms.
         assert!(result.latencies[4] >= ms(40), "{scheduler}: it was not the last segment");
         assert!(result.latencies[4] <= ms(46), "{scheduler}: {:?}", result.latencies[4]);
         assert!(result.latencies[3] <= ms(13), "{scheduler}: {:?}", result.latencies[3]);
@@ -144,7 +143,7 @@ fn copies_do_not_end_with_the_beginning() {
             result.sent.iter().filter(within).count()
         };
         for second in [0, 1, 30, 60, 90, 118, 119] {
-            // Ten messages a second, and what is repeated.
+            // Ten messages per second, plus retransmissions.
             assert!(of(0, second) >= 10, "{scheduler}: {} in second {second}", of(0, second));
             assert!(of(1, second) >= 10, "{scheduler}: {} in second {second}", of(1, second));
         }

@@ -27,14 +27,14 @@ fn a_message_that_is_answered_in_time_is_not_copied() {
     }
 }
 
-/// Messages 50 and 70 are lost: their copies leave when the answer is overdue, a little more than the
-/// RTT of 40 ms after them, and are all that is sent twice before the path repairs the loss itself.
+/// Messages 50 and 70 are lost: their copies are sent when the answer is overdue, slightly more than the RTT of 40 ms
+/// later, and nothing else is sent twice before the path repairs the loss itself.
 #[test]
 fn a_lost_message_is_copied_as_soon_as_its_answer_is_overdue() {
-    // The handshake and the join are packets, too, so the numbers of the messages are looked up.
+    // The handshake and the join are also packets, so the packet numbers of the messages are looked up.
     let mut paths = scene(&[WIFI, LTE], "hedged", 1);
     let by = offered_by(&mut paths, 200, &every_100_ms(100), &[5_001, 7_001]);
-    // What repairs the first is a packet, too.
+    // The repair of the first message is also a packet.
     let lossy = format!("{WIFI},down.drop={}+{}", by[0], by[1] + 1);
     let result = bursts(&mut scene(&[&lossy, LTE], "hedged", 1), 200, &every_100_ms(100));
     for number in [50, 70] {
@@ -56,7 +56,7 @@ fn copies_are_immediate_only_while_a_path_loses_much() {
         let copied = |number: &u64| of(&result.sent, *number).contains(&(1, Duration::ZERO));
         (from..to).filter(copied).count()
     };
-    // From 20 s to 30 s a fifth is lost.
+    // From 20 s to 30 s a fifth of the packets is lost.
     let mut world = paths(WIFI);
     let down = world.down[0];
     for (at_s, loss) in [(20, "20%"), (30, "0")] {
@@ -67,15 +67,18 @@ fn copies_are_immediate_only_while_a_path_loses_much() {
     let result = bursts(&mut world, 200, &every_100_ms(600));
     let [begin, good, bad, after] =
         [(0, 50), (100, 200), (205, 300), (400, 600)].map(|(from, to)| at_once(&result, from, to));
-    println!("at once: {begin} of 50, {good} of 100, {bad} of 95 in the bad time, {after} of 200");
+    println!(
+        "copied immediately: {begin} of 50, {good} of 100, {bad} of 95 in the bad time, \
+        {after} of 200"
+    );
     assert!(begin >= 5 && good <= 10, "trust is earned: {begin}, {good}");
-    assert!(bad >= 80, "the bad time is known: {bad}");
-    assert!(after <= 20, "and believed to be over: {after}");
+    assert!(bad >= 80, "the bad time is detected: {bad}");
+    assert!(after <= 20, "its end is detected: {after}");
     let slow = result.latencies[205..300].iter().filter(|latency| **latency > ms(60)).count();
     assert!(slow <= 4, "{slow} messages waited for a copy although the path was known to be bad");
 }
 
-/// The path dies between two messages. What was on it is copied, and what follows goes on the other.
+/// The path dies between two messages. Its data is copied, and later messages use the other path.
 #[test]
 fn a_dying_path_costs_a_few_messages_one_round_trip() {
     let mut paths = scene(&[WIFI, LTE], "auto-redundant", 1);
@@ -87,8 +90,8 @@ fn a_dying_path_costs_a_few_messages_one_round_trip() {
     assert!(result.latencies.iter().all(|latency| *latency <= ms(120)), "{late:?}");
 }
 
-/// What the application asks for decides what is copied: answers that vary by 20 ms are too late for 35 ms, and soon
-/// enough for 200.
+/// The application's deadline decides what is copied: answers that vary by 20 ms are too late for 35 ms but in time
+/// for 200 ms.
 #[test]
 fn a_deadline_is_met_by_copies_and_one_that_is_met_anyway_costs_few() {
     let links = ["rate=50M,delay=20ms,queue=50ms,jitter=20ms", "rate=20M,delay=30ms,queue=100ms"];
@@ -101,7 +104,7 @@ fn a_deadline_is_met_by_copies_and_one_that_is_met_anyway_costs_few() {
     let [hedged, strict, lax] =
         ["hedged", "deadline,within=35ms", "deadline,within=200ms"].map(run);
     println!("late and copied of 550: hedged {hedged:?}, 35 ms {strict:?}, 200 ms {lax:?}");
-    assert!(hedged.0 > 30, "the test tests nothing: {hedged:?}");
+    assert!(hedged.0 > 30, "the test proves nothing: {hedged:?}");
     assert!(strict.0 * 4 < hedged.0 && strict.1 > 400, "{strict:?}");
     assert!(lax.1 < 150, "{lax:?}");
 }

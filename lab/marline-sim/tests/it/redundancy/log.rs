@@ -1,4 +1,4 @@
-//! Log of a host's segments: time, path, place in the stream.
+//! Log of a host's segments: time, path, position in the stream.
 
 use core::any::Any;
 
@@ -11,9 +11,9 @@ use super::START;
 /// A segment with data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
-    /// After the start.
+    /// Time after the start.
     pub(crate) at: Duration,
-    /// Which path.
+    /// Index of the path.
     pub(crate) path: usize,
     /// First byte of the stream.
     pub(crate) start: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Sent {
     pub(crate) end: u64,
 }
 
-/// Notes every data segment that a host offers to its links.
+/// Records every data segment that a host offers to its links.
 #[derive(Debug)]
 pub(crate) struct Log {
     node: NodeId,

@@ -1,7 +1,7 @@
-//! Tests of redundant schedulers, segment by segment: what is sent on which path at which time, and
-//! the absence of faults that users report of other implementations: half the goodput on a single
-//! path (multipath-tcp/mptcp issues 435 and 467), 1 of 90 Mbit/s and a hundred times the bytes on
-//! two (474), copies only in the beginning (476), the last segment not copied (246).
+//! Tests of redundant schedulers, segment by segment: the path and time of each segment, and the absence of faults
+//! reported for other implementations: half the goodput on a single path (multipath-tcp/mptcp issues 435 and 467), 1
+//! of 90 Mbit/s and a hundred times the bytes on two paths (474), copies only at the start (476), the last segment not
+//! copied (246).
 
 mod faults;
 mod hedging;
@@ -21,11 +21,11 @@ fn scene(links: &[&str], scheduler: &str, seed: u64) -> Paths {
     cases::scene(links, ConnectionConfig::new(set.expect("built-in names")), seed)
 }
 
-/// What came of bursts from the server.
+/// Results of bursts from the server.
 struct Bursts {
-    /// From each burst's writing to its being read.
+    /// Time from writing to reading of each burst.
     latencies: Vec<Duration>,
-    /// Data the server sent.
+    /// Data sent by the server.
     sent: Vec<Sent>,
 }
 

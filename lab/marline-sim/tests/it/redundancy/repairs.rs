@@ -1,5 +1,5 @@
-//! Tests of repairs across paths (FUSO): what the slow path lost goes on the fast one as soon as it is found, and
-//! nothing else does.
+//! Tests of repairs across paths (FUSO): data lost on the slow path is sent on the fast one as soon as the loss is
+//! detected, and nothing else is.
 
 use marline_time::Duration;
 
@@ -18,7 +18,7 @@ fn mean(run: &Bursts) -> Duration {
     run.latencies.iter().sum::<Duration>() / run.latencies.len() as u32
 }
 
-/// When what the slow path carried first went on the fast one as well, after the original.
+/// Times at which data of the slow path was also sent on the fast one, relative to the original.
 fn repairs(run: &Bursts) -> Vec<Duration> {
     let mut after = Vec::new();
     for (index, copy) in run.sent.iter().enumerate().filter(|(_, sent)| sent.path == 0) {
@@ -34,9 +34,9 @@ fn detected_losses_of_the_slow_path_move_to_the_fast_one() {
     let [plain, found] = ["lowest-rtt", "lowest-rtt+fuso,spare=off"].map(run);
     let after = repairs(&found);
     println!("{:?} and {:?}, {} repairs", mean(&plain), mean(&found), after.len());
-    assert_eq!(repairs(&plain), [], "by itself a subflow repairs where it lost");
+    assert_eq!(repairs(&plain), [], "without FUSO, a subflow repairs its own losses");
     assert!(after.len() > 30, "{after:?}");
-    // Nothing is found before a round trip of the slow path.
+    // No loss is detected before a round trip of the slow path.
     assert!(after.iter().all(|after| *after >= ms(60)), "{after:?}");
     assert!(mean(&found) < mean(&plain).mul_f64(0.95));
 }

@@ -69,7 +69,7 @@ fn check(
     Some(Check { asks, measure, variant, workload, from, until, bound, is_least, of })
 }
 
-/// The place of a name; without a name the first.
+/// Index of the item with this name; without a name, of the first.
 fn place(
     checker: &mut Checker<'_>,
     at: &KeyPath,
@@ -95,7 +95,7 @@ fn measure(
         let below = checker.need(at, "below", "\"30ms\"", raw.below)?;
         return Some((Measure::Settled(below.ms()), " s"));
     }
-    let why = format!("only measure = \"{SETTLED}\" has it");
+    let why = format!("this key needs measure = \"{SETTLED}\"");
     checker.refuse(at, "below", &why, raw.below.as_ref());
     if let Some((_, measure, unit)) = MEASURES.iter().find(|(known, ..)| *known == name) {
         return Some((measure.clone(), unit));

@@ -12,7 +12,7 @@ use crate::experiment::file::raw::{RawWorkload, RawWorkloads};
 use crate::experiment::file::values::{Bytes, Span};
 use crate::workload::{Film, Gap, Workload};
 
-/// Kinds of workloads and their keys, besides those of all kinds.
+/// Kinds of workloads and their keys, in addition to the common ones.
 const KINDS: [(&str, &[&str]); 11] = [
     ("echo", &["bytes", "gap", "count"]),
     ("ask", &["request", "answer", "gap", "count"]),
@@ -26,7 +26,7 @@ const KINDS: [(&str, &[&str]); 11] = [
     ("video", &["rate", "lasts"]),
     ("web", &["gap", "count"]),
 ];
-/// Most workloads of a run.
+/// Maximum number of workloads in a run.
 const MAX_WORKLOADS: usize = 32;
 /// Size of a message, bytes, and number of messages of a run.
 const BYTES: RangeInclusive<u64> = 1..=256_000_000;
@@ -37,15 +37,16 @@ const PAGES: RangeInclusive<u32> = 1..=100;
 const BULK_BYTES: u64 = 65_536;
 /// A film without its length.
 const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
-/// Time from one picture to the next of a video with a constant rate.
+/// Time between two frames of a video with a constant rate.
 const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
-/// Frames of a call, G.711 with RTP's header: bytes of a datagram, ms from one to the next.
+/// Frames of a call, G.711 with an RTP header: bytes of a datagram, ms between two of them.
 const VOICE_BYTES: u64 = 172;
 const VOICE_FRAME_MS: u32 = 20;
-/// Latency above which a frame of a call is late: what ITU-T G.114 calls acceptable, from memory.
+/// Latency above which a frame of a call is late: acceptable according to ITU-T G.114, from memory.
 const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 
-/// The workloads with their places. Without a name they are named by their kinds, if there are several.
+/// The workloads with their positions in the file. If there are several, those without a name are named after their
+/// kind.
 pub(super) fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
     let top = KeyPath::top_level("workload");
     if !(1..=MAX_WORKLOADS).contains(&raw.all.len()) {
@@ -138,7 +139,7 @@ impl Keys<'_, '_> {
         let gap = self.need("gap", "\"100ms\" or [\"100ms\", \"200ms\"]", self.raw.gap)?;
         let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
         if least_ms > most_ms {
-            self.report("gap", "the smaller value comes first");
+            self.report("gap", "the smaller value must come first");
         }
         Some(Gap { least_ms, most_ms })
     }
@@ -169,7 +170,7 @@ impl Keys<'_, '_> {
     fn sizes(&mut self, key: &str, span: Span<Bytes>) -> Option<(u32, u32)> {
         let (least, most) = (self.size(key, span.least)?, self.size(key, span.most)?);
         if least > most {
-            self.report(key, "the smaller value comes first");
+            self.report(key, "the smaller value must come first");
         }
         Some((least, most))
     }
@@ -195,7 +196,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// A film whose player chooses the rate; with `rate`, a picture each 40 ms.
+    /// A film whose player chooses the rate; with `rate`, a frame every 40 ms.
     fn video(&mut self) -> Option<Workload> {
         let lasts_ms = self.lasts_ms()?;
         let Some(rate) = &self.raw.rate else {
@@ -222,7 +223,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// Requests and answers; dialogues have whole requests and no limit to what is unanswered, unless given.
+    /// Requests and answers. By default, dialogues send requests as a whole and do not limit unanswered data.
     fn questions(&mut self) -> Option<Workload> {
         let request = self.need("request", "100", self.raw.request);
         let answer = self.need("answer", "1000", self.raw.answer);

@@ -16,7 +16,7 @@ pub struct Conservation {
 }
 
 impl Conservation {
-    /// A check that has seen nothing yet.
+    /// A new check.
     #[must_use]
     pub fn new() -> Self {
         Conservation::default()

@@ -12,9 +12,9 @@ pub struct StreamState {
     pub written: u64,
     /// Bytes the other read.
     pub read: u64,
-    /// The reader currently does not read by its own choice.
+    /// True if the reader pauses on its own.
     pub pausing: bool,
-    /// The writer finished, but the reader has not seen the end yet.
+    /// True if the writer finished, but the reader has not seen the end.
     pub end_outstanding: bool,
 }
 
@@ -57,13 +57,13 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// A check that allows twice the fault, seen or planned, and `grace`.
+    /// A check that allows twice the observed or planned fault, plus `grace`.
     #[must_use]
     pub fn new(planned: Duration, grace: Duration) -> Self {
         Liveness { planned, grace, ..Liveness::default() }
     }
 
-    /// Samples the stream's current state, and the time of the last fault on the path that did best.
+    /// Samples the stream's current state, and the time of the last fault on the best path.
     pub fn sample(&mut self, now: Instant, state: StreamState, last_fault: Instant) {
         let outstanding = state.written > state.read || state.end_outstanding;
         if !outstanding || state.pausing || state.read != self.read {

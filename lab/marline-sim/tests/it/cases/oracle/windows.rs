@@ -26,13 +26,13 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A check that has seen nothing yet.
+    /// A new check.
     #[must_use]
     pub fn new() -> Self {
         Windows::default()
     }
 
-    /// Number of mappings checked so far. A check without any proves nothing.
+    /// Number of mappings checked so far. A check without mappings proves nothing.
     #[must_use]
     pub const fn mappings(&self) -> u64 {
         self.mappings

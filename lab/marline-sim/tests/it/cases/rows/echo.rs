@@ -1,4 +1,4 @@
-//! Row 2a: a person's small messages, echoed, on two lossy paths.
+//! Row 2a: small echoed messages on two lossy paths.
 
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
@@ -24,11 +24,11 @@ const LINKS: [(&str, [&str; 2]); 2] = [
 /// Messages of a run: 58 s.
 const MESSAGES: usize = 387;
 const BYTES: u64 = 200;
-/// Not looked at in the beginning.
+/// Time at the start that is not evaluated.
 const WARM_UP: Duration = Duration::from_millis(1_500);
 
-/// Latencies of a run, ms, and the bytes on the links. With several `starts`, each message goes on
-/// a connection of its own over each of these paths, and the first answer counts.
+/// Latencies of a run, ms, and the bytes on the links. With several `starts`, each message is sent on a separate
+/// connection over each of these paths, and the first answer counts.
 fn run(
     links: [&str; 2],
     config: &ConnectionConfig,
@@ -60,7 +60,7 @@ fn run(
     (best, carried(&paths))
 }
 
-/// All seeds' latencies together, and the bytes.
+/// Latencies of all seeds, and the bytes.
 fn pooled(
     links: [&str; 2],
     config: &ConnectionConfig,
@@ -79,7 +79,7 @@ fn single_path() -> ConnectionConfig {
     config
 }
 
-/// The mode `redundant` against two connections that carry everything twice.
+/// The mode `redundant` compared with two connections that send all data twice.
 pub fn redundant(seeds: u64) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (name, links) in LINKS {
@@ -94,7 +94,7 @@ pub fn redundant(seeds: u64) -> Vec<Claim> {
     claims
 }
 
-/// The default policy against WiFi alone and against a bound.
+/// The default policy compared with WiFi alone and with a bound.
 pub fn default(seeds: u64) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (name, links) in LINKS {

@@ -12,16 +12,16 @@ use super::{
 
 const LINKS: [&str; 2] = ["rate=50M,delay=6.5ms,queue=100ms", "rate=20M,delay=42.5ms,queue=300ms"];
 
-/// Bursts of a size, and when WiFi dies.
+/// Bursts of one size, and the time at which WiFi dies.
 struct Bursts {
     name: &'static str,
     bytes: u64,
     gap_ms: RangeInclusive<f64>,
-    /// The burst that is hit, and up to how many ms after its beginning; 0: up to the next one.
+    /// The affected burst, and the latest failure in ms after its start; 0: up to the next burst.
     hit: (usize, f64),
-    /// The most that its median may be, and that of one that is not hit, ms.
+    /// Limits on the medians of the affected and of other bursts, ms.
     limits: (f64, f64),
-    /// WiFi alone, as the kernel's TCP does it, ms.
+    /// Result of the kernel's TCP over WiFi alone, ms.
     alone: f64,
 }
 
@@ -51,11 +51,11 @@ const BURSTS: [Bursts; 3] = [
         alone: 195.7,
     },
 ];
-/// Bursts after the one that is hit, and such at the start that are not looked at.
+/// Numbers of bursts after the affected one, and of bursts at the start that are not evaluated.
 const AFTER: usize = 5;
 const FIRST: usize = 2;
 
-/// Completion times, ms: before the fault, of the burst that it hits, and of those after.
+/// Completion times, ms: before the fault, of the affected burst, and after the fault.
 fn run(bursts: &Bursts, seed: u64) -> (Vec<f64>, f64, Vec<f64>) {
     let (hit, within_ms) = bursts.hit;
     let times = schedule(seed, &bursts.gap_ms, hit + AFTER);
@@ -90,7 +90,7 @@ pub fn bursts(seeds: u64) -> Vec<Claim> {
         let calm = median(&calm);
         claims.push(Claim::at_most(format!("2c {name}, no failure, ms"), calm, bursts.limits.1));
         let goal = bursts.alone * 1.25;
-        claims.push(Claim::shown(format!("2c {name}, 1.25 x WiFi alone, ms"), goal));
+        claims.push(Claim::shown(format!("2c {name}, 1.25 times WiFi alone, ms"), goal));
         let worst = hit.iter().copied().fold(0.0, f64::max);
         claims.push(Claim::shown(format!("2c {name}, worst hit, ms"), worst));
         claims.push(Claim::shown(format!("2c {name}, later, ms"), median(&later)));

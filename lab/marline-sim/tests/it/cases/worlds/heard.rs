@@ -1,17 +1,17 @@
-//! Signals that the client has received, the only evidence it can act on. Two things excuse it from
-//! detecting a dead path:
+//! Signals that the client has received, which are its only evidence. Two conditions excuse it from detecting a dead
+//! path:
 //!
-//! - It heard no DSS yet. Until then it may open no other subflow (RFC 8684 section 3.1), and a connection is as
-//!   mortal as its only one.
-//! - It was told that nothing follows (MP_IDLE), and had everything. Then no receive timer runs: silence is what
-//!   it was promised, and only a keepalive of its own would tell that the path is dead.
+//! - It has not received a DSS. Until then it must not open another subflow (RFC 8684 section 3.1), and the connection
+//!   ends with its only subflow.
+//! - It was notified that nothing follows (MP_IDLE) and has all data. Then no receive timer runs, because silence is
+//!   expected, and only its own keepalives could detect a dead path.
 
 use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet};
 use marline_time::Instant;
 use marline_wire::mptcp::{ExperimentalMessage, MptcpOption, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
 
-/// Watches the segments of a world's only connection that come to the client.
+/// Observes the segments of a world's only connection that arrive at the client.
 #[derive(Debug)]
 pub(super) struct Heard {
     client: NodeId,
@@ -23,13 +23,13 @@ pub(super) struct Heard {
     asked_at: Instant,
 }
 
-/// The end of the newest data that came.
+/// End of the newest data that arrived.
 #[derive(Copy, Clone, Debug)]
 struct Newest {
     end: u32,
-    /// It was marked as the last.
+    /// True if it was marked as the last.
     idle: bool,
-    /// When and over which link anything came last that was mapped.
+    /// Time and link of the last mapped data.
     at: Instant,
     link: LinkId,
 }
@@ -39,13 +39,13 @@ impl Heard {
         Heard { client, dss: false, first: None, newest: None, asked_at: Instant::ZERO }
     }
 
-    /// The server showed that it speaks Multipath TCP.
+    /// True if the server showed that it supports Multipath TCP.
     pub(super) const fn confirmed(&self) -> bool {
         self.dss
     }
 
-    /// The link of a client that has read so many bytes, was told that these are all, and has not tried
-    /// another path since.
+    /// The link of a client that has read this many bytes, was notified that these are all, and has not tried another
+    /// path since.
     pub(super) fn promised_silence_on(&self, read: u64) -> Option<LinkId> {
         let newest = self.newest.filter(|newest| newest.idle && self.asked_at <= newest.at)?;
         (newest.end.wrapping_sub(self.first?) == read as u32).then_some(newest.link)

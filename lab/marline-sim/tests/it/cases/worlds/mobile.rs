@@ -1,14 +1,12 @@
-//! Mobile worlds, in which somebody walks with a phone: WiFi that comes and goes, with or without
-//! the phone being told, cellular paths that sleep, middleboxes on any of them, and MultiMob's
-//! parts in all combinations, on either side or only on one.
+//! Mobile worlds: WiFi that comes and goes, with or without notification of the phone, cellular paths that sleep,
+//! middleboxes on any path, and MultiMob's parts in all combinations, on both sides or only one.
 //!
-//! SYNs are rare, so that the worlds' usual losses hardly ever meet one: here cellular paths may lose a
-//! third of all, and repeat or delay half of it.
+//! SYNs are rare, so that the usual losses hardly ever affect one. Cellular paths may therefore lose a third of all
+//! packets, and duplicate or delay half of them.
 //!
-//! What may end in an error: a connection on a path where a middlebox takes the mappings out, from
-//! some time on or from the start. In mid-stream no fallback can be signaled (RFC 8684 section
-//! 3.7), and plain TCP ends with its address. Both applications must know, and what they have read
-//! must be right.
+//! Allowed errors: a connection on a path where a middlebox removes the mappings, from some time on or from the start.
+//! In mid-stream no fallback can be signaled (RFC 8684 section 3.7), and plain TCP ends with its address. Both
+//! applications must get the error, and the bytes that they read must be correct.
 
 use core::net::IpAddr;
 
@@ -27,7 +25,7 @@ use super::plan::{OutageKind, Plan, between, often, random_link};
 
 /// Schedulers of the client.
 const CLIENT: [&str; 5] = ["min-rtt", "min-rtt", "lowest-rtt", "round-robin", "redundant"];
-/// Schedulers of the server, asked for by the client or not.
+/// Schedulers of the server, with or without a request by the client.
 const SERVER: [&str; 5] = [
     "min-rtt",
     "follow-client",
@@ -67,7 +65,7 @@ fn ms(rng: &mut PcgRng, low: u64, high: u64) -> Duration {
     Duration::from_millis(between(rng, low, high))
 }
 
-/// About half of what there is, or all, or nothing.
+/// About half of the elements, or all, or none.
 fn some_extensions(rng: &mut PcgRng) -> Extensions {
     let all = [
         Extensions::FAST_JOIN,
@@ -82,7 +80,7 @@ fn some_extensions(rng: &mut PcgRng) -> Extensions {
 }
 
 impl Plan {
-    /// Makes the world of a seed one with a phone in it.
+    /// Turns the world of a seed into a mobile one.
     pub(super) fn make_mobile(&mut self, seed: u64) {
         let mut rng = SeedTree::new(seed).stream("mobile");
         if self.paths.links.len() == 1 {
@@ -113,32 +111,32 @@ impl Plan {
             let path = rng.below(self.paths.links.len() as u64) as usize;
             put_box(&mut rng, &mut self.paths.links[path]);
         }
-        // Connections that begin later could not begin at an address that was another's.
+        // Later connections could not start from an address that another path had.
         self.connections = if rng.chance(0.3) && !self.renumbers_first() { 3 } else { 1 };
         // Two SYNs of a join may be lost, after a second and two more.
         self.grace = Duration::from_secs(3);
         let reserves = self.paths.backup.iter().filter(|backup| **backup).count();
         let one_by_one = [", break-before-make", ", multimob, "];
         if reserves > 1 && one_by_one.iter().any(|manager| self.policies.contains(manager)) {
-            // All three SYNs of a join from the first reserve may be lost before the next one is tried.
+            // All three SYNs of a join from the first reserve path may be lost before the next path is tried.
             self.grace = Duration::from_secs(8);
         }
         if self.tears() || self.may_be_cut() {
-            // Bytes whose mapping was lost are TCP-acknowledged. They are repeated two round trips later, and a repeat
-            // that loses its mapping again by the data-level timer.
+            // Bytes whose mapping was lost are TCP-acknowledged. They are retransmitted two round trips later, and by
+            // the data-level timer if the retransmission loses its mapping again.
             self.grace = self.grace.max(Duration::from_secs(10));
         }
         if self.may_be_cut() && self.policies.contains(", multimob, ") {
-            // The authors' set leaves a path only once data waits for another.
+            // The authors' parameters leave a path only when data waits for another one.
             self.judges_stalls[1] = false;
         }
         if self.rebinds() {
             self.connections = 1;
-            // Who only listens behind a translator that forgot hears nothing more until he speaks.
+            // An end that only receives behind a NAT with lost translations receives nothing until it sends.
             self.judges_stalls = [false; 2];
             self.paths.client.keepalive = Some(Duration::from_secs(5));
         }
-        // Not over before the first outage.
+        // It must last until the first outage.
         self.apps = [0, 1].map(|_| {
             let size = 1 << between(&mut rng, 5, 14);
             RandomPlan {
@@ -150,7 +148,7 @@ impl Plan {
         });
     }
 
-    /// MultiMob's parts, each drawn for itself.
+    /// MultiMob's parts, each drawn independently.
     fn draw_parts(&mut self, rng: &mut PcgRng) {
         let registry = Registry::default();
         let (ours, theirs, manager) =
@@ -178,42 +176,42 @@ impl Plan {
             server.follow_client = registry.scheduler("follow-client").ok();
         }
         let asked = (client.extensions, server.allow_extensions);
-        // Who leaves repairs to the retransmission timer stands still for as long as that is: it may have
-        // begun with a third ACK that was lost, and then knows nothing of the path's round trip.
+        // With repairs only by the retransmission timer, a stall lasts as long as the timer, which does not know the
+        // path's round trip if the third ACK was lost.
         let prompt = |spec: &str| !spec.contains("reinject=rto") && !spec.contains("lowest-rtt");
         self.judges_stalls = [prompt(ours), prompt(theirs)];
         self.policies = format!("{ours}, {manager}, {timer:?}, {keepalive:?}, {theirs}, {asked:?}");
     }
 
-    /// A middlebox forgets its translations.
+    /// Adds a middlebox that loses its translations.
     pub(super) fn rebinds(&self) -> bool {
         self.paths.links.iter().any(|link| link.up.middlebox.rebind.is_some())
     }
 
-    /// The first path's address goes for good.
+    /// Removes the first path's address permanently.
     fn renumbers_first(&self) -> bool {
         self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
     }
 
-    /// This address of the client, or the first path's, goes for good.
+    /// Permanently removes this address of the client, or the first path's.
     pub(super) fn renumbers(&self, address: Option<IpAddr>) -> bool {
         let gone = self.outages.iter().filter(|o| o.kind == OutageKind::Renumbered);
         gone.into_iter().any(|o| o.path == 0 || address.is_some_and(|from| is_of(from, o.path)))
     }
 
-    /// The client hears that this address, or the first path's, goes, for some time or for good.
+    /// Notifies the client that this address, or the first path's, disappears for some time or permanently.
     pub(super) fn loses(&self, address: Option<IpAddr>) -> bool {
         let gone = self.outages.iter().filter(|o| o.kind != OutageKind::Silent);
         gone.into_iter().any(|o| o.path == 0 || address.is_some_and(|from| is_of(from, o.path)))
     }
 
-    /// A middlebox joins segments, and keeps the mapping of one.
+    /// Adds a middlebox that merges segments and keeps the mapping of one.
     fn tears(&self) -> bool {
         let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
         links.into_iter().any(|link| link.middlebox.coalesce.is_some())
     }
 
-    /// A middlebox may end a connection.
+    /// True if a middlebox may end a connection.
     pub(super) fn may_be_cut(&self) -> bool {
         let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
         let cuts = |rule: &OptionRule| matches!(rule.option, ANY_MPTCP | DSS);
@@ -221,7 +219,7 @@ impl Plan {
     }
 }
 
-/// A radio that sleeps, and more harm than usual.
+/// A sleeping radio, and more faults than usual.
 fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let radio = |direction| {
         let parameters = RadioParameters::published(RadioKind::Lte);
@@ -241,7 +239,7 @@ fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
     }
 }
 
-/// A middlebox between the phone and its server.
+/// Adds a middlebox between the phone and its server.
 fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let (up, down) = (&mut link.up.middlebox, &mut link.down.middlebox);
     let in_mid_stream = ms(rng, 500, 8_000);
@@ -249,7 +247,7 @@ fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let rule = |option, segments, from| vec![OptionRule { option, segments, from }];
     let at_once = Duration::ZERO;
     let shaken = pick(rng, &[Segments::Syn, Segments::SynAck]);
-    // Which directions: options are put out wherever they come by.
+    // Directions: options are removed wherever they pass.
     let sides: &mut [&mut MiddleboxConfig] = &mut [up, down];
     match rng.below(12) {
         0 => sides.iter_mut().for_each(|b| b.strip = rule(EXPERIMENTAL, shaken, at_once)),
@@ -291,7 +289,7 @@ fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
     }
 }
 
-/// One of the addresses that the client has on this path, one after another.
+/// One of the successive addresses of the client on this path.
 pub(super) fn is_of(address: IpAddr, path: usize) -> bool {
     (0..8).any(|number| Paths::address(path, number) == address)
 }

@@ -21,7 +21,7 @@ const CODED: [&str; 5] = [
     "redundant+coded",
 ];
 
-/// Schedulers of the worlds with those published from 2020 to 2026, as they are and at their limits.
+/// Published schedulers from 2020 to 2026, with defaults and with extreme parameters.
 const PUBLISHED: [&str; 10] = [
     "xlink",
     "min-rtt+xlink,near=10s,far=10s",
@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 10] = [
 /// The shipped scheduler in the modes that budget it: `balanced`, `aggregate`, `redundant`.
 const SHIPPED: [&str; 3] = ["auto", "auto,budget=0", "auto,budget=unlimited"];
 
-/// The scheduler by forecasts, with the budget it has, with none, and with as much as it likes.
+/// The scheduler `auto` with its default budget, without a budget, and with an unlimited one.
 const AUTO: [&str; 3] = ["auto", "auto,budget=0,free=0B", "auto,budget=10,free=100MB"];
 
 /// Schedulers, congestion controls and loss recoveries of the worlds with any policies.
@@ -63,22 +63,22 @@ const ANY: [&[&str]; 3] = [
     ],
 ];
 
-/// A world as its seed draws it.
+/// A world as drawn from its seed.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) paths: PathsConfig,
     pub(super) policies: String,
-    /// In order of time on each path.
+    /// Events, in order of time on each path.
     pub(super) outages: Vec<Outage>,
     pub(super) apps: [RandomPlan; 2],
     pub(super) bulk: bool,
     /// Connections of the client, one at least.
     pub(super) connections: usize,
-    /// Those of the client and of the server.
+    /// Configurations of the client and of the server.
     pub(super) path_health: [Option<PathHealthConfig>; 2],
-    /// How long they may stand still is judged of the upload, of the download.
+    /// True if stalls are judged: of the upload, of the download.
     pub(super) judges_stalls: [bool; 2],
-    /// How long that is beyond what faults excuse.
+    /// Allowed stall beyond the time excused by faults.
     pub(super) grace: Duration,
 }
 
@@ -91,14 +91,14 @@ pub(super) struct Outage {
     pub(super) kind: OutageKind,
 }
 
-/// What the client hears of an outage.
+/// Notification of the client about an outage.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OutageKind {
     /// Nothing.
     Silent,
-    /// Its address goes and comes back.
+    /// Its address disappears and returns.
     Told,
-    /// Its address goes, and another one comes.
+    /// Its address disappears, and another one is added.
     Renumbered,
 }
 
@@ -141,7 +141,7 @@ fn random_app(rng: &mut PcgRng) -> RandomPlan {
     let magnitude = between(rng, 0, 10);
     RandomPlan {
         write_bytes: rng.below(1_000 << magnitude),
-        // Not so small that writing takes minutes.
+        // Not so small that writing would take minutes.
         write_bytes_max: 1 + (2 << magnitude) + rng.below(100 << (magnitude / 2)),
         write_pause_max: pause(rng, 60),
         read_bytes_max: between(rng, 1_000, 200_000),
@@ -190,7 +190,7 @@ impl Plan {
             let mut pick = |of: &[&'static str]| of[rng.below(of.len() as u64) as usize];
             let [scheduler, congestion, recovery] = ANY.map(&mut pick);
             plan.choose(scheduler, congestion, recovery);
-            // Who leaves all repairs to the retransmission timer stands still for longer.
+            // With repairs only by the retransmission timer, stalls are longer.
             plan.judges_stalls = [recovery.starts_with("rack-tlp") && !recovery.contains("off"); 2];
             plan.policies = format!("{scheduler}, {congestion}, {recovery}");
         }
@@ -232,12 +232,12 @@ impl Plan {
                 from = to + Duration::from_millis(between(&mut rng, 300, 6_000));
             }
         }
-        // A SYN that is lost costs its timer's second, however short the fault was, the two round trips of a join's
-        // handshake, and the way of the data.
+        // A lost SYN costs its timer's second, even after a short fault, plus two round trips of the join's handshake
+        // and the delay of the data.
         let round_trip = |link: &DuplexConfig| link.up.delay.base + link.down.delay.base;
         let longest = links.iter().map(round_trip).max().unwrap_or_default();
-        // Where there is no other path, a second SYN of the join that follows an outage may be lost as well, which
-        // costs two seconds more.
+        // Without another path, a second SYN of the join after an outage may also be lost, which costs two more
+        // seconds.
         let joins_alone = count == 1 && outages.iter().any(|o: &Outage| o.kind == OutageKind::Told);
         let syn_timers = Duration::from_secs(if joins_alone { 3 } else { 1 });
         let grace = Duration::from_millis(1_200).max(syn_timers + longest * 3);
@@ -285,7 +285,7 @@ impl Plan {
         lengths.max().unwrap_or_default()
     }
 
-    /// Middleboxes change segments on the way.
+    /// Adds middleboxes that change segments in transit.
     pub(super) fn has_boxes(&self) -> bool {
         let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
         links.into_iter().any(|link| link.middlebox != MiddleboxConfig::default())

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_may_list_completely_must_not_grow() {
+    fn exhaustively_matchable_items_must_not_grow() {
         let before = parse(
             "enum m::Closed\nvariant m::Closed::A\nenum m::Open #[non_exhaustive]\nstruct m::S<T>\n\
              field m::S.a: u8\nfn m::f()\n",

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pure_crate_may_not_bring_a_clock_by_the_back_door() {
+    fn a_pure_crate_must_not_depend_on_a_clock_indirectly() {
         let renamed = "[package]\nname = 'marline-sim'\n[dependencies]\nrt = { package = 'tokio' }";
         let target =
             "[package]\nname = 'marline-sim'\n[target.'cfg(unix)'.dependencies]\nlibc = '1'";

@@ -12,7 +12,7 @@ use crate::run::{command, output, run, skip};
 const TARGET: &str = "x86_64-apple-darwin";
 const CRATES: [&str; 4] = ["-p", "marline", "-p", "marline-proxy"];
 /// Program that does nothing, successfully.
-const NOTHING: &str = "true";
+const DUMMY_TOOL: &str = "true";
 
 /// Runs the check. Without the target's standard library it prints what is missing, and fails only if skipping is not
 /// allowed.
@@ -26,7 +26,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let arguments = ["check", "--target", TARGET, "--locked", "--quiet"];
     let mut cargo = command(root, "cargo", &[&arguments[..], &CRATES].concat());
     let of_target = |tool: &str| format!("{tool}_{}", TARGET.replace('-', "_"));
-    run(cargo.env(of_target("CC"), NOTHING).env(of_target("AR"), NOTHING))?;
+    run(cargo.env(of_target("CC"), DUMMY_TOOL).env(of_target("AR"), DUMMY_TOOL))?;
     println!("portable: marline and marline-proxy compile for {TARGET}");
     Ok(())
 }

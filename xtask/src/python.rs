@@ -12,7 +12,7 @@ const PACKAGE: &str = "lab/marline-python";
 /// Environment for the installation.
 const ENVIRONMENT: &str = "target/python";
 /// Packages for the tests, examples and notebooks, in tested versions.
-const NEEDS: [&str; 6] = [
+const REQUIREMENTS: [&str; 6] = [
     "numpy==2.4.6",
     "gymnasium==1.4.0",
     "nanoarrow==0.9.0",
@@ -31,7 +31,8 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(InstalledPackage { python, wheel }) = install_package(root, ENVIRONMENT, &NEEDS)?
+    let Some(InstalledPackage { python, wheel }) =
+        install_package(root, ENVIRONMENT, &REQUIREMENTS)?
     else {
         return Ok(());
     };

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_apart_by_calls_and_owners() {
+    fn words_are_distinguished_by_calls_and_owners() {
         let shown = |word: Word<'_>| match (word.owner, word.is_called) {
             (Some(owner), true) => format!("{owner}.{}()", word.text),
             (Some(owner), false) => format!("{owner}.{}", word.text),

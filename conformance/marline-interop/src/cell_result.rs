@@ -30,7 +30,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) server: Vec<Outcome>,
     pub(crate) net: &'a Net,
     pub(crate) captures: Vec<PathBuf>,
-    pub(crate) kernel_said: Vec<String>,
+    pub(crate) kernel_messages: Vec<String>,
 }
 
 impl Evidence<'_> {

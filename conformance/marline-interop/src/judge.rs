@@ -58,7 +58,7 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
             kernel(cell, evidence, &counters, side, &mut problems);
         }
     }
-    report_kernel_warnings(&evidence.kernel_said, &mut problems);
+    report_kernel_warnings(&evidence.kernel_messages, &mut problems);
     let (capture, _) = captures(&evidence.captures, true, &mut problems)?;
     Ok(CellResult {
         problems,

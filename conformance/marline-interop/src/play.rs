@@ -77,8 +77,8 @@ impl<'a> Play<'a> {
         for sniffer in &mut sniffers {
             stop(sniffer);
         }
-        let kernel_said = log.kernel_warnings();
-        Ok(Evidence { plan: &client_job.plan, client, server, net, captures, kernel_said })
+        let kernel_messages = log.kernel_warnings();
+        Ok(Evidence { plan: &client_job.plan, client, server, net, captures, kernel_messages })
     }
 }
 

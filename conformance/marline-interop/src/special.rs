@@ -337,7 +337,7 @@ impl SpecialCase {
     ) -> anyhow::Result<CellResult> {
         let mut problems = Vec::new();
         judge::applications(evidence, &mut problems);
-        judge::report_kernel_warnings(&evidence.kernel_said, &mut problems);
+        judge::report_kernel_warnings(&evidence.kernel_messages, &mut problems);
         let (text, capture) = judge::captures(&evidence.captures, !self.plain, &mut problems)?;
         if self.tampered {
             problems.retain(|problem| {

@@ -100,7 +100,7 @@ fn scheduler(which: u8) -> Arc<dyn SchedulerFactory> {
 }
 
 /// Enables a client's receive timer. Its second path stays closed, because the timer requires an unused path.
-fn watch(client: &mut ConnectionConfig, variant: u8) {
+fn enable_receive_timer(client: &mut ConnectionConfig, variant: u8) {
     if variant & 0x10 != 0 {
         client.extensions = Extensions::ALL;
     }
@@ -155,7 +155,7 @@ impl Run {
         let variant = script.byte();
         client.policies.scheduler = scheduler(variant);
         server.policies.scheduler = scheduler(variant >> 2);
-        watch(&mut client, variant);
+        enable_receive_timer(&mut client, variant);
         let mut ends = (endpoint_config(None), endpoint_config(Some(server)));
         if flags & 0x40 != 0 {
             ends.0.capabilities = fixtures::flow_capabilities();

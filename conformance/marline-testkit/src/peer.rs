@@ -120,7 +120,7 @@ impl Peer {
         let mut sent = script.take_sent();
         sent.retain(|s| s.path == self.path);
         for one in &sent {
-            self.hear(one);
+            self.record_received(one);
         }
         sent
     }
@@ -139,7 +139,7 @@ impl Peer {
     }
 
     /// Processes an in-order segment of the endpoint.
-    pub fn hear(&mut self, sent: &SentSegment) {
+    pub fn record_received(&mut self, sent: &SentSegment) {
         let seg = &sent.seg;
         if seg.header.flags.contains(TcpFlags::SYN) {
             self.irs = seg.header.seq;
@@ -184,7 +184,7 @@ impl Peer {
         if sent.seg.options.timestamps.is_some() {
             self.timestamps = Some((1, 0));
         }
-        self.hear(&sent);
+        self.record_received(&sent);
         sent
     }
 
@@ -217,7 +217,7 @@ impl Peer {
         {
             self.learn_key(initiator_key);
         }
-        self.hear(&third);
+        self.record_received(&third);
     }
 
     /// A SYN that offers Multipath TCP.
@@ -251,7 +251,7 @@ impl Peer {
         {
             self.learn_key(listener_key);
         }
-        self.hear(&sent);
+        self.record_received(&sent);
         script.advance(RTT);
         let (initiator_key, listener_key) = (self.key, self.their_key);
         let form = MpCapableForm::Ack { initiator_key, listener_key, data: None };
@@ -283,7 +283,7 @@ impl Peer {
         };
         let right = keys::join_hmac(first.their_key, first.key, theirs, nonce);
         assert_eq!(hmac, keys::left64(right), "the endpoint's HMAC");
-        self.hear(&sent);
+        self.record_received(&sent);
         script.advance(RTT);
         let ours = keys::join_hmac(first.key, first.their_key, nonce, theirs);
         let mut truncated = [0; 20];

@@ -73,7 +73,7 @@ pub(crate) struct State {
     waiting: BTreeMap<u64, Option<Instant>>,
     next_waiter: u64,
     /// Number of steps of time so far.
-    moves: u64,
+    step_count: u64,
     /// True if a call has waited on a thread other than the main one.
     has_waiting_thread: bool,
     /// Time of packetdrill's last action other than waiting for a packet.
@@ -132,7 +132,7 @@ impl Machine {
             capture,
             waiting: BTreeMap::new(),
             next_waiter: 0,
-            moves: 0,
+            step_count: 0,
             has_waiting_thread: false,
             acted_at: Instant::from_secs(1),
         };
@@ -175,12 +175,12 @@ impl Machine {
                 let ticket = state.next_waiter;
                 state.next_waiter += 1;
                 state.waiting.insert(ticket, until);
-                let moves = state.moves;
+                let step_count = state.step_count;
                 let slept = self.changed.wait_timeout(state, STEP_TIMEOUT);
                 let (mut state, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
                 state.waiting.remove(&ticket);
                 // The script has ended except for this call, so no other thread advances the time.
-                let alone = timeout.timed_out() && state.moves == moves;
+                let alone = timeout.timed_out() && state.step_count == step_count;
                 if let Some(until) = until.filter(|_| alone) {
                     state.step(until);
                 }
@@ -275,7 +275,7 @@ pub(crate) fn wall_ns(at: Instant) -> u64 {
 
 impl State {
     fn step(&mut self, end: Instant) -> bool {
-        self.moves += 1;
+        self.step_count += 1;
         let timer = self.endpoint.poll_timeout();
         let now = self.now;
         let deadlines = self.waiting.values().flatten().copied().filter(|at| *at > now);

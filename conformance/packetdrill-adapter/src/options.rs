@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn keepalives_are_off_until_asked_for() {
+    fn keepalives_are_off_by_default() {
         let mut options = SocketOptions::default();
         assert_eq!(options.keepalive(), None);
         options.others.insert((libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);

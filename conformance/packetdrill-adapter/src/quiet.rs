@@ -10,14 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum wait in real time. If a thread stays busy, the script should fail instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two checks.
 const PAUSE: Duration = Duration::from_micros(30);
 
 /// Waits until no other thread of this process is running or runnable.
 pub(crate) fn wait_until_threads_idle() {
     let start = Instant::now();
-    while has_other_running_threads() && start.elapsed() < PATIENCE {
+    while has_other_running_threads() && start.elapsed() < IDLE_TIMEOUT {
         thread::sleep(PAUSE);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const LEN: usize = 248;
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 /// `TCP_CLOSE` and `TCP_LISTEN`.
 const CLOSED: u8 = 7;
-const LISTENS: u8 = 10;
+const LISTEN: u8 = 10;
 /// Bits of `tcpi_options`.
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
@@ -48,7 +48,7 @@ pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
     let announced = state.announced_mss(fd);
     let id = match state.sockets.get(fd)?.kind {
         Kind::Stream(id) => id,
-        Kind::Listener(_) => return Ok(only(LISTENS)),
+        Kind::Listener(_) => return Ok(only(LISTEN)),
         Kind::Fresh => return Ok(only(CLOSED)),
     };
     let Some(flow) = state.subflow_info(fd) else { return Ok(only(CLOSED)) };

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_only_the_silent_make_room() {
+    fn only_silent_clients_are_replaced_in_a_full_table() {
         let mut flows = Flows::new(client(9), 2, Duration::from_secs(60));
         let at = Instant::from_secs;
         let first = flows.flow_of_client(client(1), None, at(0)).expect("room");

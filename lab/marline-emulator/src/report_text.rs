@@ -103,8 +103,8 @@ pub fn to_json(report: &RelayReport) -> Value {
         "lost_interfaces": report.lost_interfaces,
         "starved_us": report.starved.total_us,
         "starved_longest_us": report.starved.longest_us,
-        "up": way_json(&report.up),
-        "down": way_json(&report.down),
+        "up": direction_json(&report.up),
+        "down": direction_json(&report.down),
         "radio": report.radio.as_ref().map(radio_json),
         "doubts": report.doubts(),
     })
@@ -125,7 +125,7 @@ pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
     })
 }
 
-fn way_json(way: &DirectionReport) -> Value {
+fn direction_json(way: &DirectionReport) -> Value {
     let stats = &way.stats;
     json!({
         "is_up": way.up,

@@ -40,19 +40,19 @@ mod tests {
     const US: fn(u64) -> Duration = Duration::from_micros;
 
     #[test]
-    fn a_busy_thread_rests_an_eighth_of_its_time() {
+    fn a_busy_thread_sleeps_an_eighth_of_the_time() {
         let mut rest = SleepDebt::default();
         let given: Duration = (0..100_000).filter_map(|_| rest.sleep_time(US(10), US(0))).sum();
         assert!((US(120_000)..=US(125_000)).contains(&given), "{given:?}");
     }
 
     #[test]
-    fn a_stall_is_not_paid_in_full() {
+    fn the_debt_after_a_stall_is_limited() {
         assert_eq!(SleepDebt::default().sleep_time(US(40_000), US(0)), Some(SleepDebt::MAX_DEBT));
     }
 
     #[test]
-    fn a_thread_that_sleeps_an_eighth_needs_no_rest() {
+    fn a_thread_asleep_for_an_eighth_of_the_time_needs_no_extra_sleep() {
         let mut rest = SleepDebt::default();
         // Shorter rounds, because otherwise the debt is due before the sleep.
         for round in 0..100_000 {

@@ -20,7 +20,7 @@ pub fn resolve(
     directory: Option<&Path>,
     seeds: &SeedTree,
 ) -> anyhow::Result<DuplexConfig> {
-    let directory = directory.map(Path::to_path_buf).or_else(directory_of_environment);
+    let directory = directory.map(Path::to_path_buf).or_else(trace_directory_from_env);
     let places = directory.as_deref().map(trace_directories).unwrap_or_default();
     let mut read = |name: &str| places.iter().find_map(|place| read_file(&place.join(name)));
     spec.resolve(seeds, &mut read).with_context(|| match &directory {
@@ -31,7 +31,7 @@ pub fn resolve(
 
 /// The directory in `MARLINE_TRACE_DIR`; an empty value counts as unset.
 #[must_use]
-pub fn directory_of_environment() -> Option<PathBuf> {
+pub fn trace_directory_from_env() -> Option<PathBuf> {
     std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty()).map(PathBuf::from)
 }
 

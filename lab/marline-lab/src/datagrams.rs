@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use marline_datagram::{FlowId, LaneConfig, LaneStats};
 use marline_link::{DuplexConfig, DuplexSpec};
-use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike};
+use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLikeFlow};
 use marline_time::{Instant, SeedTree};
 
 use crate::bound::Bound;
@@ -147,7 +147,7 @@ impl DatagramExperiment {
                 paths.add_apps(end("client"), end("server"));
             }
             DatagramWorkload::Quic => {
-                let [sends, receives] = QuicLike::pair(FLOW, &inner, START, until);
+                let [sends, receives] = QuicLikeFlow::pair(FLOW, &inner, START, until);
                 paths.add_apps(Box::new(receives), Box::new(sends));
             }
         }
@@ -197,7 +197,7 @@ fn outcome(paths: &LanePaths) -> DatagramOutcome {
         };
         outcome.datagrams = sent.sent.iter().zip(arrived).map(datagram).collect();
     }
-    if let Some(quic) = paths.client_app::<QuicLike>(0) {
+    if let Some(quic) = paths.client_app::<QuicLikeFlow>(0) {
         let arrived = quic.report().arrived.iter();
         outcome.bulk = arrived.map(|(at, bytes)| (ms(*at), *bytes)).collect();
     }

@@ -93,8 +93,8 @@ fn item(value: &Value) -> Option<String> {
 }
 
 /// The commands that set these values of a link, given the previous ones.
-fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
-    let mut orders = Vec::new();
+fn link_commands(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
+    let mut link_commands = Vec::new();
     for value in values.iter().filter(|value| value.1 == Quantity::Rate) {
         let stood =
             before.iter().any(|old| (old.0, old.1) == (value.0, value.1) && is_stalled_link(old));
@@ -104,16 +104,16 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
             PathDirection::Down => " downlink",
         };
         match (stood, is_stalled_link(value)) {
-            (false, true) => orders.push(format!("down{side}")),
-            (true, false) => orders.push(format!("up{side}")),
+            (false, true) => link_commands.push(format!("down{side}")),
+            (true, false) => link_commands.push(format!("up{side}")),
             _ => {}
         }
     }
     let items: Vec<String> = values.iter().filter_map(item).collect();
     if !items.is_empty() {
-        orders.push(format!("set {}", check_items(&items)?));
+        link_commands.push(format!("set {}", check_items(&items)?));
     }
-    Ok(orders)
+    Ok(link_commands)
 }
 
 impl Measurement {
@@ -137,7 +137,7 @@ impl Measurement {
         for Sample { at, values } in &self.samples {
             let changed: Vec<Value> =
                 values.iter().filter(|value| !now.contains(value)).copied().collect();
-            for command in orders(&changed, &now)? {
+            for command in link_commands(&changed, &now)? {
                 let at_us = at.as_micros();
                 // Writing to a String cannot fail.
                 let _ = write!(

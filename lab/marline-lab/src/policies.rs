@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registry_is_lent_for_the_length_of_the_work_and_to_this_thread_alone() {
+    fn a_registry_applies_only_during_the_work_and_on_this_thread() {
         let mut mine = registry();
         let scheduler = NamedScheduler::new("mine", || Box::<MinRtt>::default());
         mine.register_scheduler(scheduler).expect("the name is free");

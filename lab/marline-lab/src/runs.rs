@@ -27,7 +27,9 @@ mod timelines;
 use anyhow::{Context, ensure};
 
 use crate::experiment::file::Lane;
-use crate::experiment::{Experiment, RunRecords, Stack, Watch, run_live_watched, simulate, weight};
+use crate::experiment::{
+    Experiment, RecordingOptions, RunRecords, Stack, run_live_watched, simulate, weight,
+};
 
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{ComparedMeasure, Comparison, Outcome, Selection};
@@ -101,7 +103,7 @@ impl Job {
     }
 
     /// Makes the run, again if its links were late. Captures and traces are those of the run that counts.
-    fn run(&self, instance: &str, watch: &Watch) -> (Record, RunRecords) {
+    fn run(&self, instance: &str, watch: &RecordingOptions) -> (Record, RunRecords) {
         let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
         let mut last = (Record::default(), RunRecords::default());
         for _ in 0..ATTEMPTS {
@@ -145,7 +147,7 @@ fn make_directory(directory: &std::path::Path) -> anyhow::Result<()> {
 impl Series<'_> {
     /// The stored record of a run.
     fn stored_record(&self, job: &Job) -> Option<Record> {
-        let lacking = self.files.as_ref().is_some_and(|files| files.lack(job));
+        let lacking = self.files.as_ref().is_some_and(|files| files.lacks_files(job));
         if lacking { None } else { self.store.read(job) }
     }
 
@@ -176,8 +178,10 @@ impl Series<'_> {
                 .filter(|(_, job)| job.lane.stack.is_real_time() == real_time)
                 .collect();
             let run = |(at, job): &(usize, &Job), worker: u32| {
-                let watch =
-                    self.files.as_ref().map_or_else(Watch::default, |files| files.watch(job));
+                let watch = self
+                    .files
+                    .as_ref()
+                    .map_or_else(RecordingOptions::default, |files| files.watch(job));
                 let (record, watched) = job.run(&format!("{}-{worker}", self.instance), &watch);
                 let put =
                     self.files.as_ref().map_or(Ok(()), |files| files.write_files(job, &watched));

@@ -13,7 +13,7 @@ type Flow = (SocketAddr, SocketAddr);
 
 /// Position of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SegmentPosition {
     /// Position of the payload's first byte in its subflow, from 0.
     pub(crate) subflow_offset: u32,
     /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
@@ -44,7 +44,7 @@ impl Stream {
 
 /// Tracks the mappings of one connection, from its segments as they are sent.
 #[derive(Debug, Default)]
-pub(crate) struct StreamPlaces {
+pub(crate) struct StreamPositions {
     /// Sequence number of the first byte.
     subflow_starts: BTreeMap<Flow, SeqNum>,
     /// The stream of each direction; true: from the client.
@@ -52,14 +52,14 @@ pub(crate) struct StreamPlaces {
     placement: Placement<Flow>,
 }
 
-impl StreamPlaces {
+impl StreamPositions {
     /// Returns the position of the next segment that is sent on `path`.
     pub(crate) fn place_segment(
         &mut self,
         from_client: bool,
         path: &FourTuple,
         tcp: &TcpSegment<'_>,
-    ) -> Place {
+    ) -> SegmentPosition {
         let flow = (path.local, path.remote);
         if tcp.header.flags.contains(TcpFlags::SYN) {
             let first = SeqNum(tcp.header.seq.0.wrapping_add(1));
@@ -71,7 +71,7 @@ impl StreamPlaces {
         let acked = relative(self.subflow_starts.get(&(flow.1, flow.0)), tcp.header.ack);
         let placed = self.placement.place_segment(flow, tcp);
         let (stream_offset, data_acked) = self.data(from_client, subflow_offset, placed, tcp);
-        Place { subflow_offset, stream_offset, acked, data_acked }
+        SegmentPosition { subflow_offset, stream_offset, acked, data_acked }
     }
 
     /// Position of the payload in the stream, and the acknowledged position in the other stream. `placed` is the

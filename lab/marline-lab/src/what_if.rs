@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn duplication_has_the_lesser_and_the_lowest_round_trip_learns_late() {
+    fn duplication_has_the_lower_delay_and_lowest_round_trip_reacts_late() {
         // For the first half the first path is the faster one, then it takes 100 ms.
         let first = path(0, |number| Some(if number < 300 { 10 } else { 100 }));
         let second = path(1, |_| Some(40));

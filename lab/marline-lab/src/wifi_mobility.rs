@@ -156,7 +156,7 @@ impl MobilityRun {
         let RateSpec::PhoneMobility(phone) = spec.down.rate else {
             anyhow::bail!("unknown walk `{}`", self.wifi)
         };
-        Ok(self.profile(phone).away)
+        Ok(self.profile(phone).away_periods)
     }
 
     fn profile(&self, phone: PhoneMobility) -> marline_link::PhoneMobilityProfile {
@@ -186,7 +186,7 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<P
         let end = run
             .absence_times()?
             .first()
-            .map_or(walk_duration(), |away| away.0.min(walk_duration()));
+            .map_or(walk_duration(), |away_periods| away_periods.0.min(walk_duration()));
         let links = run.links(None)?;
         probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
     }
@@ -289,8 +289,8 @@ mod tests {
             within(what, value, bounds);
         }
         let gone = all.clone().filter(|seed| {
-            let away = mobility_run(*seed, true, false).absence_times().expect("a walk");
-            away.first().is_some_and(|away| away.0 < walk_duration())
+            let away_periods = mobility_run(*seed, true, false).absence_times().expect("a walk");
+            away_periods.first().is_some_and(|away_periods| away_periods.0 < walk_duration())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);
         // A walk within range has almost no loss and is never slow.

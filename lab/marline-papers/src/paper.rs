@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
-use marline_lab::emulation::traces::directory_of_environment;
+use marline_lab::emulation::traces::trace_directory_from_env;
 use marline_lab::parallel::parallel;
 
 use crate::table::Reproduction;
@@ -141,7 +141,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 /// neither exists.
 #[must_use]
 pub fn trace_directory() -> Option<PathBuf> {
-    let named = directory_of_environment();
+    let named = trace_directory_from_env();
     let places = named.into_iter().chain([PathBuf::from("../shared/traces")]);
     places.into_iter().find(|place| place.is_dir())
 }

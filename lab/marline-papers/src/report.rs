@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_every_row_and_nothing_that_acts() {
+    fn the_page_has_every_row_and_no_active_content() {
         let rows = vec![
             Row::new("one")
                 .paper(2.0, "ms")

@@ -22,7 +22,7 @@ use crate::recorded::pairs::{self, Pair};
 use crate::recorded::setup::{Setup, TEXT};
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
-use cell::{Cell, Place};
+use cell::{CaseExperiments, Cell};
 
 const TITLE: &str =
     "The shipped default compared with the better of the two paths alone, on every pair";
@@ -110,7 +110,7 @@ fn measure(
     root: &Root,
 ) -> anyhow::Result<Cells> {
     let of_pair = |pair: &Pair| {
-        let place = Place::new(context, setup, pair, root)?;
+        let place = CaseExperiments::new(context, setup, pair, root)?;
         let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
         let all = alone.chain(variants(pair, root));
         let cells = all.map(|variant| place.run(pair, &variant, root.seed));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_verdict_a_changed_goal_and_rows_that_come_and_go_are_found() {
+    fn changed_verdicts_goals_and_rows_are_found() {
         let kept = StoredVerdicts::from_result(&result(3.0), &crate::tests::info());
         assert_eq!(StoredVerdicts::parse(&kept.text()).expect("its own text"), kept);
         assert_eq!((kept.count(Verdict::Accepted), kept.count(Verdict::Fitted)), (1, 1));

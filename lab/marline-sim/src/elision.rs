@@ -60,11 +60,11 @@ impl Elider {
         if !(MIN_BYTES..=MAX_PIECE.min(usize::from(u16::MAX))).contains(&payload.len()) {
             return None;
         }
-        let place = self.place_of(payload)?;
+        let place = self.position_of(payload)?;
         Some((header, ElidedPayload { place: place as u32, bytes: payload.len() as u16 }))
     }
 
-    fn place_of(&mut self, payload: &[u8]) -> Option<usize> {
+    fn position_of(&mut self, payload: &[u8]) -> Option<usize> {
         let is_at = |place: &usize| piece_at(*place, payload.len()) == payload;
         let found = Some(self.next).filter(is_at).or_else(|| {
             if self.pause > 0 {

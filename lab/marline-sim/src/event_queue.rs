@@ -16,20 +16,20 @@ pub(crate) struct EventQueue<E> {
 /// of a queue.
 #[derive(Debug)]
 struct Entry<E> {
-    place: u128,
+    order: u128,
     event: E,
 }
 
 impl<E> Entry<E> {
     const fn at(&self) -> Instant {
-        Instant::from_nanos((self.place >> 64) as u64)
+        Instant::from_nanos((self.order >> 64) as u64)
     }
 }
 
 /// Reversed, because the heap returns the greatest entry and the queue the earliest.
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
-        other.place.cmp(&self.place)
+        other.order.cmp(&self.order)
     }
 }
 
@@ -41,7 +41,7 @@ impl<E> PartialOrd for Entry<E> {
 
 impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
-        self.place == other.place
+        self.order == other.order
     }
 }
 
@@ -54,8 +54,8 @@ impl<E> EventQueue<E> {
 
     pub(crate) fn push(&mut self, at: Instant, event: E) {
         self.pushed_count += 1;
-        let place = u128::from(at.as_nanos()) << 64 | u128::from(self.pushed_count);
-        self.heap.push(Entry { place, event });
+        let order = u128::from(at.as_nanos()) << 64 | u128::from(self.pushed_count);
+        self.heap.push(Entry { order, event });
     }
 
     pub(crate) fn next_time(&self) -> Option<Instant> {

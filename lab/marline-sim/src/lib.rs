@@ -39,7 +39,7 @@ pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen, ListenByPort, Watcher};
 pub use lane::{
     DatagramApp, LANE_PORT, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport,
-    QuicLike, QuicReport,
+    QuicLikeFlow, QuicReport,
 };
 pub use marline_core::ConnectionId;
 pub use measure::{Samples, link_goodput, mean, median, quantile};

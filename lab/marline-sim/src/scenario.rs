@@ -101,7 +101,7 @@ pub struct Paths {
     /// Endpoint configuration for competing traffic, which accepts nothing.
     endpoint: EndpointConfig,
     carrier_overhead: u16,
-    stranger_hosts: u8,
+    competing_hosts: u8,
     /// Number of address changes of the client on each path, which determines the current address.
     renumbered: Vec<u8>,
 }
@@ -156,7 +156,7 @@ impl Paths {
             connection,
             endpoint,
             carrier_overhead,
-            stranger_hosts: 0,
+            competing_hosts: 0,
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
@@ -288,15 +288,15 @@ impl Paths {
 
     /// Adds a competing plain TCP connection of two other hosts with this configuration, over the links of a path from
     /// this time on. The first application is on the client's side.
-    pub fn add_strangers_at(
+    pub fn add_competing_connection_at(
         &mut self,
         when: Instant,
         path: usize,
         mut config: ConnectionConfig,
         [near, far]: [Box<dyn App>; 2],
     ) {
-        let number = self.stranger_hosts;
-        self.stranger_hosts += 1;
+        let number = self.competing_hosts;
+        self.competing_hosts += 1;
         config.mptcp = false;
         let (near_ip, far_ip) = (IpAddr::from([10, 255, number, 1]), [198, 51, 100, number].into());
         let host = |accept, address: IpAddr, name: &str| {
@@ -310,8 +310,8 @@ impl Paths {
             (host(None, near_ip, "near"), host(Some(config.clone()), far_ip, "far"));
         let client = self.world.add_node(client, &[near_ip]);
         let server = self.world.add_node(server, &[far_ip]);
-        self.world.mark_stranger(client);
-        self.world.mark_stranger(server);
+        self.world.mark_competing_host(client);
+        self.world.mark_competing_host(server);
         self.world.route(near_ip, far_ip, self.up[path]);
         self.world.route(far_ip, near_ip, self.down[path]);
         let mut far = Some(far);

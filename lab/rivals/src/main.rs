@@ -137,7 +137,7 @@ fn present(
 }
 
 /// Runs one system for other programs.
-fn hold(name: &str, programs: &Programs) -> anyhow::Result<()> {
+fn run_until_stdin_ends(name: &str, programs: &Programs) -> anyhow::Result<()> {
     let system = ALL.into_iter().find(|system| system.name == name).context("no such system")?;
     let logs = std::env::temp_dir().join("marline-rivals");
     let (mut world, _) = run::start(system, Default::default(), 1, programs, &logs)?;
@@ -169,7 +169,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     if let [world, name] = &arguments.rows[..]
         && world == "world"
     {
-        return hold(name, &programs);
+        return run_until_stdin_ends(name, &programs);
     }
     let file = root.join("lab/rivals/results.json");
     let mut kept = Results::read(&file)?;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use crate::clock::{ms, now};
 use crate::observe::{Client, memory_megabytes, processes, processor_seconds};
 use crate::stats::quantile;
-use crate::systems::{Kind, Programs, System, Ways};
+use crate::systems::{Kind, Programs, System, Transports};
 use crate::world::{LTE, Links, World};
 
 /// Measured values by metric; `None`: the event never happened.
@@ -19,7 +19,7 @@ pub struct Bench<'a> {
     /// The world in which it runs.
     pub world: &'a mut World,
     /// Transports through the system.
-    pub ways: &'a Ways,
+    pub transports: &'a Transports,
     /// The system.
     pub system: System,
     /// Paths of the programs.
@@ -28,7 +28,7 @@ pub struct Bench<'a> {
 
 /// Scene and workload of a task.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub enum What {
+pub enum TaskKind {
     /// Echoes alone.
     Idle,
     /// One stream alone, in each direction.
@@ -57,52 +57,52 @@ pub struct Task {
     /// Row on the command line.
     pub row: &'static str,
     /// Scene and workload.
-    pub what: What,
+    pub what: TaskKind,
     /// True for datagrams.
     pub datagrams: bool,
     /// Loss on both paths, percent.
     pub loss: Option<f64>,
 }
 
-const fn task(row: &'static str, what: What) -> Task {
+const fn task(row: &'static str, what: TaskKind) -> Task {
     Task { row, what, datagrams: false, loss: None }
 }
 
-const fn in_datagrams(row: &'static str, what: What) -> Task {
+const fn in_datagrams(row: &'static str, what: TaskKind) -> Task {
     Task { row, what, datagrams: true, loss: None }
 }
 
 const fn lossy(percent: f64) -> Task {
-    Task { row: "loss", what: What::Loss, datagrams: false, loss: Some(percent) }
+    Task { row: "loss", what: TaskKind::Loss, datagrams: false, loss: Some(percent) }
 }
 
 /// All tasks, the longest first.
 pub const TASKS: [Task; 16] = [
-    task("death30", What::Death { seconds: 30, interval_ms: 50 }),
-    in_datagrams("death30", What::Death { seconds: 30, interval_ms: 50 }),
-    task("death10", What::Death { seconds: 10, interval_ms: 20 }),
-    task("death10", What::Death { seconds: 10, interval_ms: 50 }),
-    task("death10", What::Death { seconds: 10, interval_ms: 200 }),
-    in_datagrams("death10", What::Death { seconds: 10, interval_ms: 50 }),
-    task("loaded", What::Loaded),
+    task("death30", TaskKind::Death { seconds: 30, interval_ms: 50 }),
+    in_datagrams("death30", TaskKind::Death { seconds: 30, interval_ms: 50 }),
+    task("death10", TaskKind::Death { seconds: 10, interval_ms: 20 }),
+    task("death10", TaskKind::Death { seconds: 10, interval_ms: 50 }),
+    task("death10", TaskKind::Death { seconds: 10, interval_ms: 200 }),
+    in_datagrams("death10", TaskKind::Death { seconds: 10, interval_ms: 50 }),
+    task("loaded", TaskKind::Loaded),
     lossy(1.0),
     lossy(5.0),
-    task("bulk", What::Bulk),
-    task("page", What::Page),
-    task("call", What::Call),
-    task("signaled", What::Signaled),
-    task("idle", What::Idle),
-    in_datagrams("idle", What::Idle),
-    task("cpu", What::Processor),
+    task("bulk", TaskKind::Bulk),
+    task("page", TaskKind::Page),
+    task("call", TaskKind::Call),
+    task("signaled", TaskKind::Signaled),
+    task("idle", TaskKind::Idle),
+    in_datagrams("idle", TaskKind::Idle),
+    task("cpu", TaskKind::Processor),
 ];
 
 /// The task for processes' memory.
-pub const MEMORY: Task = task("memory", What::Memory);
+pub const MEMORY: Task = task("memory", TaskKind::Memory);
 
 impl Task {
     /// Returns true if nothing else may run at the same time.
     pub fn is_alone(self) -> bool {
-        self.what == What::Processor
+        self.what == TaskKind::Processor
     }
 
     /// Returns true if the task applies to the system.
@@ -110,18 +110,18 @@ impl Task {
         let without_wifi = matches!(system.kind, Kind::Tcp { wifi: false, .. });
         let bbr = matches!(system.kind, Kind::Tcp { bbr: true, .. });
         let dies =
-            matches!(self.what, What::Death { .. } | What::Signaled | What::Call | What::Page);
+            matches!(self.what, TaskKind::Death { .. } | TaskKind::Signaled | TaskKind::Call | TaskKind::Page);
         let in_kernel = matches!(system.kind, Kind::Tcp { .. } | Kind::Kernel { .. });
         (!self.datagrams || system.has_datagrams())
             && !(without_wifi && dies)
-            && !(bbr && !matches!(self.what, What::Bulk | What::Loaded | What::Loss))
-            && !(in_kernel && self.what == What::Memory)
-            && !(without_wifi && self.what == What::Processor)
+            && !(bbr && !matches!(self.what, TaskKind::Bulk | TaskKind::Loaded | TaskKind::Loss))
+            && !(in_kernel && self.what == TaskKind::Memory)
+            && !(without_wifi && self.what == TaskKind::Processor)
     }
 
     /// Links of the task's world.
     pub fn links(self) -> Links {
-        Links { loss: self.loss, fast: self.what == What::Processor }
+        Links { loss: self.loss, fast: self.what == TaskKind::Processor }
     }
 
     /// Runs the measurement.
@@ -130,18 +130,18 @@ impl Task {
     /// The system does not work.
     pub fn measure(self, bench: &mut Bench) -> anyhow::Result<Values> {
         match self.what {
-            What::Idle => bench.idle(self.datagrams),
-            What::Bulk => bench.bulk(),
-            What::Loaded => bench.loaded(),
-            What::Death { seconds, interval_ms } => {
+            TaskKind::Idle => bench.idle(self.datagrams),
+            TaskKind::Bulk => bench.bulk(),
+            TaskKind::Loaded => bench.loaded(),
+            TaskKind::Death { seconds, interval_ms } => {
                 bench.death(seconds, interval_ms, self.datagrams)
             }
-            What::Signaled => bench.signaled(),
-            What::Loss => bench.loss(self.loss.unwrap_or_default()),
-            What::Page => bench.page(),
-            What::Call => bench.call(),
-            What::Processor => bench.processor(),
-            What::Memory => bench.memory(),
+            TaskKind::Signaled => bench.signaled(),
+            TaskKind::Loss => bench.loss(self.loss.unwrap_or_default()),
+            TaskKind::Page => bench.page(),
+            TaskKind::Call => bench.call(),
+            TaskKind::Processor => bench.processor(),
+            TaskKind::Memory => bench.memory(),
         }
     }
 }
@@ -160,9 +160,9 @@ impl Bench<'_> {
     /// Starts echoes.
     fn echo(&self, interval_ms: u64, datagrams: bool) -> anyhow::Result<Client> {
         let interval = interval_ms.to_string();
-        let mut client = match &self.ways.datagrams {
+        let mut client = match &self.transports.datagrams {
             Some(way) if datagrams => self.client(&["udp-echo", way, &interval])?,
-            _ => self.client(&["echo", &self.ways.stream, &interval])?,
+            _ => self.client(&["echo", &self.transports.stream, &interval])?,
         };
         client.await_events("answer", 1, Duration::from_secs(15))?;
         Ok(client)
@@ -198,7 +198,7 @@ impl Bench<'_> {
         echoing: bool,
     ) -> anyhow::Result<(f64, Option<f64>)> {
         let echo = if echoing { Some(self.echo(50, false)?) } else { None };
-        let mut bulk = self.client(&[direction, &self.ways.stream])?;
+        let mut bulk = self.client(&[direction, &self.transports.stream])?;
         bulk.await_events("bytes", 1, Duration::from_secs(15))?;
         sleep(WARM_UP);
         let start = now();
@@ -270,7 +270,7 @@ impl Bench<'_> {
     }
 
     fn page(&mut self) -> anyhow::Result<Values> {
-        let mut client = self.client(&["page", &self.ways.stream, "3"])?;
+        let mut client = self.client(&["page", &self.transports.stream, "3"])?;
         client.await_events("start", 3, Duration::from_secs(60))?;
         sleep(Duration::from_millis(300));
         self.world.wifi_silent(true)?;
@@ -285,9 +285,9 @@ impl Bench<'_> {
     }
 
     fn call(&mut self) -> anyhow::Result<Values> {
-        let mut client = match &self.ways.datagrams {
+        let mut client = match &self.transports.datagrams {
             Some(way) => self.client(&["udp-call", way, "12"])?,
-            None => self.client(&["call", &self.ways.stream, "12"])?,
+            None => self.client(&["call", &self.transports.stream, "12"])?,
         };
         client.await_events("start", 1, Duration::from_secs(15))?;
         sleep(Duration::from_secs(3));
@@ -311,7 +311,7 @@ impl Bench<'_> {
         sleep(Duration::from_secs(5));
         let minute = 12.0 * (processor_seconds(&all)? - before);
         drop(client);
-        let mut bulk = self.client(&["down", &self.ways.stream])?;
+        let mut bulk = self.client(&["down", &self.transports.stream])?;
         bulk.await_events("bytes", 10, Duration::from_secs(15))?;
         let all = ids(self.world, &bulk);
         let (start, before) = (now(), processor_seconds(&all)?);
@@ -322,7 +322,7 @@ impl Bench<'_> {
     }
 
     fn memory(&mut self) -> anyhow::Result<Values> {
-        let mut one = self.client(&["connections", &self.ways.stream, "20"])?;
+        let mut one = self.client(&["connections", &self.transports.stream, "20"])?;
         one.await_events("open", 1, Duration::from_secs(30))?;
         let system = |world: &World| -> Vec<u32> {
             world.system.iter().map(|process| process.child.id()).collect()
@@ -331,7 +331,7 @@ impl Bench<'_> {
         let library = self.system.kind == Kind::MarlineLibrary;
         let base = if library { processes(self.world) } else { system(self.world) };
         let before = memory_megabytes(&base)?;
-        let mut many = self.client(&["connections", &self.ways.stream, "1000"])?;
+        let mut many = self.client(&["connections", &self.transports.stream, "1000"])?;
         many.await_events("open", 1, Duration::from_secs(60))?;
         sleep(Duration::from_secs(1));
         let mut after = memory_megabytes(&base)?;

@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::measure::{Bench, Task, Values};
 use crate::results::Results;
-use crate::systems::{Programs, System, Ways};
+use crate::systems::{Programs, System, Transports};
 use crate::world::{Links, Side, World};
 
 /// One measurement.
@@ -31,7 +31,7 @@ pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, resu
             loop {
                 let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((place, job)) = next else { return };
-                let measured = twice(job, programs, logs);
+                let measured = run_with_retry(job, programs, logs);
                 let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                 println!("{}/{all} {}", place + 1, record(job, measured, &mut results));
             }
@@ -77,11 +77,11 @@ fn record(
 }
 
 /// Runs the measurement, and repeats it if it failed or the links were late.
-fn twice(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
-    match once(job, programs, logs) {
+fn run_with_retry(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
+    match run_once(job, programs, logs) {
         Ok((values, None)) => Ok((values, None)),
         first => {
-            let again = once(job, programs, logs);
+            let again = run_once(job, programs, logs);
             if again.is_ok() { again } else { first.or(again) }
         }
     }
@@ -97,18 +97,18 @@ pub fn start(
     seed: u64,
     programs: &Programs,
     logs: &Path,
-) -> anyhow::Result<(World, Ways)> {
+) -> anyhow::Result<(World, Transports)> {
     let mut world = World::create(Path::new(&programs.lab), links, logs, seed)?;
     let server = world.spawn(Side::Server, "server", &[&programs.rivals, "server"])?;
     world.neutral.push(server);
     world.await_printed("server", "ready")?;
-    let ways = system.start(&mut world, programs)?;
-    Ok((world, ways))
+    let transports = system.start(&mut world, programs)?;
+    Ok((world, transports))
 }
 
-fn once(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
-    let (mut world, ways) = start(job.system, job.task.links(), job.run, programs, logs)?;
-    let mut bench = Bench { world: &mut world, ways: &ways, system: job.system, programs };
+fn run_once(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
+    let (mut world, transports) = start(job.system, job.task.links(), job.run, programs, logs)?;
+    let mut bench = Bench { world: &mut world, transports: &transports, system: job.system, programs };
     let values = job.task.measure(&mut bench);
     let values = values.with_context(|| format!("logs in {}", world.dir.display()))?;
     Ok((values, world.doubt()))

@@ -67,7 +67,7 @@ pub const ALL: [System; 13] = [
 ];
 
 /// Transports through a running system, in the syntax of [`crate::dial::Dial`].
-pub struct Ways {
+pub struct Transports {
     /// Transport for streams.
     pub stream: String,
     /// Transport for datagrams, if the system supports them.
@@ -136,7 +136,7 @@ impl System {
     ///
     /// # Errors
     /// The system does not start.
-    pub fn start(self, world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
+    pub fn start(self, world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
         let tcp = |port: u16, rest: &str| format!("tcp,to={TARGET}:{port}{rest}");
         match self.kind {
             Kind::MarlineProxy(mode) => marline_proxy(world, programs, mode),
@@ -144,14 +144,14 @@ impl System {
             Kind::MarlineLibrary => {
                 let paths = format!("path={},path={}", WIFI.0, LTE.0);
                 let stream = format!("library,to={TARGET}:{PORT_LIBRARY},{paths}");
-                Ok(Ways { stream, datagrams: None })
+                Ok(Transports { stream, datagrams: None })
             }
             Kind::Kernel { backup } => kernel(world, backup),
             Kind::Tcp { wifi, bbr } => {
                 let (interface, _) = if wifi { WIFI } else { LTE };
                 let (port, congestion) = if bbr { (PORT_BBR, "bbr") } else { (PORT, "cubic") };
                 let rest = format!(",interface={interface},congestion={congestion}");
-                Ok(Ways { stream: tcp(port, &rest), datagrams: None })
+                Ok(Transports { stream: tcp(port, &rest), datagrams: None })
             }
             Kind::Noq => noq(world, programs),
             Kind::Mqvpn => mqvpn::start(world, programs),
@@ -202,7 +202,7 @@ fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> 
     world.await_printed("marline-server", "listening on")
 }
 
-fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Ways> {
+fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Transports> {
     marline_server(world, programs)?;
     let (socks, forward) = ("127.0.0.1:1080", format!("9000:{TARGET}:{PORT}"));
     let client = [
@@ -218,10 +218,10 @@ fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::
     world.start(Side::Client, "marline-client", &[&client[..], &rest].concat())?;
     world.await_printed("marline-client", "socks5 listening on")?;
     let stream = format!("socks,proxy={socks},to={TARGET}:{PORT}");
-    Ok(Ways { stream, datagrams: Some("tcp,to=127.0.0.1:9000".into()) })
+    Ok(Transports { stream, datagrams: Some("tcp,to=127.0.0.1:9000".into()) })
 }
 
-fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
+fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
     marline_server(world, programs)?;
     // `up` keeps its records in a directory of the machine, so parallel worlds need separate ones.
     let script = format!(
@@ -233,10 +233,10 @@ fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
     world.start(Side::Client, "marline-up", &["sh", "-c", &script])?;
     world.await_printed("marline-up", "up: ")?;
     let way = format!("tcp,to={TARGET}:{PORT}");
-    Ok(Ways { stream: way.clone(), datagrams: Some(way) })
+    Ok(Transports { stream: way.clone(), datagrams: Some(way) })
 }
 
-fn kernel(world: &mut World, backup: bool) -> anyhow::Result<Ways> {
+fn kernel(world: &mut World, backup: bool) -> anyhow::Result<Transports> {
     let limits = ["ip", "mptcp", "limits", "set", "subflow", "2", "add_addr_accepted", "2"];
     for side in [Side::Client, Side::Server] {
         world.run(side, &limits)?;
@@ -249,13 +249,13 @@ fn kernel(world: &mut World, backup: bool) -> anyhow::Result<Ways> {
         }
         world.run(Side::Client, &endpoint)?;
     }
-    Ok(Ways {
+    Ok(Transports {
         stream: format!("mptcp,to={TARGET}:{PORT_MULTIPATH},congestion=cubic"),
         datagrams: None,
     })
 }
 
-fn noq(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
+fn noq(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
     let rivals = programs.rivals.as_str();
     world.start(Side::Server, "noq-server", &[rivals, "noq-server", "certificate"])?;
     world.await_printed("noq-server", "ready")?;
@@ -264,5 +264,5 @@ fn noq(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
     let printed = world.printed("noq-client");
     ensure!(printed.matches("path ").count() >= 2, "noq did not open two paths: {printed}");
     let way = format!("tcp,to=127.0.0.1:{}", noq_tunnel::PORT_LOCAL);
-    Ok(Ways { stream: way.clone(), datagrams: Some(way) })
+    Ok(Transports { stream: way.clone(), datagrams: Some(way) })
 }

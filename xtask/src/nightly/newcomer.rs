@@ -13,7 +13,7 @@ const FOLDER: &str = "target/nightly-newcomer";
 const PYTHON_PAGE: &str = "docs/research/python.md";
 const TEMPLATE: &str = "examples/outside-policy";
 /// Packages that read tables of results and run notebooks, in tested versions.
-const READERS: [&str; 6] = [
+const READER_PACKAGES: [&str; 6] = [
     "pandas==3.1.1",
     "pyarrow==26.0.1",
     "polars==2.1.0",
@@ -61,7 +61,11 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
             }
         }
     }
-    run(&mut shell_command(tree, folder, &format!("pip install -q {}", READERS.join(" "))))?;
+    run(&mut shell_command(
+        tree,
+        folder,
+        &format!("pip install -q {}", READER_PACKAGES.join(" ")),
+    ))?;
     run(&mut shell_command(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
 }
 
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_in_the_documentation_are_those_of_a_template_beside_a_checkout() {
+    fn dependencies_in_the_documentation_match_a_template_next_to_a_checkout() {
         let manifest = local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
         let [told] = blocks(PAGE, "toml")[..] else { panic!("one block") };
         let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());

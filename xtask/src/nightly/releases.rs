@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_unpacked_and_a_shallow_clone_says_that_it_lacks_it() {
+    fn a_commit_is_unpacked_and_a_shallow_clone_reports_that_it_is_missing() {
         let dir = std::env::temp_dir().join(format!("marline-releases-{}", std::process::id()));
         let (from, shallow) = (dir.join("from"), dir.join("shallow"));
         fs::create_dir_all(&from).expect("a folder");

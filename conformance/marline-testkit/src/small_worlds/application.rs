@@ -23,7 +23,7 @@ const MAX_ROUNDS: usize = 1_000;
 const MAX_DATAGRAMS: usize = 16;
 
 /// Maximum time that an application waits for a join.
-const PATIENCE: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of a world.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct End {
     next_step: usize,
     connected: bool,
     /// The time at which the application stops waiting for a join.
-    patience_ends: Option<Instant>,
+    join_deadline: Option<Instant>,
     /// True if it stopped waiting for a join.
     lacks_join: bool,
     written: usize,
@@ -108,7 +108,7 @@ impl End {
             steps: steps.to_vec(),
             next_step: 0,
             connected: false,
-            patience_ends: None,
+            join_deadline: None,
             lacks_join: false,
             written: 0,
             received: 0,
@@ -173,7 +173,7 @@ impl End {
     pub(super) fn state(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         state_text::hash(&self.endpoint).hash(&mut hasher);
-        (self.side as u8, self.next_step, self.connected, self.patience_ends).hash(&mut hasher);
+        (self.side as u8, self.next_step, self.connected, self.join_deadline).hash(&mut hasher);
         state_text::hash(&self.facts()).hash(&mut hasher);
         state_text::hash(&(self.id, self.released, &self.fallbacks)).hash(&mut hasher);
         hasher.finish()
@@ -181,7 +181,7 @@ impl End {
 
     /// The time of the next timer of the endpoint or of the application.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let patience = self.patience_ends.filter(|_| self.id.is_some());
+        let patience = self.join_deadline.filter(|_| self.id.is_some());
         [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
     }
 
@@ -330,11 +330,11 @@ impl End {
         if !self.connected {
             return false;
         }
-        let ends = *self.patience_ends.get_or_insert(now + PATIENCE);
+        let ends = *self.join_deadline.get_or_insert(now + JOIN_TIMEOUT);
         let joined = self.joined > 0;
         self.lacks_join = !joined && now >= ends;
         if joined || self.lacks_join {
-            self.patience_ends = None;
+            self.join_deadline = None;
         }
         joined || self.lacks_join
     }

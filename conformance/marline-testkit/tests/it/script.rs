@@ -27,7 +27,7 @@ fn a_client_opens_and_writes() {
     let options = &sent.seg.options;
     // The first data repeats the keys, or has a plain mapping if the peer has already sent data.
     assert!(options.mptcp.capable().is_some() || options.dss.is_some());
-    peer.hear(&sent);
+    peer.record_received(&sent);
     peer.expected_dsn = marline_testkit::keys::idsn(peer.their_key).wrapping_add(6);
     peer.send_data(&mut script, b"world");
     let mut out = [0; 16];

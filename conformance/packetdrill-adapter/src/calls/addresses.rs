@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_a_caller_and_back() {
+    fn addresses_survive_conversion_for_a_caller_and_back() {
         for text in ["192.0.2.1:8080", "[fd00::1]:443"] {
             let sent: SocketAddr = text.parse().expect("an address");
             // SAFETY: a structure of integers, for which zeros are fine.

@@ -101,7 +101,7 @@ esac
 exit 0
 "#;
 
-const NOTHING: &str = "#!/bin/sh\nexit 0\n";
+const NO_OPERATION_SHIM: &str = "#!/bin/sh\nexit 0\n";
 
 /// A directory of temporary files, which is removed with this value.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl ScratchDir {
             ("nstat", NSTAT),
             ("ss", SS),
             ("tc", TC),
-            ("ethtool", NOTHING),
+            ("ethtool", NO_OPERATION_SHIM),
         ] {
             let path = scratch.programs().join(name);
             fs::write(&path, text)?;

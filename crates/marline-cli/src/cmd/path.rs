@@ -114,7 +114,10 @@ fn list(paths: &[Path]) -> String {
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
         let state = if path.limited && !path.metered { format!("{state},limited") } else { state };
-        let state = if path.fading { format!("{state},fading") } else { state };
+        // The hint no longer matters once the path has failed.
+        let fading =
+            path.fading && !(path.up && path.health == marline::paths::PathHealth::Unreachable);
+        let state = if fading { format!("{state},fading") } else { state };
         // Health of the path, if its interface is up.
         let state = if path.up { format!("{state},{}", path.health) } else { state };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());

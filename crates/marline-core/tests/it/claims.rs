@@ -75,7 +75,7 @@ fn the_final_ack_of_a_cookie_handshake_is_claimed_by_its_issuer() {
     let mut peer = Peer::new(path(0, 2, 40_000), 0);
     peer.send(&mut ours, Seg::syn().mss(1_000));
     let answer = ours.take_sent().pop().expect("a SYN/ACK");
-    peer.hear(&answer);
+    peer.record_received(&answer);
     let ack = Seg::ack().at(peer.next).acking(peer.expected);
     assert!(claims(&mut ours, &peer, ack.clone()));
     assert!(!claims(&mut theirs, &peer, ack), "another one's cookie");

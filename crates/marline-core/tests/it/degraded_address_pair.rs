@@ -71,7 +71,7 @@ impl Setup {
             if sent.path != self.second.path || sent.seg.header.seq != self.second.expected {
                 continue;
             }
-            self.second.hear(&sent);
+            self.second.record_received(&sent);
             if let Some(mapping) =
                 self.second.heard_mapping.filter(|_| !sent.seg.payload.is_empty())
             {

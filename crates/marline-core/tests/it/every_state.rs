@@ -88,7 +88,7 @@ fn client_joining(seed: u64) -> Setup {
     let mut second = Peer::new(syn.path, first.key);
     second.their_key = first.their_key;
     second.timestamps = Some((1, 0));
-    second.hear(syn);
+    second.record_received(syn);
     (script, second, id)
 }
 

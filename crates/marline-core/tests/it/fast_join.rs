@@ -111,7 +111,7 @@ fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64
     let point = point as u32;
     let right = ExperimentalMessage::FastJoinSynAck { form, backup: false, hmac, point };
     assert_eq!(said, [right]);
-    second.hear(&sent);
+    second.record_received(&sent);
     sent
 }
 

@@ -85,7 +85,7 @@ fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
     let mut second = Peer { timestamps: Some((1, 0)), ..Peer::new(sent.path, first.key) };
     (second.their_key, second.next_dsn, second.expected_dsn) =
         (first.their_key, first.next_dsn, first.expected_dsn);
-    second.hear(&sent);
+    second.record_received(&sent);
     (Asked { form, point: low, hmac, data }, second)
 }
 
@@ -198,7 +198,7 @@ fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8]
     assert!(syn.seg.payload.is_empty(), "{name}");
     let mut third = Peer { timestamps: Some((1, 0)), ..Peer::new(syn.path, first.key) };
     (third.their_key, third.expected_dsn) = (first.their_key, first.expected_dsn);
-    third.hear(&syn);
+    third.record_received(&syn);
     let hmac = keys::left64(keys::join_hmac(first.key, first.their_key, 5, nonce));
     let answer = MpJoin::SynAck { backup: false, address_id: 0, hmac, nonce: 5 };
     let seg = Seg::syn_ack().mss(1_400).sack_permitted().window_scale(7);

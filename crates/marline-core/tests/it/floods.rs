@@ -451,7 +451,7 @@ fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
         peer.send(script, syn);
         let sent = script.take_sent();
         let [answer] = &sent[..] else { panic!("one SYN/ACK: {sent:?}") };
-        peer.hear(answer);
+        peer.record_received(answer);
         assert!(answer.seg.options.window_scale.is_none() && !answer.seg.options.sack_permitted);
     };
     let accepted = |script: &mut Script| {

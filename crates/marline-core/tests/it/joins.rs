@@ -32,7 +32,7 @@ fn half_join(script: &mut Script, peer: &mut Peer, first: &Peer, nonce: u32) -> 
         panic!("a SYN/ACK without MP_JOIN: {:#?}", sent.seg);
     };
     assert_eq!(hmac, keys::left64(keys::join_hmac(first.their_key, first.key, theirs, nonce)));
-    peer.hear(&sent);
+    peer.record_received(&sent);
     (sent, theirs)
 }
 
@@ -219,13 +219,13 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
     let Some(MpJoin::Syn { nonce, token, .. }) = syn.seg.options.mptcp.join() else { panic!() };
     assert_eq!(token, keys::token(first.key));
     let on_first = sent.iter().filter(|s| s.path == ends);
-    on_first.for_each(|s| first.hear(s));
+    on_first.for_each(|s| first.record_received(s));
     let mut second = Peer::new(syn.path, first.key);
     second.their_key = first.their_key;
     if syn.seg.options.timestamps.is_some() {
         second.timestamps = Some((1, 0));
     }
-    second.hear(syn);
+    second.record_received(syn);
     (script, first, id, second, nonce)
 }
 

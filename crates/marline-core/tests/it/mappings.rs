@@ -450,7 +450,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
             assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");
             let len = |sent: &SentSegment| sent.seg.payload.len();
             assert!(!joined || len(segment) == len(run[0]));
-            peer.hear(segment);
+            peer.record_received(segment);
         }
         assert!(usize::from(first.length) >= 9 * 1_000);
     }

@@ -162,7 +162,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     let on_second: usize =
         sent.iter().filter(|s| s.path == second.path).map(|s| s.seg.payload.len()).sum();
     assert!(on_second > 0);
-    sent.iter().filter(|s| s.path == served_path(0)).for_each(|s| first.hear(s));
+    sent.iter().filter(|s| s.path == served_path(0)).for_each(|s| first.record_received(s));
     first.send(&mut script, Seg::ack().mptcp(remove(9)));
     assert!(script.take_sent().iter().all(|s| s.path != second.path), "an unknown id");
     first.send(&mut script, Seg::ack().data_ack(first.expected_dsn).mptcp(remove(2)));
@@ -208,7 +208,7 @@ fn priority_is_obeyed_in_both_directions() {
             for sent in script.take_sent() {
                 let peer = if sent.path == first.path { &mut first } else { &mut second };
                 on_second += usize::from(sent.path == served_path(1)) * sent.seg.payload.len();
-                peer.hear(&sent);
+                peer.record_received(&sent);
             }
             let newest = first.expected_dsn.max(second.expected_dsn);
             // Both acknowledge all data received on either subflow.

@@ -384,13 +384,13 @@ fn a_kernel_that_got_damaged_data() {
     let _ = script.run(|e, now| e.write(now, id, b"first"));
     script.advance(Duration::from_millis(20));
     for sent in script.take_sent() {
-        peer.hear(&sent);
+        peer.record_received(&sent);
     }
     peer.acknowledge(&mut script);
     let una = peer.expected_dsn;
     let _ = script.run(|e, now| e.write(now, id, b"second"));
     for sent in script.take_sent() {
-        peer.hear(&sent);
+        peer.record_received(&sent);
     }
     // "second" is acknowledged by TCP but not by MPTCP.
     let fail = MptcpOption::Fail(MpFail { dsn: una });
@@ -405,7 +405,7 @@ fn a_kernel_that_got_damaged_data() {
     assert_eq!((mapping.length, mapping.checksum), (0, Some(0)));
     // It starts from the first byte that was not DATA_ACKed.
     assert_eq!((mapping.ssn, mapping.dsn), (ssn_of_second, WireDsn::Long(una)));
-    peer.hear(&sent);
+    peer.record_received(&sent);
     peer.send(&mut script, Seg::ack());
     // TCP's ACK was enough to clear the send buffer: the end follows as a FIN.
     script.run(|e, now| e.shutdown(now, id));

@@ -139,7 +139,7 @@ fn a_subflow_fin_without_data_fin() {
     let sent = script.take_sent();
     let data = sent.iter().find(|s| !s.seg.payload.is_empty()).expect("data");
     assert_eq!((data.path, &data.seg.payload[..]), (second.path, &b"still here"[..]));
-    second.hear(data);
+    second.record_received(data);
     second.send_data(&mut script, b"here, too");
     assert_eq!(read(&mut script), b"here, too");
 }

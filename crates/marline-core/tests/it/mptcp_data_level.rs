@@ -28,7 +28,7 @@ fn two_subflows() -> (Script, Peer, Peer) {
 
 fn hear(sent: &marline_testkit::SentSegment, first: &mut Peer, second: &mut Peer) {
     let peer = if sent.path == first.path { first } else { second };
-    peer.hear(sent);
+    peer.record_received(sent);
 }
 
 fn data_on(script: &mut Script, path: FourTuple) -> Vec<Seg> {

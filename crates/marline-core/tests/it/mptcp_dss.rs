@@ -26,7 +26,7 @@ fn data(peer: &mut Peer, payload: &[u8], long_dsn: bool, long_ack: bool) -> Seg 
 
 fn hear_all(script: &mut Script, peer: &mut Peer) -> Vec<Seg> {
     let sent = script.take_sent();
-    sent.iter().for_each(|s| peer.hear(s));
+    sent.iter().for_each(|s| peer.record_received(s));
     sent.into_iter().map(|s| s.seg).collect()
 }
 
@@ -109,7 +109,7 @@ fn our_own_short_numbers_wrap() {
         }
         for sent in script.take_sent() {
             let fresh = sent.seg.header.seq == peer.expected;
-            peer.hear(&sent);
+            peer.record_received(&sent);
             if fresh {
                 got.extend_from_slice(&sent.seg.payload);
                 // View of a receiver: 32 bits that continue at the end of the last segment.
@@ -150,7 +150,7 @@ fn a_fast_stream_goes_to_long_numbers() {
             if matches!(dsn, Some(WireDsn::Long(_))) {
                 long_from.get_or_insert(peer.expected_dsn.wrapping_sub(first));
             }
-            peer.hear(&sent);
+            peer.record_received(&sent);
         }
         peer.send(&mut script, Seg::ack().data_ack(peer.expected_dsn));
         script.advance(Duration::from_millis(5));

@@ -180,7 +180,7 @@ fn an_unknown_version_is_answered_and_falls_back() {
         let answer = script.take_sent().pop().expect("a SYN/ACK");
         let option = answer.seg.options.mptcp.capable();
         assert!(option.is_none_or(|c| c.version == 1), "{option:?}");
-        peer.hear(&answer);
+        peer.record_received(&answer);
         peer.send(&mut script, Seg::ack().payload(b"plain"));
         let id = script.endpoint.connections()[0];
         let mut got = [0; 8];
@@ -300,13 +300,13 @@ fn the_last_data_comes_with_a_fin() {
     let mut peer = Peer::new(path, 7);
     peer.send(&mut script, Seg::syn().mss(1_400));
     let answer = script.expect(&Expect::any().plain_tcp());
-    peer.hear(&answer);
+    peer.record_received(&answer);
     peer.send(&mut script, Seg::ack());
     let id = script.endpoint.connections()[0];
     script.run(|e, now| e.shutdown(now, id));
     script.advance(Duration::from_millis(10));
     for sent in script.take_sent() {
-        peer.hear(&sent);
+        peer.record_received(&sent);
     }
     // Data, FIN and the ACK of our FIN in one: TIME-WAIT at once.
     peer.send(&mut script, Seg::fin().payload(b"the end"));
@@ -333,10 +333,10 @@ fn data_sent_with_the_keys_does_not_prove_mappings() {
     let data: Vec<_> = sent.iter().filter(|sent| !sent.seg.payload.is_empty()).collect();
     assert!(data.len() >= 3 && data[0].seg.options.mptcp.capable().is_some(), "{sent:#?}");
     assert!(data[1].seg.dss().mapping.is_some());
-    peer.hear(data[0]);
+    peer.record_received(data[0]);
     let first = peer.expected_dsn.wrapping_add(data[0].seg.payload.len() as u64);
     peer.send(&mut script, Seg::ack().data_ack(first));
-    data[1..].iter().for_each(|sent| peer.hear(sent));
+    data[1..].iter().for_each(|sent| peer.record_received(sent));
     peer.send(&mut script, Seg::ack());
     let fallback = script.endpoint.info(id).and_then(|info| info.fallback);
     assert_eq!(fallback, Some(FirstDataWithoutOption));

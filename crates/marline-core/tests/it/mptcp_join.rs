@@ -85,7 +85,7 @@ fn take_join(script: &mut Script, first: &Peer) -> (MpJoin, Peer) {
     let mut peer = Peer { timestamps: Some((1, 0)), ..Peer::new(sent.path, 7) };
     (peer.their_key, peer.next_dsn, peer.expected_dsn) =
         (first.their_key, first.next_dsn, first.expected_dsn);
-    peer.hear(&sent);
+    peer.record_received(&sent);
     (join, peer)
 }
 
@@ -122,7 +122,7 @@ fn a_join_that_we_open() {
                 assert!(sent.seg.payload.is_empty(), "data in PRE_ESTABLISHED");
                 repeats += u32::from(third_ack_of(&sent.seg));
             } else {
-                first.hear(&sent);
+                first.record_received(&sent);
             }
         }
         first.acknowledge(&mut script);
@@ -191,7 +191,7 @@ fn a_third_ack_without_proof() {
         let syn = second.join_syn(&first, 5, 2);
         second.send(&mut script, syn);
         let answer = script.take_sent().pop().expect("a SYN/ACK");
-        second.hear(&answer);
+        second.record_received(&answer);
         let wrong = MptcpOption::Join(MpJoin::Ack { hmac: [9; 20] });
         let ack = if stripped { Seg::ack() } else { Seg::ack().mptcp(wrong) };
         second.send(&mut script, ack);
@@ -217,7 +217,7 @@ fn data_overtakes_the_third_ack() {
     let syn = early.join_syn(&first, 5, 3);
     early.send(&mut script, syn);
     let answer = script.take_sent().pop().expect("a SYN/ACK");
-    early.hear(&answer);
+    early.record_received(&answer);
     let Some(MpJoin::SynAck { nonce, .. }) = answer.seg.options.mptcp.join() else {
         panic!("{:?}", answer.seg);
     };

@@ -52,7 +52,7 @@ impl Withheld {
             if first && self.sacked_from.is_none() {
                 self.sacked_from = Some(seg.end());
             }
-            self.peer.hear(sent);
+            self.peer.record_received(sent);
         }
     }
 
@@ -275,7 +275,7 @@ fn bytes_sent_one_by_one_are_bounded_in_number_while_their_data_ack_is_withheld(
             let _ = script.run(|e, now| e.write(now, id, b"x"));
         }
         for sent in script.take_sent() {
-            peer.hear(&sent);
+            peer.record_received(&sent);
         }
         script.advance(ROUND);
         data_ack += u64::from(round % 10 == 9);
@@ -286,7 +286,7 @@ fn bytes_sent_one_by_one_are_bounded_in_number_while_their_data_ack_is_withheld(
     // After an acknowledgment the stream continues.
     for _ in 0..100 {
         for sent in script.take_sent() {
-            peer.hear(&sent);
+            peer.record_received(&sent);
         }
         script.advance(ROUND);
         let data_ack = all_data(&script, &peer);

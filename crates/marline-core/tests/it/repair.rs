@@ -232,7 +232,7 @@ fn repair_claims_never_change_received_data() {
 /// The peer receives the segments on its own subflow.
 fn hear_own(peer: &mut Peer, sent: &[SentSegment]) {
     let path = peer.path;
-    sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
+    sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.record_received(sent));
 }
 
 /// The server's burst is sent on the first path, 30 % of it as repairs on the second.

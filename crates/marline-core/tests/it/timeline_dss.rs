@@ -448,7 +448,7 @@ fn data_of_a_dead_subflow_stays_queued_when_its_successor_recovers() {
     let hear = |line: &mut Subflows, sent: &[marline_testkit::SentSegment]| {
         let path = line.peers[on].path;
         let peer = &mut line.peers[on];
-        sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
+        sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.record_received(sent));
     };
     hear(&mut line, &sent);
     while line.peers[on].expected_dsn != end && rounds < 100 {

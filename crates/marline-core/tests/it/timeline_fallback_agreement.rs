@@ -73,7 +73,7 @@ fn the_ack_that_causes_a_fallback_wakes_the_writer() {
     // The window is shut until its last byte is acknowledged.
     for _ in 0..3 {
         for sent in line.script.take_sent() {
-            line.peers[0].hear(&sent);
+            line.peers[0].record_received(&sent);
         }
         line.wait(100);
     }

@@ -34,7 +34,7 @@ fn call(paths: &mut Paths, number: usize, load: &Load, seed: u64) {
 }
 
 /// Copies the records of all calls' ends into the logs.
-pub(super) fn note_calls(paths: &Paths, loads: &[Load], flows: &Flows) {
+pub(super) fn log_calls(paths: &Paths, loads: &[Load], flows: &Flows) {
     let calls = loads.iter().enumerate();
     let calls = calls.filter(|(_, load)| matches!(load.workload, Workload::Voice { .. }));
     for (place, (number, _)) in calls.enumerate() {

@@ -58,7 +58,12 @@ impl BackgroundConnection {
             Box::new(Bulk::new(amount, seeds.0, seeds.1))
         };
         let apps = [end(self.is_up, (21, 22)), end(!self.is_up, (22, 21))];
-        paths.add_strangers_at(START + self.from, number, self.variant().connection()?, apps);
+        paths.add_competing_connection_at(
+            START + self.from,
+            number,
+            self.variant().connection()?,
+            apps,
+        );
         Ok(())
     }
 }
@@ -87,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_take_their_share_and_are_counted_apart() {
+    fn background_connections_take_their_share_and_are_counted_separately() {
         let (alone, free) = run(&read(""));
         for congestion in ["cubic", "bbr"] {
             let flow = format!("[[background]]\npath = 'wifi'\ncongestion = '{congestion}'\n");
@@ -112,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_names_what_is_wrong_with_strangers() {
+    fn invalid_background_connections_are_reported_with_their_position() {
         for (flow, wanted) in [
             ("path = 'umts'", "x.toml:11:9: no path is named `umts`; known: wifi, lte"),
             ("path = 'lte'\ncongestion = 'bbrr'", "unknown congestion control `bbrr`"),

@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Captures and traces to be taken of a run.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub struct RecordingOptions {
     /// Captures of both ends, on any stack.
     pub captures: Option<CaptureConfig>,
     /// Traces of Marline ends; the kernel writes none.
@@ -64,7 +64,7 @@ pub fn run_live(
     seed: u64,
     instance: &str,
 ) -> anyhow::Result<Outcome> {
-    let watch = Watch::default();
+    let watch = RecordingOptions::default();
     Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
@@ -79,7 +79,7 @@ pub fn run_live_watched(
     variant: &Variant,
     seed: u64,
     instance: &str,
-    watch: &Watch,
+    watch: &RecordingOptions,
 ) -> anyhow::Result<(Outcome, RunRecords)> {
     let scenario = prepare_end(experiment, stack, variant, seed)?;
     let script = experiment.script(seed)?;
@@ -97,7 +97,7 @@ pub fn run_live_watched(
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
-    let mut strangers = start_strangers(&net, experiment, &scenario, start_ns)?;
+    let mut strangers = start_background(&net, experiment, &scenario, start_ns)?;
     let lasts = experiment.duration(seed) + experiment.patience;
     let faults_ns = apply_fault(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
@@ -137,7 +137,7 @@ pub fn run_live_watched(
 }
 
 /// Starts the competing traffic, all clients before their servers.
-fn start_strangers(
+fn start_background(
     net: &Net,
     experiment: &Experiment,
     scenario: &Scenario,

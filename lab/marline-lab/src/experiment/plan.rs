@@ -186,7 +186,7 @@ pub(super) struct End {
     stream: u8,
     sources: Vec<(u16, Box<dyn Source>)>,
     /// Answers to requests that have arrived.
-    owed: VecDeque<Message>,
+    pending_answers: VecDeque<Message>,
     /// Number of messages that this end will read, by workload; `None` for endless ones.
     expects: BTreeMap<u16, u64>,
     skipped_count: u64,
@@ -222,7 +222,7 @@ impl End {
             side: Side::Server,
             stream: 0,
             sources: Vec::new(),
-            owed: VecDeque::new(),
+            pending_answers: VecDeque::new(),
             expects: BTreeMap::new(),
             skipped_count: 0,
             flows: Rc::clone(flows),
@@ -247,7 +247,7 @@ impl End {
             .sources
             .iter()
             .all(|(_, source)| source.next_at().is_none() || source.bulk_ends_at().is_some());
-        written && self.owed.is_empty() && self.expects.values().all(|left| *left == 0)
+        written && self.pending_answers.is_empty() && self.expects.values().all(|left| *left == 0)
     }
 
     /// The next due message: the earliest one, or else one of an endless source.
@@ -284,7 +284,7 @@ impl End {
 
 impl Plan for End {
     fn next_message(&mut self, now: Instant) -> Option<Message> {
-        self.owed.pop_front().or_else(|| self.due_message(now))
+        self.pending_answers.pop_front().or_else(|| self.due_message(now))
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -298,7 +298,7 @@ impl Plan for End {
     fn on_message(&mut self, now: Instant, message: &Message) {
         if message.answer_bytes > 0 {
             let (bytes, sent) = (message.answer_bytes, SentAt::Never);
-            self.owed.push_back(Message { bytes, answer_bytes: 0, sent, ..*message });
+            self.pending_answers.push_back(Message { bytes, answer_bytes: 0, sent, ..*message });
         } else if message.ends {
             self.expects.entry(message.flow).and_modify(|left| *left = left.saturating_sub(1));
             self.log(message, now, false);

@@ -207,7 +207,7 @@ fn outcome(
         let wrong = paths.world.node(node).reports().find_map(|report| report.wrong_at);
         anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
     }
-    apps::note_calls(paths, &experiment.loads, flows);
+    apps::log_calls(paths, &experiment.loads, flows);
     let missing = Outcome::count_missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
     for (number, path) in experiment.used_paths(variant)?.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::sheet::{INK, Size, px, series};
 
 /// Pixels between the axes, and for each contestant.
 const WIDTH: i32 = 560;
-const EACH: i32 = 34;
+const BOX_HEIGHT: i32 = 34;
 
 /// The values of a box, ascending: ends of the whiskers, quartiles, median.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -80,7 +80,7 @@ impl BoxPlot {
         let ends = shown().flat_map(|(_, (_, of))| [of.low, of.high]);
         let values = Axis::over(ends.chain((!self.log).then_some(0.0)), self.log);
         let names = Axis::names(self.boxes.iter().map(|(name, _)| name.as_str()));
-        let size = Size { width: WIDTH, height: EACH * self.boxes.len().max(2) as i32 };
+        let size = Size { width: WIDTH, height: BOX_HEIGHT * self.boxes.len().max(2) as i32 };
         let frame = Frame::new(&self.title, values.with_room(), names, size);
         let empty = shown().count() == 0;
         Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {

@@ -24,7 +24,7 @@ const SCALE: [RGBColor; 5] = [
 const ON_LIGHT: Tone = Tone::fixed(0x111111);
 const ON_DARK: Tone = Tone::fixed(0xfefefe);
 /// Size of a cell, pixels.
-const FIELD: (i32, i32) = (48, 24);
+const CELL_SIZE: (i32, i32) = (48, 24);
 /// Scale below the map: number of steps, and pixels per step.
 const STEPS: i32 = 40;
 const STEP: i32 = 5;
@@ -90,8 +90,8 @@ impl HeatMap {
         // Column names are vertical, above the map.
         let above = max_text_width(self.columns.iter().map(String::as_str)) + 4;
         let scale = STEPS * STEP + 12 + text_width(&self.unit);
-        let width = (FIELD.0 * self.columns.len() as i32).max(1);
-        let size = Size { width, height: FIELD.1 * self.rows.len().max(1) as i32 };
+        let width = (CELL_SIZE.0 * self.columns.len() as i32).max(1);
+        let size = Size { width, height: CELL_SIZE.1 * self.rows.len().max(1) as i32 };
         let frame = Frame::new(&self.title, Axis::without_labels(columns), rows, size);
         let empty = self.rows.is_empty() || self.columns.is_empty();
         Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {

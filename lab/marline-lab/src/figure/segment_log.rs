@@ -7,7 +7,7 @@ use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
-use crate::stream_places::StreamPlaces;
+use crate::stream_places::StreamPositions;
 
 /// Arrival or loss of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct SegmentLog {
     segments: Vec<Segment>,
     /// Segments in transit, per link: hash of the bytes, and index of the segment.
     pending: BTreeMap<LinkId, VecDeque<(u64, usize)>>,
-    places: StreamPlaces,
+    places: StreamPositions,
 }
 
 impl SegmentLog {
@@ -109,7 +109,7 @@ impl SegmentLog {
             links: up.chain(down).collect(),
             segments: Vec::new(),
             pending: BTreeMap::new(),
-            places: StreamPlaces::default(),
+            places: StreamPositions::default(),
         }
     }
 

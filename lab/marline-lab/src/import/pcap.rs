@@ -35,7 +35,7 @@ struct CapturedPacket {
     from: IpAddr,
     to: IpAddr,
     /// True if it has TCP or UDP payload.
-    carries: bool,
+    has_payload: bool,
 }
 
 /// A capture in pcap or pcapng format.
@@ -69,7 +69,7 @@ pub fn passages(
     let mut ways = [Vec::new(), Vec::new()];
     // Acknowledgments without payload are identical and may be sent at intervals shorter than the delay.
     for SentPacket { up, at_ns, took_ns } in
-        transfers(client, server, ahead_ns, |seen| seen.carries)?
+        transfers(client, server, ahead_ns, |seen| seen.has_payload)?
     {
         ways[usize::from(!up)].push(Passage { at_ns, took_ns });
     }
@@ -244,7 +244,7 @@ fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacke
     // This hasher has fixed keys, so the numbers are the same each time.
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);
-    let carries = match packet.protocol {
+    let has_payload = match packet.protocol {
         PROTOCOL_TCP if packet.fragment.is_none() => {
             let tcp = TcpSegment::parse(packet.payload).ok()?;
             (tcp.header.seq.0, tcp.header.ack.0, tcp.header.flags.0).hash(&mut hash);
@@ -258,7 +258,13 @@ fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacke
         }
         _ => return None,
     };
-    Some(CapturedPacket { at_ns, key: hash.finish(), from: packet.src, to: packet.dst, carries })
+    Some(CapturedPacket {
+        at_ns,
+        key: hash.finish(),
+        from: packet.src,
+        to: packet.dst,
+        has_payload,
+    })
 }
 
 /// Interfaces of a capture so far: link type, timestamp units per second, and offset in seconds.

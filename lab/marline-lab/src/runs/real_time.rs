@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use marline_qlog::Vantage;
 
 use super::{Captures, Job, captures, make_directory, qlogs};
-use crate::experiment::{CaptureConfig, QlogConfig, RunRecords, Watch};
+use crate::experiment::{CaptureConfig, QlogConfig, RecordingOptions, RunRecords};
 
 /// Files of runs in real time, and their directory.
 #[derive(Clone, Debug)]
@@ -27,13 +27,13 @@ impl RealTimeFiles {
     }
 
     /// Captures and traces to take of a job.
-    pub(super) fn watch(&self, job: &Job) -> Watch {
+    pub(super) fn watch(&self, job: &Job) -> RecordingOptions {
         let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| is_traced(job, end));
-        Watch { captures: self.captures, traces: self.traces.filter(|_| ours) }
+        RecordingOptions { captures: self.captures, traces: self.traces.filter(|_| ours) }
     }
 
     /// Returns true if files of a run are missing.
-    pub(super) fn lack(&self, job: &Job) -> bool {
+    pub(super) fn lacks_files(&self, job: &Job) -> bool {
         if !job.lane.stack.is_real_time() {
             return false;
         }

@@ -16,7 +16,7 @@ const NAME: (&str, &str) = ("tables.", ".partial");
 #[derive(Debug)]
 pub(super) struct TemporaryTables {
     place: PathBuf,
-    apart: PathBuf,
+    directory: PathBuf,
 }
 
 impl TemporaryTables {
@@ -25,20 +25,20 @@ impl TemporaryTables {
         // A random number: the standard library seeds each of these hashers differently.
         let number = RandomState::new().hash_one(std::process::id());
         let (begin, end) = NAME;
-        let apart = place.join(format!("{begin}{number:016x}{end}"));
-        make_directory(&apart)?;
-        Ok(TemporaryTables { place: place.to_owned(), apart })
+        let directory = place.join(format!("{begin}{number:016x}{end}"));
+        make_directory(&directory)?;
+        Ok(TemporaryTables { place: place.to_owned(), directory })
     }
 
     /// The directory for new files.
     pub(super) fn path(&self) -> &Path {
-        &self.apart
+        &self.directory
     }
 
     /// Moves all files into place.
     pub(super) fn move_into_place(self) -> anyhow::Result<()> {
-        let named = || self.apart.display().to_string();
-        for entry in fs::read_dir(&self.apart).with_context(named)? {
+        let named = || self.directory.display().to_string();
+        for entry in fs::read_dir(&self.directory).with_context(named)? {
             let entry = entry.with_context(named)?;
             let to = self.place.join(entry.file_name());
             fs::rename(entry.path(), &to).with_context(|| to.display().to_string())?;
@@ -50,6 +50,6 @@ impl TemporaryTables {
 impl Drop for TemporaryTables {
     fn drop(&mut self) {
         // A directory that cannot be removed only takes up space.
-        let _ = fs::remove_dir_all(&self.apart);
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     use crate::workload::{Gap, Workload};
 
     #[test]
-    fn files_are_the_same_however_many_runs_go_on_at_once() {
+    fn files_do_not_depend_on_the_number_of_parallel_runs() {
         let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
         let workload = Workload::Bursts { bytes: 5_000, gap, count: 5 };
         let experiment = Experiment::over(&[("a", "delay=5ms"), ("b", "delay=9ms")], workload);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_ask_for_them_and_the_run_is_the_same_run() {
+    fn files_may_enable_time_lines_without_changing_runs() {
         let text = "[[path]]\nname = 'a'\n[workload]\nkind = 'exchange'\nbytes = 9\n";
         let read = |text: &str| ExperimentFile::from_toml("x.toml", text);
         let (plain, asked) =

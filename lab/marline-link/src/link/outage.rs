@@ -44,7 +44,7 @@ impl<P: Packet> Link<P> {
             (Some(since), false) => {
                 self.down_since = None;
                 if self.config.outage.mode == OutageMode::Suspend {
-                    self.delay_by_pause(now.since(since));
+                    self.delay_flight_by_pause(now.since(since));
                 }
                 self.start_head(now);
             }
@@ -70,7 +70,7 @@ impl<P: Packet> Link<P> {
     }
 
     /// Delays packets in flight by the duration of the pause.
-    fn delay_by_pause(&mut self, pause: Duration) {
+    fn delay_flight_by_pause(&mut self, pause: Duration) {
         for packet in &mut self.flight {
             packet.at += pause;
         }

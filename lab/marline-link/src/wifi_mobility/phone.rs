@@ -102,7 +102,7 @@ pub struct PhoneMobilityProfile {
     /// Signal-to-noise ratio at the phone in dB, as reported by its interface.
     pub signal_db: Arc<Steps<f64>>,
     /// Times since the start at which the interface had no address. Without an end, it did not return.
-    pub away: Vec<(Duration, Option<Duration>)>,
+    pub away_periods: Vec<(Duration, Option<Duration>)>,
 }
 
 impl PhoneMobilityProfile {
@@ -175,13 +175,13 @@ struct Association {
     bad_samples: u32,
     /// Samples until it is associated again, after it has detected the access point again.
     back_in: Option<u64>,
-    away: Vec<(Duration, Option<Duration>)>,
+    away_periods: Vec<(Duration, Option<Duration>)>,
     rng: PcgRng,
 }
 
 impl Association {
     fn is_away(&self) -> bool {
-        self.away.last().is_some_and(|(_, back)| back.is_none())
+        self.away_periods.last().is_some_and(|(_, back)| back.is_none())
     }
 
     fn step(&mut self, at: Duration, signal_db: f64) {
@@ -189,14 +189,14 @@ impl Association {
             let bad = signal_db < LEAVE_BELOW_DB;
             self.bad_samples = if bad { self.bad_samples + 1 } else { 0 };
             if self.bad_samples >= MAX_FAILED_SAMPLES {
-                self.away.push((at, None));
+                self.away_periods.push((at, None));
                 self.back_in = None;
             }
         } else if let Some(left) = self.back_in {
             self.back_in = Some(left.saturating_sub(1));
             if left == 0 {
                 self.bad_samples = 0;
-                self.away.iter_mut().last().into_iter().for_each(|last| last.1 = Some(at));
+                self.away_periods.iter_mut().last().into_iter().for_each(|last| last.1 = Some(at));
             }
         } else if signal_db > REJOIN_ABOVE_DB {
             self.back_in = Some(15 + self.rng.below(25));
@@ -259,7 +259,7 @@ impl PhoneMobility {
         let mut association = Association {
             bad_samples: 0,
             back_in: None,
-            away: Vec::new(),
+            away_periods: Vec::new(),
             rng: seeds.stream("outing/association"),
         };
         let deviation = if self.leaves { SHADOW_DB } else { STILL_SHADOW_DB };
@@ -294,8 +294,8 @@ impl PhoneMobility {
         }
         let ([up_rate, down_rate], [up_loss, down_loss]) =
             (rates.map(|rate| steps(rate, None)), losses.map(|loss| steps(loss, None)));
-        let (signal_db, away) = (steps(signals, None), association.away);
-        PhoneMobilityProfile { up_rate, down_rate, up_loss, down_loss, signal_db, away }
+        let (signal_db, away_periods) = (steps(signals, None), association.away_periods);
+        PhoneMobilityProfile { up_rate, down_rate, up_loss, down_loss, signal_db, away_periods }
     }
 }
 
@@ -321,7 +321,7 @@ mod tests {
             let gone_at = gone.expect("the phone falls silent").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
             // A person who turns back immediately may keep the address through a few bad seconds.
-            let Some(&(left, back)) = profile.away.first() else { continue };
+            let Some(&(left, back)) = profile.away_periods.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
             assert_eq!(profile.up_loss.value_at(left).0, 1.0);
@@ -338,7 +338,10 @@ mod tests {
     fn the_way_out_has_slow_moments_losses_and_pauses_first() {
         let all = profiles(true);
         let before = |profile: &PhoneMobilityProfile, least: f64, most: f64| {
-            let end = profile.away.first().map_or(SAMPLE * SAMPLES, |away| away.0);
+            let end = profile
+                .away_periods
+                .first()
+                .map_or(SAMPLE * SAMPLES, |away_periods| away_periods.0);
             let points = profile.down_loss.points().iter().take_while(|(at, _)| *at < end);
             points.filter(|(_, loss)| (least..most).contains(loss)).count()
         };
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn a_walker_in_range_never_loses_the_network() {
         for (seed, profile) in profiles(false).iter().enumerate() {
-            assert_eq!(profile.away, [], "seed {seed}");
+            assert_eq!(profile.away_periods, [], "seed {seed}");
             for steps in [&profile.up_loss, &profile.down_loss] {
                 assert!(steps.points().iter().all(|(_, loss)| *loss < 0.05), "seed {seed}");
             }

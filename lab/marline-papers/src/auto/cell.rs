@@ -171,7 +171,7 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
 }
 
 /// All experiments on a recorded pair, from one position in the recording.
-struct Place {
+struct CaseExperiments {
     echo: TimedExperiment,
     small: TimedExperiment,
     bursts: Vec<TimedExperiment>,
@@ -179,18 +179,18 @@ struct Place {
     blocks: Experiment,
 }
 
-impl Place {
+impl CaseExperiments {
     fn new(
         context: &Context<'_>,
         setup: &Setup,
         links: &Links<'_>,
         seed: u64,
-    ) -> anyhow::Result<Place> {
+    ) -> anyhow::Result<CaseExperiments> {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
         let bursts = bursts
             .map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
-        Ok(Place {
+        Ok(CaseExperiments {
             echo: TimedExperiment::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
             small: TimedExperiment::run_without_bound(links.bursts(context, warm_up, setup.small)),
             bursts: bursts.collect::<anyhow::Result<Vec<TimedExperiment>>>()?,
@@ -238,7 +238,7 @@ pub(super) fn on_recorded(
     let [first, second] = pair.links(&mut root.rng(&pair.name))?;
     let names = [pair.paths[0].as_str(), pair.paths[1].as_str()];
     let links = Links { paths: [(names[0], &first), (names[1], &second)], events: &[] };
-    let place = Place::new(context, setup, &links, root.seed)?;
+    let place = CaseExperiments::new(context, setup, &links, root.seed)?;
     let variants = setup.contestants().enumerate().map(|(number, contestant)| {
         let variant = contestant.variant();
         if number == JUDGED_INDEX { variant.with_forecast_scores() } else { variant }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_is_one_list_of_pairs_and_another_seed_another() {
+    fn equal_seeds_give_equal_pairs_and_other_seeds_others() {
         let text = |seed| format!("{:?}", pairs(seed, 60));
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));

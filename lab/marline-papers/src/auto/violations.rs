@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_never_came_are_a_violation_where_a_path_alone_brings_them() {
+    fn missing_messages_are_a_violation_if_one_path_alone_delivers_them() {
         let alone = [five(20.0, f64::INFINITY, 8.0), five(40.0, f64::INFINITY, 20.0)];
         let found = violations(&alone, &five(f64::INFINITY, f64::INFINITY, 20.0), MARGINS);
         assert!(found.iter().all(|violation| violation.best == 20.0), "{found:?}");

@@ -16,7 +16,7 @@ pub(super) struct Shares<'a> {
 }
 
 /// Condition on the goodput of Multipath TCP and those of both carriers.
-type Holds = fn(f64, [f64; 2]) -> bool;
+type GoodputCondition = fn(f64, [f64; 2]) -> bool;
 
 /// Runs of Reno with which a run of Multipath TCP is compared.
 #[derive(Copy, Clone)]
@@ -45,7 +45,12 @@ impl ComparedRuns {
     }
 
     /// Share of the runs of all congestion controls that meet a condition, percent.
-    fn share(self, samples: &Samples<Vec<StudiedRide>>, class: usize, holds: Holds) -> Estimate {
+    fn share(
+        self,
+        samples: &Samples<Vec<StudiedRide>>,
+        class: usize,
+        holds: GoodputCondition,
+    ) -> Estimate {
         let share = samples.share(|rides| {
             let (ride, reno) = (&rides[class], self.reno(&rides[class]));
             let hits = ride.studied.iter().filter(|goodput| holds(**goodput, reno)).count();
@@ -105,7 +110,7 @@ pub(super) fn table(rows: Vec<Row>) -> Table {
 pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
-    let shares: [(&str, &[f64; 3], Holds); 3] = [
+    let shares: [(&str, &[f64; 3], GoodputCondition); 3] = [
         ("worse than the better carrier", &worse_than_best, is_worse),
         (
             "above 3 times the worse carrier",

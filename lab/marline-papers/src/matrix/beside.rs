@@ -26,24 +26,24 @@ const BUFFERS: [u32; 3] = [1, 2, 4];
 
 /// A bottleneck.
 #[derive(Copy, Clone, Debug)]
-struct Place {
+struct Bottleneck {
     mbit: u32,
     rtt_ms: u32,
     buffer: u32,
 }
 
-impl Place {
-    fn all() -> impl Iterator<Item = Place> {
+impl Bottleneck {
+    fn all() -> impl Iterator<Item = Bottleneck> {
         RATES_MBIT.into_iter().flat_map(|mbit| {
             RTTS_MS.into_iter().flat_map(move |rtt_ms| {
-                BUFFERS.into_iter().map(move |buffer| Place { mbit, rtt_ms, buffer })
+                BUFFERS.into_iter().map(move |buffer| Bottleneck { mbit, rtt_ms, buffer })
             })
         })
     }
 
     /// Description of the bottleneck link. The jitter prevents flows from losing packets in lockstep.
     fn link(self) -> String {
-        let Place { mbit, rtt_ms, buffer } = self;
+        let Bottleneck { mbit, rtt_ms, buffer } = self;
         let (delay_ms, queue_ms) = (f64::from(rtt_ms) / 2.0, rtt_ms * buffer);
         format!("rate={mbit}M,delay={delay_ms}ms,queue={queue_ms}ms,jitter=500us")
     }
@@ -97,10 +97,12 @@ pub(super) fn judge_shares(
 }
 
 fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Shares> {
-    let share =
-        |place: Place, subflows: usize| measure_share(judged, place, subflows, lasts, root.seed);
-    let one = Place::all().map(|place| share(place, 1));
-    let two = Place::all().filter(|place| place.buffer == BUFFERS[0]).map(|place| share(place, 2));
+    let share = |place: Bottleneck, subflows: usize| {
+        measure_share(judged, place, subflows, lasts, root.seed)
+    };
+    let one = Bottleneck::all().map(|place| share(place, 1));
+    let two =
+        Bottleneck::all().filter(|place| place.buffer == BUFFERS[0]).map(|place| share(place, 2));
     Ok(Shares {
         one: one.collect::<anyhow::Result<_>>()?,
         two: two.collect::<anyhow::Result<_>>()?,
@@ -110,7 +112,7 @@ fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Sha
 /// Rate of `judged` with this number of subflows against one CUBIC TCP, relative to half of the bottleneck rate.
 fn measure_share(
     judged: &Variant,
-    place: Place,
+    place: Bottleneck,
     subflows: usize,
     lasts: Duration,
     seed: u64,
@@ -147,11 +149,11 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("most", ""),
     ];
     let mut grid = Grid::new("shares", "One flow of the default against one CUBIC flow", &columns);
-    for (number, place) in Place::all().enumerate() {
+    for (number, place) in Bottleneck::all().enumerate() {
         let all: Vec<f64> = samples.all().iter().map(|root| root.one[number]).collect();
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
         let most = all.iter().copied().fold(0.0, f64::max);
-        let Place { mbit, rtt_ms, buffer } = place;
+        let Bottleneck { mbit, rtt_ms, buffer } = place;
         let numbers = [mbit, rtt_ms, buffer].map(f64::from);
         grid.push(&[], &[&numbers[..], &[median(&all), least, most]].concat());
     }

@@ -6,7 +6,9 @@ use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
-use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, SceneWorkload, Stage};
+use super::scenes::{
+    Buffers, Kind, MISSING_MESSAGE_TIMEOUT_MS, SCENES, Scene, SceneWorkload, Stage,
+};
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;
@@ -117,7 +119,7 @@ fn latencies(experiment: &Experiment, outcome: &Outcome) -> Vec<f64> {
         Workload::Bursts { count, .. } => (*count as usize).saturating_sub(latencies.len()),
         _ => 0,
     };
-    latencies.extend(std::iter::repeat_n(PATIENCE_MS, missing));
+    latencies.extend(std::iter::repeat_n(MISSING_MESSAGE_TIMEOUT_MS, missing));
     latencies
 }
 

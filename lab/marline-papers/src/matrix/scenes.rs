@@ -181,7 +181,7 @@ pub(super) const SCENES: &[Scene] = &[
 ];
 
 /// Time to wait for missing messages, ms. It counts as their latency.
-pub(super) const PATIENCE_MS: f64 = 30_000.0;
+pub(super) const MISSING_MESSAGE_TIMEOUT_MS: f64 = 30_000.0;
 /// Number of echoes in a run.
 const ECHOES: usize = 600;
 /// WiFi and LTE for bursts that a failure interrupts, as in TLP-MP's tests.
@@ -196,7 +196,7 @@ const BLOCKS_MS: u64 = 20_000;
 const DOWNLOAD: marline_time::Duration = marline_time::Duration::from_secs(12);
 
 fn messages(mut experiment: Experiment) -> SceneWorkload {
-    experiment.patience = Duration::from_millis(PATIENCE_MS as u64);
+    experiment.patience = Duration::from_millis(MISSING_MESSAGE_TIMEOUT_MS as u64);
     SceneWorkload { stage: Stage::Messages(Box::new(experiment)), buffers: None }
 }
 

@@ -31,7 +31,7 @@ const SYNS: usize = 2;
 
 /// Requirement of a case.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Ask {
+enum CaseRequirement {
     /// No requirement. The case is the reference for the others.
     Nothing,
     /// An end without extensions.
@@ -42,20 +42,20 @@ enum Ask {
     Segments,
 }
 
-impl Ask {
+impl CaseRequirement {
     fn text(self) -> String {
         let asked = match self {
-            Ask::Nothing => return String::new(),
-            Ask::WithoutExtensions => format!(
+            CaseRequirement::Nothing => return String::new(),
+            CaseRequirement::WithoutExtensions => format!(
                 "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} \
                     HELLO and no other \
                  experimental option"
             ),
-            Ask::Options => {
+            CaseRequirement::Options => {
                 "bytes intact, Multipath TCP, joined with the second SYN at the latest".into()
             }
             // Stricter than the requirement.
-            Ask::Segments => "bytes intact".to_owned(),
+            CaseRequirement::Segments => "bytes intact".to_owned(),
         };
         format!("at least 95 % of the runs: {asked}")
     }
@@ -67,7 +67,7 @@ struct Case {
     system: System,
     wifi: String,
     lte: String,
-    ask: Ask,
+    required: CaseRequirement,
 }
 
 /// Result of a case.
@@ -86,14 +86,14 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn satisfies(&self, ask: Ask) -> bool {
-        match ask {
-            Ask::Nothing => true,
-            Ask::WithoutExtensions => {
+    fn satisfies(&self, required: CaseRequirement) -> bool {
+        match required {
+            CaseRequirement::Nothing => true,
+            CaseRequirement::WithoutExtensions => {
                 self.came && self.multipath && self.hellos <= MAX_HELLO_COUNT && self.messages == 0
             }
-            Ask::Options => self.came && self.multipath && self.syns <= SYNS,
-            Ask::Segments => self.came,
+            CaseRequirement::Options => self.came && self.multipath && self.syns <= SYNS,
+            CaseRequirement::Segments => self.came,
         }
     }
 }
@@ -125,9 +125,10 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 }
 
 fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
-    let asked = cases.iter().enumerate().filter(|(_, case)| case.ask != Ask::Nothing);
+    let asked =
+        cases.iter().enumerate().filter(|(_, case)| case.required != CaseRequirement::Nothing);
     let row = |(place, case): (usize, &Case)| {
-        let met = |root: &Downloads| root.cases[place].satisfies(case.ask);
+        let met = |root: &Downloads| root.cases[place].satisfies(case.required);
         let share = downloads.share(|root| (u64::from(met(root)), 1));
         let failed: Vec<String> = downloads
             .all()
@@ -137,7 +138,7 @@ fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
             .collect();
         let row = Row::new(case.name.clone()).estimate(&share.percent(), "%");
         let row =
-            row.require_range(crate::estimate::RequiredRange::at_least(95.0), case.ask.text());
+            row.require_range(crate::estimate::RequiredRange::at_least(95.0), case.required.text());
         match failed.len() {
             0 => row,
             _ => row.with_remark(format!(
@@ -186,33 +187,36 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
 /// Cases with MultiMob at both ends, with ends that do not know it, and with middleboxes on WiFi, on LTE or on
 /// both, by their action and the segments they act on.
 fn cases() -> Vec<Case> {
-    let of = |name: &str, system: System, ask: Ask| Case {
+    let of = |name: &str, system: System, required: CaseRequirement| Case {
         name: name.to_owned(),
         system,
         wifi: String::new(),
         lte: String::new(),
-        ask,
+        required,
     };
     let mut cases = vec![
-        of("both ends MultiMob, no middlebox", systems::tuned(), Ask::Nothing),
+        of("both ends MultiMob, no middlebox", systems::tuned(), CaseRequirement::Nothing),
         of(
             "MultiMob client, server without extensions",
             systems::to_stock_server(),
-            Ask::WithoutExtensions,
+            CaseRequirement::WithoutExtensions,
         ),
         of(
             "client without extensions, MultiMob server",
             systems::from_stock_client(),
-            Ask::WithoutExtensions,
+            CaseRequirement::WithoutExtensions,
         ),
     ];
-    for (what, ask) in [("strip", Ask::Options), ("block", Ask::Segments), ("mangle", Ask::Options)]
-    {
+    for (what, required) in [
+        ("strip", CaseRequirement::Options),
+        ("block", CaseRequirement::Segments),
+        ("mangle", CaseRequirement::Options),
+    ] {
         for segments in ["all", "syn", "synack", "rest"] {
             let item = format!("{what}=mp_experimental:{segments}");
             let mut push = |place: &str, wifi: bool, lte: bool| {
                 let on = |there: bool| if there { format!(",{item}") } else { String::new() };
-                let case = of(&format!("{place}: {item}"), systems::tuned(), ask);
+                let case = of(&format!("{place}: {item}"), systems::tuned(), required);
                 cases.push(Case { wifi: on(wifi), lte: on(lte), ..case });
             };
             push("LTE", false, true);

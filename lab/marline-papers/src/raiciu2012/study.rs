@@ -180,7 +180,7 @@ impl RowInputs<'_> {
         if place == 0 || place == last { RULES.to_vec() } else { vec![AT_KERNEL] }
     }
 
-    fn finished(row: Row, curve: usize) -> Row {
+    fn finish_row(row: Row, curve: usize) -> Row {
         if STUDY_CURVES[curve].name == WIDE.name { row.mark_fitted(WIDE_FITTED) } else { row }
     }
 
@@ -199,17 +199,17 @@ impl RowInputs<'_> {
             let published = at.both.p50_ms / at.wifi.p50_ms;
             let same = row("p50", published, &ratio)
                 .require_range(RequiredRange::at_most(about), approximate_requirement(about));
-            rows.push(RowInputs::finished(same, curve));
+            rows.push(RowInputs::finish_row(same, curve));
             if place > 0 {
                 continue;
             }
             let better = row("p50 (slightly better)", published, &ratio).at_most(1.0);
-            rows.push(RowInputs::finished(better, curve));
+            rows.push(RowInputs::finish_row(better, curve));
             let tails = self.runs.ratio(|root| (root[job].p95_ms, root[AT_WIFI].p95_ms));
             let published = at.both.p95_ms / at.wifi.p95_ms;
             let tail = row("p95", published, &tails)
                 .require_range(RequiredRange::at_most(about), approximate_requirement(about));
-            rows.push(RowInputs::finished(tail, curve));
+            rows.push(RowInputs::finish_row(tail, curve));
         }
         Ok(rows)
     }
@@ -251,7 +251,7 @@ impl RowInputs<'_> {
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
                 .at_least(least);
-            rows.push(RowInputs::finished(over, curve));
+            rows.push(RowInputs::finish_row(over, curve));
         }
         Ok(rows)
     }
@@ -274,7 +274,7 @@ impl RowInputs<'_> {
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
                     .estimate(&ratio, "")
                     .at_most(share);
-                rows.push(RowInputs::finished(row, curve));
+                rows.push(RowInputs::finish_row(row, curve));
             }
         }
         for (place, at) in self.at().skip(1) {

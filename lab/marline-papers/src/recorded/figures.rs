@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_that_is_beaten_by_little_gives_way_and_one_that_is_wrong_is_an_error() {
+    fn a_slightly_beaten_bound_is_adjusted_and_a_wrong_one_is_an_error() {
         let bounds = vec![50.0, 55.768, 60.0];
         assert_eq!(
             limit_to_attained(&[51.0, 55.7564, 60.0], bounds).unwrap(),

@@ -42,7 +42,7 @@ const NEAR_S: f64 = 5.0;
 
 /// Links of a case.
 #[derive(Copy, Clone, Debug)]
-enum Place {
+enum CaseLinks {
     Home(&'static str),
     Train,
     Leaving(WifiEnd),
@@ -55,13 +55,13 @@ struct Case {
     name: &'static str,
     /// Name of its part.
     part: &'static str,
-    place: Place,
+    place: CaseLinks,
     /// True if auto-redundant's parameters were chosen with this case.
     fitted: bool,
 }
 
 impl Case {
-    const fn new(name: &'static str, part: &'static str, place: Place) -> Case {
+    const fn new(name: &'static str, part: &'static str, place: CaseLinks) -> Case {
         Case { name, part, place, fitted: false }
     }
 
@@ -72,13 +72,15 @@ impl Case {
     /// Experiment of a root, and the time at which the WiFi dies, s.
     fn experiment(&self, count: usize, root: &Root) -> (Experiment, Option<f64>) {
         match self.place {
-            Place::Home(wifi) => (links::home_experiment(wifi, LTE, count), None),
-            Place::Train => (links::train_experiment(Coincidence::Never, count, root.seed), None),
-            Place::Leaving(farewell) => {
+            CaseLinks::Home(wifi) => (links::home_experiment(wifi, LTE, count), None),
+            CaseLinks::Train => {
+                (links::train_experiment(Coincidence::Never, count, root.seed), None)
+            }
+            CaseLinks::Leaving(farewell) => {
                 let at_s = links::death_s(count, &mut root.rng("death of the WiFi"));
                 (links::wifi_loss_experiment(farewell, count, at_s), Some(at_s))
             }
-            Place::World(number) => {
+            CaseLinks::World(number) => {
                 let world = World::number(number);
                 (links::home_experiment(&world.wifi(), &world.lte(), count), None)
             }
@@ -87,21 +89,25 @@ impl Case {
 }
 
 const CASES: [Case; 11] = [
-    Case::new("home", "detection-home", Place::Home(WIFI)).as_fitted(),
-    Case::new("train", "detection-train", Place::Train).as_fitted(),
-    Case::new("home, WiFi dies abruptly", "detection-abrupt", Place::Leaving(WifiEnd::Abrupt)),
-    Case::new("home, WiFi fades and dies", "detection-fading", Place::Leaving(WifiEnd::Fading)),
+    Case::new("home", "detection-home", CaseLinks::Home(WIFI)).as_fitted(),
+    Case::new("train", "detection-train", CaseLinks::Train).as_fitted(),
+    Case::new("home, WiFi dies abruptly", "detection-abrupt", CaseLinks::Leaving(WifiEnd::Abrupt)),
+    Case::new("home, WiFi fades and dies", "detection-fading", CaseLinks::Leaving(WifiEnd::Fading)),
     Case::new(
         "home, independent losses of 3 %",
         "detection-independent",
-        Place::Home(WIFI_INDEPENDENT),
+        CaseLinks::Home(WIFI_INDEPENDENT),
     ),
-    Case::new("home, bad times half as long and worse", "detection-short", Place::Home(WIFI_SHORT)),
-    Case::new("world 1", "detection-world-1", Place::World(1)),
-    Case::new("world 2", "detection-world-2", Place::World(2)),
-    Case::new("world 3", "detection-world-3", Place::World(3)),
-    Case::new("world 4", "detection-world-4", Place::World(4)),
-    Case::new("world 5", "detection-world-5", Place::World(5)),
+    Case::new(
+        "home, bad times half as long and worse",
+        "detection-short",
+        CaseLinks::Home(WIFI_SHORT),
+    ),
+    Case::new("world 1", "detection-world-1", CaseLinks::World(1)),
+    Case::new("world 2", "detection-world-2", CaseLinks::World(2)),
+    Case::new("world 3", "detection-world-3", CaseLinks::World(3)),
+    Case::new("world 4", "detection-world-4", CaseLinks::World(4)),
+    Case::new("world 5", "detection-world-5", CaseLinks::World(5)),
 ];
 
 /// Results of several schedulers on a root.
@@ -209,7 +215,7 @@ fn judge_case(
             .at_most(file.tolerance("detection_bytes_percent")?)
             .with_remark(format!("{:.0} % of the payload was sent twice", payload.value)),
     ];
-    if matches!(case.place, Place::Leaving(_)) {
+    if matches!(case.place, CaseLinks::Leaving(_)) {
         let near = |place: usize| {
             Tail::new(samples.all().iter().map(|root| root.near_ms[place].as_slice()))
         };
@@ -254,7 +260,7 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
     })?;
     let cell = |of: &Estimate| Value::from_estimate(of, "");
     for (number, case) in shown.iter().enumerate() {
-        let samples = measure::mapped(&all, context.master, |root: &Vec<Degrees>| Degrees {
+        let samples = measure::map_roots(&all, context.master, |root: &Vec<Degrees>| Degrees {
             runs: root[number].runs.clone(),
             near_ms: Vec::new(),
             bound_ms: root[number].bound_ms,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
 use super::measure::{
-    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, round_to_thousandth,
+    self, Echoes, Moments, STATISTICS, bound_ms, map_roots, pooled_estimate, round_to_thousandth,
 };
 use super::published::{Published, RoundTrips};
 use crate::estimate::{RequiredRange, Samples};
@@ -161,7 +161,7 @@ pub(super) fn run(
 /// Name of a variant in its rows, the paper's numbers, and the reasons why some of ours are fitted.
 struct NamedVariant<'a> {
     name: &'a str,
-    place: usize,
+    index: usize,
     paper: RoundTrips,
     /// Fitted parameters of average, worst and deviation.
     fitted: [Option<&'a str>; 3],
@@ -174,12 +174,12 @@ fn round_trips(
     moments: &Samples<[Moments; 3]>,
     share: f64,
 ) -> Vec<Row> {
-    let NamedVariant { name, place, paper, fitted } = *named;
-    let bounded = samples.all().iter().filter_map(|root| root.runs[place].over_bound);
+    let NamedVariant { name, index, paper, fitted } = *named;
+    let bounded = samples.all().iter().filter_map(|root| root.runs[index].over_bound);
     let bounded: Vec<f64> = bounded.collect();
     let mut rows = Vec::new();
     for ((paper, (what, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted) {
-        let estimate = pooled_estimate(moments, |all| of(&all[place]));
+        let estimate = pooled_estimate(moments, |all| of(&all[index]));
         let row = Row::new(format!("{name}: {what}"))
             .paper(paper, "ms")
             .estimate(&estimate, "ms")
@@ -205,16 +205,16 @@ fn home_rows(
     master: u64,
 ) -> anyhow::Result<Vec<Row>> {
     let (paper, share) = (&file.published, file.tolerance("average")?);
-    let moments = mapped(samples, master, Scene::moments);
+    let moments = map_roots(samples, master, Scene::moments);
     let wifi = Some(
         "WiFi's delay, jitter and bad times, set to match its average, deviation and worst case",
     );
     let lte = Some("LTE's delay and jitter, set to match its average and deviation");
     let mut rows = Vec::new();
     for named in [
-        NamedVariant { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
-        NamedVariant { name: "LTE alone", place: 1, paper: paper.lte, fitted: [lte, None, lte] },
-        NamedVariant { name: "ReMP", place: 2, paper: paper.remp, fitted: [None; 3] },
+        NamedVariant { name: "WiFi alone", index: 0, paper: paper.wifi, fitted: [wifi; 3] },
+        NamedVariant { name: "LTE alone", index: 1, paper: paper.lte, fitted: [lte, None, lte] },
+        NamedVariant { name: "ReMP", index: 2, paper: paper.remp, fitted: [None; 3] },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -253,7 +253,7 @@ fn link_rows(
     samples: &Samples<Scene>,
     moments: &Samples<[Moments; 3]>,
 ) -> Vec<Row> {
-    let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost);
+    let lost = |index: usize| samples.mean(move |root| 100.0 * root.runs[index].lost);
     let later = pooled_estimate(moments, |[wifi, lte, _]| lte.average() - wifi.average());
     let first = samples.share(|root| root.pair.first_sooner_counts());
     let correlation = samples.mean(|root| root.pair.correlation());
@@ -307,14 +307,14 @@ fn train_rows(
     master: u64,
 ) -> anyhow::Result<Vec<Row>> {
     let (paper, share) = (&file.published, file.tolerance("average")?);
-    let moments = mapped(samples, master, Scene::moments);
+    let moments = map_roots(samples, master, Scene::moments);
     let cells = Some("cells and their gaps, set to match the averages of the three rows");
     let fitted = [cells, None, None];
     let mut rows = Vec::new();
     for named in [
-        NamedVariant { name: "LTE 1 alone", place: 0, paper: paper.train_lte1, fitted },
-        NamedVariant { name: "LTE 2 alone", place: 1, paper: paper.train_lte2, fitted },
-        NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted },
+        NamedVariant { name: "LTE 1 alone", index: 0, paper: paper.train_lte1, fitted },
+        NamedVariant { name: "LTE 2 alone", index: 1, paper: paper.train_lte2, fitted },
+        NamedVariant { name: "ReMP", index: 2, paper: paper.train_remp, fitted },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -374,10 +374,10 @@ fn independent_rows(
     master: u64,
 ) -> anyhow::Result<Vec<Row>> {
     let (paper, share) = (&file.published, file.tolerance("average")?);
-    let moments = mapped(samples, master, Scene::moments);
+    let moments = map_roots(samples, master, Scene::moments);
     let mut rows = correlation_rows(samples, Some(file.tolerance("correlation")?));
     let fitted = [None; 3];
-    let named = NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
+    let named = NamedVariant { name: "ReMP", index: 2, paper: paper.train_remp, fitted };
     rows.extend(round_trips(&named, samples, &moments, share));
     rows.push(
         Row::new("ReMP: average relative to the better connection's")
@@ -414,7 +414,7 @@ fn coincidence_grid() -> Grid {
 }
 
 fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master: u64) {
-    let moments = mapped(samples, master, Scene::moments);
+    let moments = map_roots(samples, master, Scene::moments);
     let late = |picked: &[&Scene]| Pair::lateness_correlation(picked.iter().map(|root| &root.pair));
     let estimates = [
         samples.mean(|root| root.pair.correlation()),
@@ -444,17 +444,17 @@ fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene
 
 /// Distribution of the round-trip times of all roots.
 fn cdf_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) -> Figure {
-    const PLACES: usize = 1_000;
+    const CDF_POINTS: usize = 1_000;
     let plot = Plot::new(title, "round trip (ms)", "share of messages").log_x();
     let plot = of.iter().enumerate().fold(plot, |plot, (run, name)| {
         let runs = samples.all().iter().map(|root| &root.runs[run].latencies_ms);
         let mut all: Vec<f64> = runs.flatten().copied().collect();
         all.sort_by(f64::total_cmp);
-        let point = |place: usize| {
-            let rank = (place * all.len()).div_ceil(PLACES).max(1);
-            (all[rank - 1], place as f64 / PLACES as f64)
+        let point = |index: usize| {
+            let rank = (index * all.len()).div_ceil(CDF_POINTS).max(1);
+            (all[rank - 1], index as f64 / CDF_POINTS as f64)
         };
-        plot.steps(name, &(0..=PLACES).map(point).collect::<Vec<_>>())
+        plot.steps(name, &(0..=CDF_POINTS).map(point).collect::<Vec<_>>())
     });
     plot.figure(name, "Plain TCP on each path alone, and redundantly on both; the first 50 roots.")
 }

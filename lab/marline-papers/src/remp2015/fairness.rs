@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_is_one_for_equals_and_a_half_where_one_has_all() {
+    fn the_index_is_one_for_equal_rates_and_a_half_for_a_single_user() {
         assert_eq!((fairness_index(3.0, 3.0), fairness_index(3.0, 0.0)), (1.0, 0.5));
     }
 }

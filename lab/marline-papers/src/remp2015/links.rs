@@ -140,7 +140,7 @@ fn gap_s(rng: &mut impl Rng) -> f64 {
 fn draw_alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
-        events.push(event(0.0, name, new_cell(rng)));
+        events.push(event(0.0, name, draw_cell(rng)));
     }
     let mut at_s = 0.1;
     loop {
@@ -157,7 +157,7 @@ fn draw_alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
             events.push(event(at_s, name, "up".to_owned()));
         }
         // The shortest possible delay, because events at the same time have no order.
-        events.push(event(at_s + 1e-4, name, new_cell(rng)));
+        events.push(event(at_s + 1e-4, name, draw_cell(rng)));
     }
 }
 
@@ -166,16 +166,16 @@ fn random_cells(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let both = gaps(CHANGES_PER_MINUTE * FAILING * common, end_s, rng);
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
-        events.push(event(0.0, name, new_cell(rng)));
+        events.push(event(0.0, name, draw_cell(rng)));
         let mut gaps = gaps(CHANGES_PER_MINUTE * FAILING * (1.0 - common), end_s, rng);
         gaps.extend(&both);
-        for (from_s, to_s) in united(gaps) {
+        for (from_s, to_s) in merge_intervals(gaps) {
             events.push(event(from_s, name, "down".to_owned()));
             events.push(event(to_s, name, "up".to_owned()));
-            events.push(event(to_s + 1e-4, name, new_cell(rng)));
+            events.push(event(to_s + 1e-4, name, draw_cell(rng)));
         }
         for at_s in moments(CHANGES_PER_MINUTE * (1.0 - FAILING), end_s, rng) {
-            events.push(event(at_s, name, new_cell(rng)));
+            events.push(event(at_s, name, draw_cell(rng)));
         }
     }
     events
@@ -203,7 +203,7 @@ fn gaps(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<(f64, f64)> {
 }
 
 /// Merges intervals that overlap or nearly touch.
-fn united(mut gaps: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+fn merge_intervals(mut gaps: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut all: Vec<(f64, f64)> = Vec::new();
     for (from_s, to_s) in gaps {
@@ -215,7 +215,7 @@ fn united(mut gaps: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     all
 }
 
-fn new_cell(rng: &mut impl Rng) -> String {
+fn draw_cell(rng: &mut impl Rng) -> String {
     let (least_ms, most_ms) = CELL_DELAY_MS;
     let mut command = String::from("set delay=");
     let delay_ms = (most_ms - least_ms).mul_add(rng.unit(), least_ms);
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn connections_in_turn_are_never_gone_at_once() {
+    fn alternating_connections_never_fail_at_the_same_time() {
         // Each connection has a failing change every 75 s, of about 1.9 s.
         let (first, both) = outage_shares(Coincidence::Never);
         assert!((0.012..0.04).contains(&first) && both == 0.0, "{first} {both}");
     }
 
     #[test]
-    fn connections_by_chance_are_gone_at_once_as_often_as_is_said() {
+    fn random_connections_fail_together_as_often_as_configured() {
         let (first, both) = outage_shares(Coincidence::Share(0.0));
         // The product of both shares, because the connections are independent.
         assert!((0.012..0.04).contains(&first), "{first}");

@@ -76,12 +76,13 @@ pub(super) fn bound_ms(
     if root.number >= BOUND_ROOTS {
         return Ok(None);
     }
-    let bounds = Bound::for_experiment(&lossless(experiment), root.seed)?.latencies_ms(messages);
+    let bounds = Bound::for_experiment(&without_packet_losses(experiment), root.seed)?
+        .latencies_ms(messages);
     Ok(Some(marline_sim::mean(&bounds)))
 }
 
 /// The experiment without per-packet losses, which do not change the bound and only cost time.
-fn lossless(experiment: &Experiment) -> Experiment {
+fn without_packet_losses(experiment: &Experiment) -> Experiment {
     let mut experiment = experiment.clone();
     for path in &mut experiment.scenario.paths {
         let random = |item: &&str| !item.starts_with("ge=") && !item.starts_with("loss=");
@@ -162,7 +163,11 @@ pub(super) const STATISTICS: [Statistic; 3] = [
 ];
 
 /// Maps the results of each root. The resamples stay the same.
-pub(super) fn mapped<T, U>(samples: &Samples<T>, master: u64, of: impl Fn(&T) -> U) -> Samples<U> {
+pub(super) fn map_roots<T, U>(
+    samples: &Samples<T>,
+    master: u64,
+    of: impl Fn(&T) -> U,
+) -> Samples<U> {
     Samples::new(samples.all().iter().map(of).collect(), master)
 }
 

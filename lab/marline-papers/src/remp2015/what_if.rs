@@ -17,7 +17,7 @@ use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::links::{self, BYTES, Coincidence, TRAIN_PATHS};
-use super::measure::{Moments, STATISTICS, mapped, pooled_estimate};
+use super::measure::{Moments, STATISTICS, map_roots, pooled_estimate};
 use super::published::{Published, RoundTrips};
 use crate::estimate::Samples;
 use crate::file::PaperFile;
@@ -268,7 +268,7 @@ fn rows(
     fitted: [[Option<&str>; 3]; 2],
 ) -> anyhow::Result<Vec<Row>> {
     let share = file.tolerance("average")?;
-    let moments = mapped(samples, master, |root| {
+    let moments = map_roots(samples, master, |root| {
         let ([a, b, c], [d, e, f]) = (root.run, root.what_if);
         [a, b, c, d, e, f]
     });
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_takes_the_sooner_way_each_way_and_reads_in_order() {
+    fn redundancy_uses_the_earlier_arrival_in_each_direction_and_reads_in_order() {
         // The first path is slow with the request, the second with the answer.
         let first = arrivals(&[90.0, 140.0], &[100.0, 150.0]);
         let second = arrivals(&[20.0, 115.0], &[80.0, 175.0]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_alone_takes_its_own_time_both_ways() {
+    fn a_path_alone_has_its_own_times_in_both_directions() {
         let first = arrivals(&[20.0], &[50.0]);
         let second = arrivals(&[70.0], &[90.0]);
         // The server answers at 20. The times are 20 up and 30 down, and 70 up and 70 down.

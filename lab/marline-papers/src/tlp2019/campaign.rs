@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contestants::{Windows, both_variants, standard};
 use super::run::{AffectedBurst, run, time_of_share};
-use super::traffic::{App, DEATH, Place, Repetition, Trace, WLAN_MBIT, millis};
+use super::traffic::{App, DEATH, FailurePlacement, Repetition, Trace, WLAN_MBIT, millis};
 use crate::estimate::{Estimate, Samples};
 use crate::paper::Context;
 use crate::roots::Root;
@@ -18,7 +18,7 @@ use marline_time::Rng;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Case {
     pub(super) app: App,
-    pub(super) place: Place,
+    pub(super) place: FailurePlacement,
     pub(super) traces: usize,
     pub(super) wlan_mbit: f64,
 }
@@ -66,7 +66,7 @@ pub(super) fn death(context: &Context<'_>) -> Duration {
 }
 
 impl Case {
-    pub(super) const fn new(app: App, place: Place, traces: usize) -> Case {
+    pub(super) const fn new(app: App, place: FailurePlacement, traces: usize) -> Case {
         Case { app, place, traces, wlan_mbit: WLAN_MBIT }
     }
 

@@ -7,7 +7,7 @@ use super::campaign::{Case, Pair, SettingSamples, measure, setting_samples, sett
 use super::contestants::{Windows, standard};
 use super::published::Published;
 use super::run::reconnect;
-use super::traffic::{App, Place};
+use super::traffic::{App, FailurePlacement};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -27,30 +27,30 @@ const CAMPAIGNS: [Campaign; 3] = [
     Campaign {
         name: "Docs",
         part: Part::new("docs", 110, 220),
-        cases: &[Case::new(App::Docs, Place::Independent, 30)],
+        cases: &[Case::new(App::Docs, FailurePlacement::Independent, 30)],
     },
     Campaign {
         name: "Maps",
         part: Part::new("maps", 60, 300),
         cases: &[
-            Case::new(App::Maps, Place::Independent, 2),
-            Case::new(App::Maps, Place::Within, 2),
-            Case::new(App::Maps, Place::AsObserved, 3),
+            Case::new(App::Maps, FailurePlacement::Independent, 2),
+            Case::new(App::Maps, FailurePlacement::Within, 2),
+            Case::new(App::Maps, FailurePlacement::AsObserved, 3),
         ],
     },
     Campaign {
         name: "Netflix",
         part: Part::new("netflix", 30, 200),
         cases: &[
-            Case::new(App::Netflix, Place::Independent, 1),
-            Case::new(App::Netflix, Place::Within, 1),
-            Case::new(App::Netflix, Place::AsObserved, 1),
-            Case::new(App::NetflixSmall, Place::Independent, 1),
-            Case::new(App::NetflixSmall, Place::Within, 1),
-            Case::new(App::NetflixSmall, Place::AsObserved, 1),
-            Case::new(App::NetflixLarge, Place::Independent, 1),
-            Case::new(App::NetflixLarge, Place::Within, 1),
-            Case::new(App::NetflixLarge, Place::AsObserved, 1),
+            Case::new(App::Netflix, FailurePlacement::Independent, 1),
+            Case::new(App::Netflix, FailurePlacement::Within, 1),
+            Case::new(App::Netflix, FailurePlacement::AsObserved, 1),
+            Case::new(App::NetflixSmall, FailurePlacement::Independent, 1),
+            Case::new(App::NetflixSmall, FailurePlacement::Within, 1),
+            Case::new(App::NetflixSmall, FailurePlacement::AsObserved, 1),
+            Case::new(App::NetflixLarge, FailurePlacement::Independent, 1),
+            Case::new(App::NetflixLarge, FailurePlacement::Within, 1),
+            Case::new(App::NetflixLarge, FailurePlacement::AsObserved, 1),
         ],
     },
 ];
@@ -167,7 +167,7 @@ fn overhead(of: &SettingSamples<'_>) -> Row {
 /// Position of the first loss, which depends on our own placement of the bursts and their gaps.
 fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row> {
     let case = of.setting.case;
-    if of.setting.windows != Windows::Kept || case.place == Place::Within {
+    if of.setting.windows != Windows::Kept || case.place == FailurePlacement::Within {
         return None;
     }
     let (words, says, fits): (_, _, &dyn Fn(f64) -> bool) = match case.app {
@@ -179,8 +179,10 @@ fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row>
         }
     };
     let assumed = match case.place {
-        Place::AsObserved => "its position, from the paper's figures 2 and 3",
-        Place::Within | Place::Independent => "the gaps between bursts, which are our choice",
+        FailurePlacement::AsObserved => "its position, from the paper's figures 2 and 3",
+        FailurePlacement::Within | FailurePlacement::Independent => {
+            "the gaps between bursts, which are our choice"
+        }
     };
     let share = of.share(|pair| fits(pair.standard.position));
     let row = Row::new(format!("{}: losses {words}", of.name())).paper_claim(says);
@@ -195,7 +197,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
     );
     for (case, percent) in positions {
         let three = App::STUDIED.contains(&case.app) && case.app != App::Docs;
-        if three && case.place != Place::Within {
+        if three && case.place != FailurePlacement::Within {
             let name = format!("{}, {}", case.app.name(), case.place.text());
             plot = plot.steps(&name, &cdf(percent));
         }
@@ -211,7 +213,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
     let variant = marline_lab::experiment::Variant { plain: true, ..standard(Windows::Restarted) };
     let samples = context.sample(Part::fixed("handover", 20), |root| {
         let time = |app| {
-            let case = Case::new(app, Place::Independent, 1);
+            let case = Case::new(app, FailurePlacement::Independent, 1);
             let death = super::campaign::death(context);
             let spot = case.spot(root, 0, 0, Windows::Restarted, death)?;
             reconnect(&spot.trace, &spot.repetition, &variant)

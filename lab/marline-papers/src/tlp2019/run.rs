@@ -10,7 +10,7 @@ use marline_time::{Instant, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{LTE, Repetition, Trace, WLAN};
-use super::watch::Watch;
+use super::watch::BurstObserver;
 
 /// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
@@ -90,7 +90,7 @@ pub(super) fn run(
     let begun = trace.bursts.partition_point(|(at, _)| START + *at < dies);
     let last = begun.checked_sub(1).context("WLAN dies before the first burst")?;
     paths.world.run_until(START + trace.bursts[last].0 - OBSERVATION_LEAD);
-    let watch = Watch::new(&paths);
+    let watch = BurstObserver::new(&paths);
     paths.world.observe(Box::new(watch));
     // Packets in flight from earlier bursts are not observed, because pauses are long.
     paths.world.run_until(dies);
@@ -103,7 +103,7 @@ pub(super) fn run(
     paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-    let watch = paths.world.observer::<Watch>().context("no observer was set")?;
+    let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
@@ -137,10 +137,10 @@ pub(super) fn time_of_share(
     let never = begins + 2 * BURST_TIMEOUT;
     let mut paths = scene(trace, &Repetition { seed, death_time: never }, variant)?;
     paths.world.run_until(START + at - OBSERVATION_LEAD);
-    let watch = Watch::new(&paths);
+    let watch = BurstObserver::new(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
-    let watch = paths.world.observer::<Watch>().context("no observer was set")?;
+    let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
     Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
 }

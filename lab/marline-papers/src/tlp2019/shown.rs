@@ -8,7 +8,7 @@ use super::contestants::{
     LINUX_314_RECOVERY, Windows, historic_stack, multipath, standard, variant_without_probes,
 };
 use super::run::AffectedBurst;
-use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
+use super::traffic::{App, FailurePlacement, WLAN_MBIT, WLAN_ON_AIR_MBIT};
 use crate::estimate::Estimate;
 use crate::paper::Context;
 use crate::plain::mptcp;
@@ -23,10 +23,10 @@ const RATES: Part = Part::fixed("rates", 20);
 
 /// Scenes of the grids.
 const CASES: [Case; 4] = [
-    Case::new(App::Docs, Place::Independent, 1),
-    Case::new(App::Maps, Place::Independent, 1),
-    Case::new(App::Maps, Place::Within, 1),
-    Case::new(App::Netflix, Place::Within, 1),
+    Case::new(App::Docs, FailurePlacement::Independent, 1),
+    Case::new(App::Maps, FailurePlacement::Independent, 1),
+    Case::new(App::Maps, FailurePlacement::Within, 1),
+    Case::new(App::Netflix, FailurePlacement::Within, 1),
 ];
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
@@ -42,7 +42,7 @@ fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
         let of_app = |app: App| {
             // Every third trace of Maps is hit within a burst.
             let number = root.number % 3;
-            let case = Case::new(app, Place::AsObserved, 1);
+            let case = Case::new(app, FailurePlacement::AsObserved, 1);
             let mut pairs: Vec<Pair> = Vec::new();
             for repetition in 0..context.count(REPETITIONS) {
                 let spot = case.spot(root, number, repetition, Windows::Kept, death(context))?;

@@ -9,7 +9,7 @@ use marline_time::{Instant, SeedTree};
 
 use super::run::{duplicates, rounded, scene};
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT, round_trips_ms};
-use super::watch::{SentSegment, Watch};
+use super::watch::{BurstObserver, SentSegment};
 use crate::paper::Context;
 
 /// Bursts before the evaluated one, after which windows and timers are stable.
@@ -64,7 +64,7 @@ impl BurstExperiment {
         let begins = START + GAP * (self.before as u32 + 1);
         paths.world.run_until(begins - Duration::from_millis(20));
         self.prepare(&mut paths, lost)?;
-        let watch = Watch::new(&paths);
+        let watch = BurstObserver::new(&paths);
         paths.world.observe(Box::new(watch));
         let before = duplicates(&paths);
         let read = |paths: &Paths| {
@@ -76,7 +76,7 @@ impl BurstExperiment {
         }
         let read = read(&paths).context("the burst never arrived")?;
         paths.world.run_until(Instant::max(read, begins) + Duration::from_secs(2));
-        let watch = paths.world.observer::<Watch>().context("no observer was set")?;
+        let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
         Ok(BurstResults {
             completion_ms: rounded(read.since(begins)),
             sent: watch.sent().to_vec(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::campaign::Case;
 use super::contestants::{Windows, both_variants, multipath, standard};
 use super::single_burst::{BURSTS_BEFORE, BurstExperiment};
-use super::traffic::{App, DEATH, LTE, Place, Trace};
+use super::traffic::{App, DEATH, FailurePlacement, LTE, Trace};
 use crate::roots::Root;
 
 const KEPT: Windows = Windows::Kept;
@@ -41,11 +41,12 @@ fn wlan_dies_where_it_is_meant_to() {
         let case = Case::new(app, place, 1);
         case.spot(&ROOT, 0, repetition, KEPT, SOON).unwrap().repetition.death_time
     };
-    let free = [0, 1].map(|number| dies(Place::Independent, App::Maps, number));
+    let free = [0, 1].map(|number| dies(FailurePlacement::Independent, App::Maps, number));
     assert_ne!(free[0], free[1]);
     assert!(free.iter().all(|at| at.abs_diff(SOON) <= Duration::from_millis(100)));
     for windows in Windows::ALL {
-        for (place, most) in [(Place::Within, 1.0), (Place::AsObserved, 0.1)] {
+        for (place, most) in [(FailurePlacement::Within, 1.0), (FailurePlacement::AsObserved, 0.1)]
+        {
             let case = Case::new(App::Netflix, place, 1);
             let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
             assert!(spot.repetition.death_time > SOON);
@@ -57,7 +58,9 @@ fn wlan_dies_where_it_is_meant_to() {
 
 #[test]
 fn a_lone_packet_costs_tlp_std_one_timeout_more() {
-    let spot = Case::new(App::Docs, Place::Independent, 1).spot(&ROOT, 1, 0, KEPT, SOON).unwrap();
+    let spot = Case::new(App::Docs, FailurePlacement::Independent, 1)
+        .spot(&ROOT, 1, 0, KEPT, SOON)
+        .unwrap();
     let [slow, fast] = both_variants(KEPT).map(|variant| spot.run(&variant).unwrap());
     assert!(slow.lost && fast.lost);
     let saved = slow.completion_ms - fast.completion_ms;
@@ -71,7 +74,9 @@ fn a_lone_packet_costs_tlp_std_one_timeout_more() {
 
 #[test]
 fn a_burst_of_maps_is_hit_as_a_whole_between_two() {
-    let spot = Case::new(App::Maps, Place::Independent, 1).spot(&ROOT, 2, 1, KEPT, SOON).unwrap();
+    let spot = Case::new(App::Maps, FailurePlacement::Independent, 1)
+        .spot(&ROOT, 2, 1, KEPT, SOON)
+        .unwrap();
     let hit = spot.run(&multipath(KEPT)).unwrap();
     assert!(hit.lost && hit.position == 1.0, "{hit:?}");
 }
@@ -94,7 +99,7 @@ fn a_drill_drops_the_given_packets() {
 
 #[test]
 fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
-    let case = Case::new(App::Maps, Place::Independent, 1);
+    let case = Case::new(App::Maps, FailurePlacement::Independent, 1);
     let hits = Windows::ALL.map(|windows| {
         let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
         both_variants(windows).map(|variant| spot.run(&variant).unwrap())

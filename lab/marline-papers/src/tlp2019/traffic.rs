@@ -2,7 +2,7 @@
 //!
 //! Sizes, the rate of WLAN, round trips and the time of the failure are the paper's. The gaps are ours. The
 //! position in a burst at which WLAN dies depends on the gaps, so it is varied: unplaced, anywhere within a burst,
-//! or as the paper observed it ([`Place`]).
+//! or as the paper observed it ([`FailurePlacement`]).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl App {
 
 /// Placement of WLAN's death in the traffic.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FailurePlacement {
     /// Independent of the traffic, therefore mostly between two bursts.
     Independent,
     /// After a share of a burst has arrived, uniformly distributed.
@@ -80,23 +80,23 @@ pub(super) enum Place {
     AsObserved,
 }
 
-impl Place {
+impl FailurePlacement {
     pub(super) const fn text(self) -> &'static str {
         match self {
-            Place::Independent => "not placed",
-            Place::Within => "within a burst",
-            Place::AsObserved => "as observed",
+            FailurePlacement::Independent => "not placed",
+            FailurePlacement::Within => "within a burst",
+            FailurePlacement::AsObserved => "as observed",
         }
     }
 
     /// Maximum share of a burst that may have arrived when WLAN dies. `None`: not placed.
     pub(super) const fn max_share(self, app: App, trace: usize) -> Option<f64> {
         match (self, app) {
-            (Place::Independent, _) | (Place::AsObserved, App::Docs) => None,
-            (Place::Within, _) => Some(1.0),
-            (Place::AsObserved, App::Maps) if trace.is_multiple_of(3) => Some(1.0),
-            (Place::AsObserved, App::Maps) => None,
-            (Place::AsObserved, _) => Some(0.1),
+            (FailurePlacement::Independent, _) | (FailurePlacement::AsObserved, App::Docs) => None,
+            (FailurePlacement::Within, _) => Some(1.0),
+            (FailurePlacement::AsObserved, App::Maps) if trace.is_multiple_of(3) => Some(1.0),
+            (FailurePlacement::AsObserved, App::Maps) => None,
+            (FailurePlacement::AsObserved, _) => Some(0.1),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::traffic::WLAN;
 /// Observes data towards the client. It starts when nothing is in flight, so that the first observed data begins a
 /// burst.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct BurstObserver {
     server: NodeId,
     down: Vec<LinkId>,
     start: Option<u32>,
@@ -34,9 +34,9 @@ pub(super) struct SentSegment {
     pub(super) wire_bytes: u64,
 }
 
-impl Watch {
-    pub(super) fn new(paths: &Paths) -> Watch {
-        Watch {
+impl BurstObserver {
+    pub(super) fn new(paths: &Paths) -> BurstObserver {
+        BurstObserver {
             server: paths.server,
             down: paths.down.clone(),
             start: None,
@@ -86,7 +86,7 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
+impl Observer for BurstObserver {
     fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         match sighting {
             ObservationPoint::Sent { node, link: Some(link) } if node == self.server => {

@@ -12,7 +12,7 @@ use crate::roots::Root;
 
 /// Experiments on a pair from one position, with the bounds of their messages.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CaseExperiments {
     echo: (Experiment, Bounds),
     burst: (Experiment, Bounds),
     goodput: Experiment,
@@ -38,14 +38,14 @@ impl Cell {
     }
 }
 
-impl Place {
+impl CaseExperiments {
     /// Experiments on a pair, from the position in its recordings that a root draws.
     pub(super) fn new(
         context: &Context<'_>,
         setup: &Setup,
         pair: &Pair,
         root: &Root,
-    ) -> anyhow::Result<Place> {
+    ) -> anyhow::Result<CaseExperiments> {
         let links = pair.links(&mut root.rng(&pair.name))?;
         let paths = [
             (pair.paths[0].as_str(), links[0].as_str()),
@@ -76,7 +76,7 @@ impl Place {
         let goodput = over(Workload::Blocks { bytes: 8_192, lasts_ms });
         let bound = |experiment: &Experiment| Bounds::for_experiment(experiment, root.seed);
         let (echo_bound, burst_bound) = (bound(&echo)?, bound(&burst)?);
-        Ok(Place { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
+        Ok(CaseExperiments { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
     }
 
     /// Runs a variant.

@@ -12,7 +12,7 @@ use marline_lab::policies;
 use marline_lab::workload::Workload;
 use marline_sim::{NodeId, Paths, Report};
 
-use super::steered::{Orders, SteeredScheduler, path_of};
+use super::steered::{SteeredScheduler, SteeringAction, path_of};
 
 /// Name of the scheduler within a run.
 const STEERED_NAME: &str = "steered";
@@ -66,7 +66,7 @@ pub(super) struct Episode {
     paths: Paths,
     node: NodeId,
     used: usize,
-    orders: Arc<Mutex<Orders>>,
+    orders: Arc<Mutex<SteeringAction>>,
     seed: u64,
     from_client: bool,
     /// Planned end of the workload, and the time at which the episode ends in any case.
@@ -128,7 +128,7 @@ impl Scene {
 
     /// Creates an episode at the start of the workload.
     pub(super) fn begin(&self, seed: u64) -> anyhow::Result<Episode> {
-        let orders = Arc::new(Mutex::new(Orders::default()));
+        let orders = Arc::new(Mutex::new(SteeringAction::default()));
         let mut registry = self.registry.clone();
         let mine = Arc::clone(&orders);
         let build = move || -> Box<dyn marline::policy::Scheduler> {

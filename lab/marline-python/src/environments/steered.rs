@@ -16,7 +16,7 @@ const RUN_SEGMENTS: u64 = 8;
 
 /// Current action for all schedulers of a run.
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct SteeringAction {
     /// Weight by path. Negative and missing values count as 0.
     pub(super) weights: Vec<f32>,
     /// True if copies are allowed, by path. Missing values count as false.
@@ -25,17 +25,17 @@ pub(super) struct Orders {
     pub(super) number: u64,
 }
 
-/// Follows [`Orders`].
+/// Follows [`SteeringAction`].
 #[derive(Debug)]
 pub(super) struct SteeredScheduler {
-    orders: Arc<Mutex<Orders>>,
+    orders: Arc<Mutex<SteeringAction>>,
     /// Bytes assigned by path under the action with this number.
     given: Vec<u64>,
     number: u64,
 }
 
 impl SteeredScheduler {
-    pub(super) fn new(orders: Arc<Mutex<Orders>>) -> SteeredScheduler {
+    pub(super) fn new(orders: Arc<Mutex<SteeringAction>>) -> SteeredScheduler {
         SteeredScheduler { orders, given: Vec::new(), number: 0 }
     }
 }
@@ -46,7 +46,7 @@ pub(super) fn path_of(view: &SubflowView) -> usize {
     usize::from(view.local_id.0.max(view.remote_id.0))
 }
 
-fn weight(orders: &Orders, view: &SubflowView) -> f32 {
+fn weight(orders: &SteeringAction, view: &SubflowView) -> f32 {
     orders.weights.get(path_of(view)).copied().unwrap_or(0.0).max(0.0)
 }
 

@@ -104,14 +104,14 @@ struct OutstandingPacket {
 
 /// A burst in transit.
 pub(crate) struct Burst {
-    way: Protection,
+    protection: Protection,
     start: Instant,
     death: Option<Instant>,
     outstanding: Vec<OutstandingPacket>,
     /// Packets at the receiver, and the number of repairs of each kind.
     known: Vec<bool>,
     repairs: Vec<bool>,
-    heard_at: Instant,
+    last_ack_at: Instant,
     sent: usize,
     acknowledged: bool,
     /// True if a packet was lost or overdue.
@@ -122,22 +122,22 @@ impl Burst {
     /// A burst of this many packets. The first path fails at `death`, until the next burst.
     pub(crate) fn new(
         packets: usize,
-        way: Protection,
+        protection: Protection,
         start: Instant,
         death: Option<Instant>,
     ) -> Self {
-        let repairs = match way {
+        let repairs = match protection {
             Protection::Xor(extra) | Protection::Ideal(extra) => extra,
             _ => 0,
         };
         Burst {
-            way,
+            protection,
             start,
             death,
             outstanding: vec![OutstandingPacket::default(); packets],
             known: vec![false; packets],
             repairs: vec![false; repairs],
-            heard_at: start,
+            last_ack_at: start,
             sent: 0,
             acknowledged: false,
             trouble: false,
@@ -163,7 +163,7 @@ impl Burst {
             if complete.is_none() && self.known.iter().all(|known| *known) {
                 complete = Some(now);
             }
-            self.hear(now, paths);
+            self.process_acks(now, paths);
             let timer = if self.acknowledged { None } else { self.act(now, paths) };
             let next = [timer, paths.next_event(), self.death].into_iter().flatten().min();
             now = next.unwrap_or(end).max(now + Duration::from_nanos(1));
@@ -186,7 +186,7 @@ impl Burst {
         for number in 0..count {
             self.send(self.start, paths, 0, Unit::Data(number));
         }
-        match self.way {
+        match self.protection {
             Protection::Selective if paths.bursts_at_risk > 0 => self.copy_tail(count, paths),
             Protection::Plain | Protection::Hedged | Protection::Selective => {}
             Protection::Tail(extra) => self.copy_tail(extra, paths),
@@ -230,7 +230,7 @@ impl Burst {
     }
 
     fn decode(&mut self) {
-        match self.way {
+        match self.protection {
             Protection::Ideal(_) => {
                 let missing = self.known.iter().filter(|known| !**known).count();
                 let repairs = self.repairs.iter().filter(|has| **has).count();
@@ -252,7 +252,7 @@ impl Burst {
     }
 
     /// Processes arrived acknowledgments.
-    fn hear(&mut self, now: Instant, paths: &mut Paths) {
+    fn process_acks(&mut self, now: Instant, paths: &mut Paths) {
         for path in 0..2 {
             while let Some(piece) = paths.back[path].poll(now) {
                 let (Unit::Ack(number, all), true) = (piece.unit, piece.burst == self.start) else {
@@ -261,7 +261,7 @@ impl Burst {
                 self.acknowledged |= all;
                 if let Some(number) = number {
                     self.outstanding[number].acked = true;
-                    self.heard_at = now;
+                    self.last_ack_at = now;
                 }
             }
         }
@@ -295,12 +295,12 @@ impl Burst {
                 }
                 wake(at);
             }
-            let hedged = matches!(self.way, Protection::Hedged | Protection::Selective);
+            let hedged = matches!(self.protection, Protection::Hedged | Protection::Selective);
             let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
-            let since = if hedged { sent_at } else { sent_at.max(self.heard_at) };
+            let since = if hedged { sent_at } else { sent_at.max(self.last_ack_at) };
             if copied {
                 // Packets sent on both paths are repeated on the first one after a long silence.
-                let at = sent_at.max(self.heard_at) + PROBE_AFTER * 3;
+                let at = sent_at.max(self.last_ack_at) + PROBE_AFTER * 3;
                 if at <= now {
                     self.send(now, paths, 1, Unit::Data(number));
                     self.outstanding[number].sent_at = Some(now);

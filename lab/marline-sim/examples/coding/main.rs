@@ -60,8 +60,8 @@ fn table((name, first, second, dies): &Setup, bursts: u32) -> String {
     let mut text = String::new();
     for packets in SIZES {
         let _ = writeln!(text, "{name}, {packets} packets");
-        for (what, way) in ways(packets) {
-            let tally = run([first, second], *dies, packets, way, bursts);
+        for (what, protection) in protections(packets) {
+            let tally = run([first, second], *dies, packets, protection, bursts);
             let at = |share| quantile(&tally.times_ms, share);
             let extra = 100.0 * tally.extra / packets as f64;
             let [p50, p90, p95, p99] = [0.5, 0.9, 0.95, 0.99].map(at);
@@ -75,24 +75,24 @@ fn table((name, first, second, dies): &Setup, bursts: u32) -> String {
     text
 }
 
-fn ways(packets: usize) -> Vec<(String, Protection)> {
-    let mut ways = vec![
+fn protections(packets: usize) -> Vec<(String, Protection)> {
+    let mut protections = vec![
         ("reinjection".to_owned(), Protection::Plain),
         ("hedged".to_owned(), Protection::Hedged),
     ];
-    ways.push(("redundant after losses".to_owned(), Protection::Selective));
+    protections.push(("redundant after losses".to_owned(), Protection::Selective));
     for share in SHARES {
         let extra = ((packets as f64 * share).round() as usize).max(1);
         let told = |what: &str| format!("{what}, {extra} of {packets}");
-        ways.push((told("copies of the tail"), Protection::Tail(extra)));
-        ways.push((told("parities (XOR)"), Protection::Xor(extra)));
-        ways.push((told("ideal code"), Protection::Ideal(extra)));
+        protections.push((told("copies of the tail"), Protection::Tail(extra)));
+        protections.push((told("parities (XOR)"), Protection::Xor(extra)));
+        protections.push((told("ideal code"), Protection::Ideal(extra)));
     }
-    ways.push(("full redundancy".to_owned(), Protection::Tail(packets)));
-    ways
+    protections.push(("full redundancy".to_owned(), Protection::Tail(packets)));
+    protections
 }
 
-fn run(links: [&str; 2], dies: bool, packets: usize, way: Protection, bursts: u32) -> Tally {
+fn run(links: [&str; 2], dies: bool, packets: usize, protection: Protection, bursts: u32) -> Tally {
     let seeds = SeedTree::new(1);
     let specs = links.map(|text| text.parse::<DuplexSpec>().expect("a link"));
     let mut paths = Paths::new(specs, &seeds);
@@ -101,7 +101,7 @@ fn run(links: [&str; 2], dies: bool, packets: usize, way: Protection, bursts: u3
     for number in 0..bursts {
         let start = Instant::from_secs(1) + PERIOD * number;
         let death = dies.then(|| start + burst::moment(packets, &mut moments));
-        let (took, sent) = Burst::new(packets, way, start, death).run(&mut paths);
+        let (took, sent) = Burst::new(packets, protection, start, death).run(&mut paths);
         tally.times_ms.push(took.as_secs_f64() * 1e3);
         tally.extra += (sent - packets) as f64 / f64::from(bursts);
     }

@@ -14,7 +14,7 @@ pub(super) struct Conn {
     pub(super) app: Box<dyn App>,
     pub(super) status: SocketStatus,
     /// Current entry in the timers.
-    armed: Option<Instant>,
+    timer_at: Option<Instant>,
 }
 
 /// All connections of a host, in the order of creation.
@@ -28,9 +28,9 @@ pub(super) struct Conns {
 impl Conns {
     pub(super) fn push(&mut self, id: ConnectionId, app: Box<dyn App>, status: SocketStatus) {
         let place = self.all.len();
-        self.all.push(Conn { id, app, status, armed: None });
+        self.all.push(Conn { id, app, status, timer_at: None });
         self.places.insert(id, place);
-        self.arm(place);
+        self.set_timer(place);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -63,24 +63,24 @@ impl Conns {
         let mut socket = Socket::new(endpoint, now, id, conn.status);
         conn.app.wake(&mut socket);
         let (read, calls) = (conn.app.report().read, socket.take_calls());
-        self.arm(place);
+        self.set_timer(place);
         Some((read, calls))
     }
 
     /// Updates the timer. Applications, and so their wake-up times, change only in [`wake`](Self::wake).
-    fn arm(&mut self, place: usize) {
+    fn set_timer(&mut self, place: usize) {
         let conn = &mut self.all[place];
         let wanted = conn.app.next_timeout();
-        if wanted == conn.armed {
+        if wanted == conn.timer_at {
             return;
         }
-        if let Some(before) = conn.armed {
+        if let Some(before) = conn.timer_at {
             self.timers.remove(&(before, place));
         }
         if let Some(at) = wanted {
             self.timers.insert((at, place));
         }
-        conn.armed = wanted;
+        conn.timer_at = wanted;
     }
 
     /// The connections whose applications are due, in the order of creation.

@@ -14,6 +14,6 @@ pub const LANE_PORT: u16 = 3_478;
 
 pub use app::{DatagramApp, Pulse, PulsePlan, PulseReport};
 pub use host::LaneHost;
-pub use quic::{QuicLike, QuicReport};
+pub use quic::{QuicLikeFlow, QuicReport};
 pub(crate) use scene::lanes;
 pub use scene::{LanePaths, LanePathsConfig};

@@ -19,7 +19,7 @@ const STREAM: FlowId = FlowId(0);
 const PACKET_BYTES: u16 = 1_200;
 /// Payload of a full packet, and the amount of queued data that keeps the window full.
 const PAYLOAD_BYTES: usize = 1_150;
-const AHEAD: usize = 4 * PAYLOAD_BYTES;
+const QUEUED_BYTES: usize = 4 * PAYLOAD_BYTES;
 
 /// Observations of one end.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct QuicReport {
 
 /// One end of the flow.
 #[derive(Debug)]
-pub struct QuicLike {
+pub struct QuicLikeFlow {
     flow: FlowId,
     inner: Lane,
     /// Start and end of sending.
@@ -42,10 +42,15 @@ pub struct QuicLike {
     payload: Vec<u8>,
 }
 
-impl QuicLike {
+impl QuicLikeFlow {
     /// Both ends of a flow; the first one sends. The policy in `config` is not used.
     #[must_use]
-    pub fn pair(flow: FlowId, config: &LaneConfig, from: Instant, until: Instant) -> [QuicLike; 2] {
+    pub fn pair(
+        flow: FlowId,
+        config: &LaneConfig,
+        from: Instant,
+        until: Instant,
+    ) -> [QuicLikeFlow; 2] {
         let mut config = config.clone();
         config.frame_bytes = (PACKET_BYTES, PACKET_BYTES);
         let [there, back] = TestCipher::pair(flow.0 ^ 0x71c9);
@@ -54,7 +59,7 @@ impl QuicLike {
             inner.add_path(PATH, from);
             inner.set_flow_class(STREAM, FlowClass::Bulk, from);
             let (packet, payload) = (Vec::new(), vec![0; PAYLOAD_BYTES]);
-            QuicLike { flow, inner, sends, report: QuicReport::default(), packet, payload }
+            QuicLikeFlow { flow, inner, sends, report: QuicReport::default(), packet, payload }
         };
         let near = LaneIds { local: 1, peers: 2 };
         let far = LaneIds { local: 2, peers: 1 };
@@ -68,7 +73,7 @@ impl QuicLike {
     }
 }
 
-impl DatagramApp for QuicLike {
+impl DatagramApp for QuicLikeFlow {
     fn flow(&self) -> FlowId {
         self.flow
     }
@@ -90,7 +95,7 @@ impl DatagramApp for QuicLike {
         }
         let sends = self.sends.is_some_and(|(from, until)| from <= now && now < until);
         loop {
-            while sends && self.inner.queued_bytes() < AHEAD {
+            while sends && self.inner.queued_bytes() < QUEUED_BYTES {
                 self.inner.send(now, STREAM, &self.payload).ok();
             }
             if self.inner.poll_transmit(now, &mut self.packet).is_none() {

@@ -32,7 +32,7 @@ impl<N: Node> World<N> {
                 arrived.push((link, packet));
             } else {
                 self.stats.undeliverable += 1;
-                self.pool.give_back(packet);
+                self.pool.return_memory(packet);
             }
             return None;
         }
@@ -51,7 +51,7 @@ impl<N: Node> World<N> {
         if completed {
             self.pool.keep_memory(&mut packet);
         }
-        self.pool.give_back(packet);
+        self.pool.return_memory(packet);
         owner
     }
 
@@ -94,16 +94,16 @@ impl<N: Node> World<N> {
         }
         let Some(LinkId(index)) = link else {
             self.stats.unroutable += 1;
-            return self.pool.give_back(packet);
+            return self.pool.return_memory(packet);
         };
-        if self.strangers.contains(&node.0) {
+        if self.competing_hosts.contains(&node.0) {
             packet.foreign = true;
-            *self.foreign_bytes.entry(index).or_default() += packet.wire_len() as u64;
+            *self.competing_bytes.entry(index).or_default() += packet.wire_len() as u64;
         }
         let link = &mut self.links[index as usize].inner;
         link.offer(self.now, packet);
         while let Some(dropped) = link.take_dropped() {
-            self.pool.give_back(dropped);
+            self.pool.return_memory(dropped);
         }
         self.schedule_link(index);
         self.send_answers(index);

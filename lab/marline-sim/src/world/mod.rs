@@ -81,8 +81,8 @@ pub struct World<N = Host> {
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
     /// Hosts of competing traffic, and the bytes that they have offered to each link.
-    strangers: BTreeSet<u32>,
-    foreign_bytes: BTreeMap<u32, u64>,
+    competing_hosts: BTreeSet<u32>,
+    competing_bytes: BTreeMap<u32, u64>,
     /// Stopped hosts, and the packets that have arrived for them.
     stopped: BTreeMap<u32, WaitingPackets>,
     digest: Digest,
@@ -120,8 +120,8 @@ impl<N: Node> World<N> {
             pool: Pool::default(),
             outgoing: Vec::new(),
             observers: Vec::new(),
-            strangers: BTreeSet::new(),
-            foreign_bytes: BTreeMap::new(),
+            competing_hosts: BTreeSet::new(),
+            competing_bytes: BTreeMap::new(),
             stopped: BTreeMap::new(),
             digest: Digest::default(),
             stats: WorldStats::default(),
@@ -142,8 +142,8 @@ impl<N: Node> World<N> {
     }
 
     /// Marks a host as a source of competing traffic, which is counted separately and wakes no radio.
-    pub fn mark_stranger(&mut self, node: NodeId) {
-        self.strangers.insert(node.0);
+    pub fn mark_competing_host(&mut self, node: NodeId) {
+        self.competing_hosts.insert(node.0);
     }
 
     /// Adds one direction of a link. Its index determines its random streams.
@@ -355,8 +355,8 @@ impl<N: Node> World<N> {
         let other_radio = slot.inner.config().radio != config.radio;
         slot.inner.set_config(self.now, config);
         if other_radio {
-            let backs: Vec<LinkId> = self.topology.backs(link).collect();
-            backs.into_iter().for_each(|back| self.share_radio(link, back));
+            let reverse_links: Vec<LinkId> = self.topology.reverse_links(link).collect();
+            reverse_links.into_iter().for_each(|back| self.share_radio(link, back));
         }
         self.schedule_link(link.0);
     }
@@ -410,7 +410,7 @@ impl<N: Node> World<N> {
     /// Bytes that competing traffic has offered to a link, including headers.
     #[must_use]
     pub fn cross_traffic_bytes(&self, link: LinkId) -> u64 {
-        self.foreign_bytes.get(&link.0).copied().unwrap_or(0)
+        self.competing_bytes.get(&link.0).copied().unwrap_or(0)
     }
 
     /// Counters of the world.

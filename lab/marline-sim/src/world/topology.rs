@@ -28,7 +28,7 @@ impl Topology {
     }
 
     /// Links in the reverse direction of this one.
-    pub(super) fn backs(&self, link: LinkId) -> impl Iterator<Item = LinkId> {
+    pub(super) fn reverse_links(&self, link: LinkId) -> impl Iterator<Item = LinkId> {
         let there = self.routes.iter().filter(move |(_, leads)| **leads == link);
         there.filter_map(|((from, to), _)| self.route(*to, *from))
     }

@@ -78,7 +78,7 @@ fn connection(path_manager: &str) -> ConnectionConfig {
 fn is_away(profile: &PhoneMobilityProfile, at: Duration) -> bool {
     let within =
         |(from, to): &(Duration, Option<Duration>)| *from <= at && to.is_none_or(|to| at < to);
-    profile.away.iter().any(within)
+    profile.away_periods.iter().any(within)
 }
 
 /// Passes the WiFi signal of the interface to the client.
@@ -101,7 +101,7 @@ fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted:
     let mut config = PathsConfig::new(links, connection(path_use.path_manager));
     config.backup = vec![false, path_use.lte_is_backup];
     let mut paths = Paths::new(&config, seeds);
-    for (from, to) in &profile.away {
+    for (from, to) in &profile.away_periods {
         paths.set_address_at(Instant::ZERO + *from, 0, false);
         to.iter().for_each(|to| paths.set_address_at(Instant::ZERO + *to, 0, true));
     }

@@ -3,7 +3,7 @@
 use marline_algos::Registry;
 use marline_datagram::{FlowId, LaneConfig};
 use marline_link::{DuplexConfig, DuplexSpec};
-use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan, QuicLike};
+use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan, QuicLikeFlow};
 use marline_time::{Duration, Instant, SeedTree};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -105,14 +105,14 @@ fn a_call_does_not_wait_behind_a_download_of_the_same_client_nor_starve_it() {
     let mut scene = scene("one-path", links, 1);
     add(&mut scene, 5, call(12), 2);
     let until = START + Duration::from_secs(12);
-    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), START, until);
+    let [sends, receives] = QuicLikeFlow::pair(FlowId(9), &config("one-path"), START, until);
     scene.add_apps(Box::new(receives), Box::new(sends));
     scene.world.run_until(Instant::from_secs(14));
     let latencies = down_ms(&scene, 0);
     let mut sorted = latencies[latencies.len() / 4..].to_vec();
     sorted.sort_by(f64::total_cmp);
     let p90 = sorted[sorted.len() * 9 / 10];
-    let quic = scene.client_app::<QuicLike>(1).unwrap().report();
+    let quic = scene.client_app::<QuicLikeFlow>(1).unwrap().report();
     let bytes: u32 = quic.arrived.iter().map(|(_, bytes)| *bytes).sum();
     let mbit = f64::from(bytes) * 8.0 / 12e6;
     // The download fills the link's queue; the lane adds no delay.
@@ -125,10 +125,10 @@ fn a_download_alone_fills_the_link() {
     let links = ["rate=10M,delay=20ms,queue=100ms", "rate=1M,delay=80ms,queue=200ms"];
     let mut scene = scene("one-path", links, 1);
     let until = START + Duration::from_secs(12);
-    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), START, until);
+    let [sends, receives] = QuicLikeFlow::pair(FlowId(9), &config("one-path"), START, until);
     scene.add_apps(Box::new(receives), Box::new(sends));
     scene.world.run_until(Instant::from_secs(14));
-    let quic = scene.client_app::<QuicLike>(0).unwrap().report();
+    let quic = scene.client_app::<QuicLikeFlow>(0).unwrap().report();
     let bytes: u32 = quic.arrived.iter().map(|(_, bytes)| *bytes).sum();
     let mbit = f64::from(bytes) * 8.0 / 12e6;
     assert!(mbit > 8.0, "{mbit} Mbit/s");

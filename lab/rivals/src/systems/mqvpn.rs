@@ -1,13 +1,13 @@
 //! mqvpn with its defaults: all traffic of the client uses its tunnel.
 
-use super::{Programs, Ways};
+use super::{Programs, Transports};
 use crate::protocol::PORT;
 use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 
 const PORT_QUIC: u16 = 4433;
 
 /// Starts both ends.
-pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
+pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
     let made = rcgen::generate_simple_self_signed(vec!["rivals".into()])?;
     std::fs::write(world.dir.join("mqvpn.crt"), made.cert.pem())?;
     std::fs::write(world.dir.join("mqvpn.key"), made.signing_key.serialize_pem())?;
@@ -28,5 +28,5 @@ pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Wa
     };
     world.await_true("mqvpn's tunnel", reaches)?;
     let way = format!("tcp,to={TARGET}:{PORT}");
-    Ok(Ways { stream: way.clone(), datagrams: Some(way) })
+    Ok(Transports { stream: way.clone(), datagrams: Some(way) })
 }

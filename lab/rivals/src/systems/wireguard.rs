@@ -1,12 +1,12 @@
 //! WireGuard in user space, behind our duplicator.
 
-use super::{Programs, Ways};
+use super::{Programs, Transports};
 use crate::duplicator;
 use crate::protocol::PORT;
 use crate::world::{Side, TARGET, World};
 
 /// Starts both ends.
-pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
+pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
     for side in ["server", "client"] {
         world.run(
             Side::Client,
@@ -24,7 +24,7 @@ pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Wa
         world.await_printed(&log, "ready")?;
     }
     let way = format!("tcp,to={TARGET}:{PORT}");
-    Ok(Ways { stream: way.clone(), datagrams: Some(way) })
+    Ok(Transports { stream: way.clone(), datagrams: Some(way) })
 }
 
 /// Replaces the shell with wireguard-go, and configures it once it responds.

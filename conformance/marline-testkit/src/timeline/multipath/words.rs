@@ -23,16 +23,16 @@ impl Subflows {
             words.extend(self.dss_words(on, seg, &dss));
         }
         words.extend(seg.options.mptcp.iter().map(|option| self.option_words(on, seg, &option)));
-        self.hear(on, sent);
+        self.record_received(on, sent);
         words.retain(|words| !words.is_empty());
         words.join(" ")
     }
 
     /// Records that the peer received this segment. Stream data counts as received on all subflows.
-    fn hear(&mut self, on: usize, sent: &SentSegment) {
+    fn record_received(&mut self, on: usize, sent: &SentSegment) {
         let peer = &mut self.peers[on];
         let in_order = peer.expected == sent.seg.header.seq;
-        peer.hear(sent);
+        peer.record_received(sent);
         let capable = sent.seg.options.mptcp.capable().map(|capable| capable.form);
         if let Some(MpCapableForm::Ack { data: Some(data), .. }) = capable
             && in_order

@@ -73,7 +73,10 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     ask_until(&testbed, "marline path --control c | grep -q 'wlan0  up,usable'");
     testbed.log_with(client, "path wlan0 works again: 9.9.9.1:7777 answers");
     router(&testbed, PORTAL);
-    ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*prohibited'");
+    ask_until(
+        &testbed,
+        "marline path --control c | tr '\\n' ' ' | grep -q 'up,unreachable.*prohibited'",
+    );
     let portal = "192.168.1.1 reports: administratively prohibited (ICMP)";
     testbed.log_with(client, portal);
     testbed.run("client", ASK);
@@ -111,7 +114,10 @@ fn no_usable_path_is_logged_once_and_a_dead_server_refuses() {
     testbed.log_with(client, "works again: 9.9.9.1:7777 answers");
     testbed.signal(server, "TERM");
     testbed.wait(server);
-    ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*refused'");
+    ask_until(
+        &testbed,
+        "marline path --control c | tr '\\n' ' ' | grep -q 'up,unreachable.*refused'",
+    );
     testbed.log_with(client, "refused by the server: nothing listens on this port");
     let listed = testbed.run("client", "marline path --control c");
     assert!(listed.contains("9.9.9.1:7777: refused by the server"), "{listed}");

@@ -37,9 +37,9 @@ const TRUTH_US: u64 = 100_000;
 const SPREAD_US: u64 = 2_000_000;
 /// Headers of IP, UDP, the carrier's frame and TCP with all options.
 const HEADERS: u64 = 20 + 8 + 9 + 60;
-/// Segments that may be sent twice over a path with lost or late answers: the link carries both, but only one is
-/// counted as received.
-const REPEATS: u64 = 10;
+/// Segments that may be sent twice over a path with lost or late answers, early repeats included: the link carries
+/// both, but only one is counted as received.
+const REPEATS: u64 = 60;
 
 /// Time in microseconds of a clock shared by all processes of the machine.
 fn now_us() -> u64 {

@@ -191,7 +191,7 @@ fn full_option_space_leaves_no_mark() {
     let mut rounds = 0;
     while rounds < 20_000
         && !script.take_sent().iter().any(|sent| {
-            peer.hear(sent);
+            peer.record_received(sent);
             is_long(sent)
         })
     {

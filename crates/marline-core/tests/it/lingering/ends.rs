@@ -35,7 +35,7 @@ fn plain(seed: u64) -> (Script, Peer, ConnectionId) {
     let mut peer = Peer::new(path(0, 2, 40_000), 0);
     peer.send(&mut script, Seg::syn().mss(1_400).sack_permitted().window_scale(7));
     let answer = script.expect(&Expect::any().plain_tcp());
-    peer.hear(&answer);
+    peer.record_received(&answer);
     peer.send(&mut script, Seg::ack());
     let id = script.take_incoming().expect("a connection");
     (script, peer, id)

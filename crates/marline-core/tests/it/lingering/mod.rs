@@ -64,7 +64,7 @@ fn released(seed: u64) -> (Script, Peer, ConnectionId) {
     let fin = script.take_sent();
     assert!(fin.iter().any(|s| s.seg.dss().data_fin), "{fin:#?}");
     for sent in &fin {
-        peer.hear(sent);
+        peer.record_received(sent);
     }
     (script, peer, id)
 }
@@ -180,7 +180,7 @@ fn a_plain_connection_whose_peer_never_closes() {
     let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
     peer.send(&mut script, syn);
     let answer = script.expect(&Expect::any().plain_tcp());
-    peer.hear(&answer);
+    peer.record_received(&answer);
     peer.send(&mut script, Seg::ack());
     let id = script.take_incoming().expect("a connection");
     script.run(|e, now| e.release(now, id));

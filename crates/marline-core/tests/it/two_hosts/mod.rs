@@ -127,7 +127,7 @@ pub fn served(accept: ConnectionConfig, key: u64, seed: u64) -> (Script, Peer) {
     let mut peer = Peer::new(served_path(0), key);
     peer.connect(&mut script);
     let fourth = script.next_sent().expect("the fourth ACK");
-    peer.hear(&fourth);
+    peer.record_received(&fourth);
     (script, peer)
 }
 
@@ -139,7 +139,7 @@ pub fn two_subflows(accept: ConnectionConfig) -> (Script, Peer, Peer) {
     script.advance(Duration::from_millis(20));
     for sent in script.take_sent() {
         if sent.path == second.path {
-            second.hear(&sent);
+            second.record_received(&sent);
         }
     }
     (script, first, second)
@@ -157,7 +157,7 @@ pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
     else {
         panic!("no key in {:?}", answer.seg);
     };
-    peer.hear(&answer);
+    peer.record_received(&answer);
     peer.their_key = listener_key;
     peer.expected_dsn = keys::idsn(listener_key).wrapping_add(1);
     let form = MpCapableForm::Ack { initiator_key: 7, listener_key, data: None };

@@ -53,7 +53,7 @@ impl Nat {
             Some(half) => half,
             None => {
                 let opened = Arc::new(EchoSocket::open(to.is_ipv6()).map_err(|e| unable(&e))?);
-                let read = read(Weak::clone(&self.me), Arc::clone(&opened), socket);
+                let read = read(Weak::clone(&self.weak_self), Arc::clone(&opened), socket);
                 half.insert(EchoReader::new(opened, tokio::spawn(read).abort_handle()))
             }
         };

@@ -19,7 +19,7 @@ impl Nat {
         let Ok(place) = Arc::clone(&self.lookups).try_acquire_owned() else {
             return Flow::Refused(ErrorCode::ResourceExceeded);
         };
-        let (nat, key) = (Weak::clone(&self.me), key.clone());
+        let (nat, key) = (Weak::clone(&self.weak_self), key.clone());
         let rules = Arc::clone(&self.rules.borrow());
         tokio::spawn(async move {
             let found = allowed(&rules, &key.peer).await;

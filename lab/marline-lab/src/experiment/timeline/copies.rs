@@ -15,7 +15,7 @@ use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use super::after_start_us;
 use crate::results::{Cell, Column, Table};
-use crate::stream_places::{Place, StreamPlaces};
+use crate::stream_places::{SegmentPosition, StreamPositions};
 use crate::workload::{Sizes, Workload};
 
 /// A segment's part of a message.
@@ -76,9 +76,9 @@ struct Direction {
 pub(super) struct Copies {
     /// Path of a link, and whether the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
-    places: StreamPlaces,
+    places: StreamPositions,
     /// Segments in transit, by packet number; lost ones stay.
-    under_way: BTreeMap<u64, HeldSegment>,
+    in_transit: BTreeMap<u64, HeldSegment>,
     inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
     to_client: Direction,
     to_server: Direction,
@@ -102,8 +102,8 @@ impl Copies {
         };
         Copies {
             links: up.chain(down).collect(),
-            places: StreamPlaces::default(),
-            under_way: BTreeMap::new(),
+            places: StreamPositions::default(),
+            in_transit: BTreeMap::new(),
             inboxes: BTreeMap::new(),
             to_client: Direction::new(workload.sizes(seed)),
             to_server: Direction::new(Sizes::Even(requests)),
@@ -161,7 +161,7 @@ impl Copies {
         let begin = u64::from(place.subflow_offset);
         let subflow = begin..begin + bytes;
         let held = HeldSegment { from_client, flow, subflow, stream, copies };
-        self.under_way.insert(packet.number, held);
+        self.in_transit.insert(packet.number, held);
     }
 
     fn delivered(&mut self, now: Instant, packet: &Packet) {
@@ -169,7 +169,7 @@ impl Copies {
         if !verify_tcp_checksum(Some(addresses), &packet.segment) {
             return;
         }
-        let Some(held) = self.under_way.remove(&packet.number) else { return };
+        let Some(held) = self.in_transit.remove(&packet.number) else { return };
         for copy in &mut self.direction(held.from_client).copies[held.copies.clone()] {
             copy.arrived = Some(now);
         }
@@ -267,7 +267,7 @@ impl MessageCopy {
 impl Inbox {
     /// A segment's position in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
     /// begins the stream.
-    fn stream_offset(&mut self, place: &Place) -> Option<u64> {
+    fn stream_offset(&mut self, place: &SegmentPosition) -> Option<u64> {
         let in_subflow = i64::from(place.subflow_offset);
         let Some(stream) = place.stream_offset else {
             return u64::try_from(in_subflow + self.stream_offset.unwrap_or(0)).ok();

@@ -224,8 +224,7 @@ impl RowInputs<'_> {
             .runs
             .ratio(|root| (root[none].goodput_mbit_per_s, root[AT_WIFI].goodput_mbit_per_s));
         let held = format!(
-            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the \
-                study would have {}",
+            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the study would have {}",
             marline_lab::figure::number(self.goodput(none)),
             marline_lab::figure::number(self.goodput(AT_WIFI)),
             marline_lab::figure::number(at.mean_wifi_over_none),

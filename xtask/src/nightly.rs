@@ -147,8 +147,7 @@ fn rows(page: &str) -> BTreeMap<String, String> {
 
 fn format_page(rows: &BTreeMap<String, String>) -> String {
     let mut page = String::from(
-        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: \
-            `cargo xtask nightly \
+        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: `cargo xtask nightly \
          [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | minutes |\n\
          |---|---|---|---|---|---|\n",
     );

@@ -213,14 +213,11 @@ pub(super) fn doubled_window_table(
         }
         let over = density::median_ratio(&runs, from, 0);
         rows.push(
-            Row::new(format!(
-                "jitter {} ms: {} relative to TCP WiFi, p50",
-                at.jitter_ms, KERNEL.name
-            ))
-            .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
-            .estimate(&over, "")
-            .at_most(1.0 + file.tolerance("same")?)
-            .mark_fitted(DOUBLED_FITTED),
+            Row::new(format!("jitter {} ms: {} vs. TCP WiFi, p50", at.jitter_ms, KERNEL.name))
+                .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
+                .estimate(&over, "")
+                .at_most(1.0 + file.tolerance("same")?)
+                .mark_fitted(DOUBLED_FITTED),
         );
     }
     Ok(rows)

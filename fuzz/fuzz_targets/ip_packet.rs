@@ -32,9 +32,8 @@ fuzz_target!(|bytes: &[u8]| {
         PacketInfo { interface: 0, time_ns: 1, direction: Direction::Inbound, comment: None };
     let checksum = SegmentChecksum::WithAddresses;
     let segment = CapturedSegment { src, dst, ecn, checksum, bytes: packet.payload };
-    capture.segment(&mut out, &info, &segment).expect(
-        "the addresses have one family, and the \
-        packet fits",
-    );
+    capture
+        .segment(&mut out, &info, &segment)
+        .expect("the addresses have one family, and the packet fits");
     assert_eq!(out.len() % 4, 0);
 });

@@ -65,8 +65,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let changes = changes(&stored, &now);
     if !changes.is_empty() {
         return Err(format!(
-            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and \
-                commit the result\n{}",
+            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and commit the result\n{}",
             changes.join("\n")
         ));
     }

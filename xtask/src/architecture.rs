@@ -116,8 +116,7 @@ mod tests {
 
     #[test]
     fn places_are_read_between_backticks_and_not_in_blocks() {
-        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` \
-            `a/src/b.rs` `cargo x`\n";
+        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` `a/src/b.rs` `cargo x`\n";
         let write = Place { line: 1, krate: "a-b", file: "src/c/d.rs", function: Some("write") };
         let read = Place { line: 5, function: Some("read"), ..write };
         let file = Place { line: 5, krate: "a", file: "src/b.rs", function: None };

@@ -283,8 +283,7 @@ mod tests {
 
     #[test]
     fn headings_are_named_as_in_addresses() {
-        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) \
-            d\n# x\n# x\n";
+        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) d\n# x\n# x\n";
         let expected = ["marline-demo", "8-stopping-upgrades", "a-b-d", "x", "x-1"];
         assert_eq!(heading_anchors(page), expected);
     }

@@ -33,8 +33,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for name in FILES {
         if read(&fresh.join(name))? != read(&page.join("dist").join(name))? {
             return Err(format!(
-                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask \
-                    dashboard` and commit the \
+                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask dashboard` and commit the \
                  result"
             ));
         }

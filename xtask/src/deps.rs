@@ -101,8 +101,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     wrong.extend(excess(&library));
     if wrong.is_empty() {
         println!(
-            "deps: {} crates, every dependency points down; {} crates in a program with the \
-                library",
+            "deps: {} crates, every dependency points down; {} crates in a program with the library",
             crates.len(),
             library.len()
         );

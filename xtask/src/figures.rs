@@ -37,8 +37,7 @@ const SYSTEM: (&str, &[&str]) =
     ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 
 /// Command that draws the README's figure into the tree.
-const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- \
-    scenarios/handover.toml \
+const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
                         docs/start/handover.svg";
 
 /// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a goal

@@ -190,11 +190,9 @@ mod tests {
 
     #[test]
     fn keys_are_those_that_serde_writes() {
-        let text = "#[derive(Serialize)] struct A { x_us: u64, #[serde(rename = \"verdict\")] y: \
-            u8,\n\
+        let text = "#[derive(Serialize)] struct A { x_us: u64, #[serde(rename = \"verdict\")] y: u8,\n\
                     #[serde(flatten)] z: B }\nstruct Private { q: u8 }\n\
-                    #[derive(Serialize)] #[serde(rename_all = \"kebab-case\")] enum E { OneWord, \
-                    Two { a: u8 } }";
+                    #[derive(Serialize)] #[serde(rename_all = \"kebab-case\")] enum E { OneWord, Two { a: u8 } }";
         assert_eq!(keys(text).unwrap(), "  A: x_us verdict\n  E: one-word two(a)\n");
         let text = "fn f() { json!({\"p50_ms\": 1, \"echo\": {\"error\": \"a\"}}) }";
         assert_eq!(keys(text).unwrap(), "  p50_ms echo error\n");

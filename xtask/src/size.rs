@@ -210,8 +210,7 @@ mod tests {
 
     #[test]
     fn tests_comments_and_blank_lines_are_not_counted() {
-        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // \
-            why\n}\n\n#[cfg(test)]\nmod tests {\n    \
+        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
         assert_eq!(lines_of_code(text), 5);
         let outside = "#[cfg(test)]\nmod tests;\nfn f() {}\n";

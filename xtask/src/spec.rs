@@ -202,8 +202,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
             if by_kernel_source == line.seen.is_empty() {
                 complain(
-                    "`seen` belongs to source `kernel-source` and must name file and \
-                    function"
+                    "`seen` belongs to source `kernel-source` and must name file and function"
                         .to_owned(),
                 );
             }
@@ -366,8 +365,7 @@ mod tests {
             (format!("{head}code=['core/crypto.rs:nothing_here']\ntest=['x']"), "no item"),
             (
                 format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"),
-                "does not \
-                exist",
+                "does not exist",
             ),
             (head.replace("kernel", "kernel-source") + good, "`seen` belongs to"),
             (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` belongs to"),

@@ -71,9 +71,9 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     commands.sort();
     commands.dedup();
     if commands.is_empty() {
-        return Err("no page has a `cargo doc` command, so this check would check \
-            nothing"
-            .to_owned());
+        return Err(
+            "no page has a `cargo doc` command, so this check would check nothing".to_owned()
+        );
     }
     Ok(commands)
 }

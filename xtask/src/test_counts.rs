@@ -139,15 +139,13 @@ mod tests {
     fn failures_come_first_and_skipped_tests_have_not_passed() {
         let counts = counts(&["test result: FAILED. 8 passed; 2 failed; 0 ignored; 0 measured"]);
         let skipped = Skipped::read(
-            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds \
-                root\nit-2\ta::b\tprogram\ttshark\n\
-             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds \
-             root\ncut off",
+            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds root\nit-2\ta::b\tprogram\ttshark\n\
+             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds root\ncut off",
         );
         assert_eq!(
             counts.summary(&skipped, TOOLS, false),
-            "2 failed, 3 passed, 5 skipped because of missing nft, tshark (.ci/install-tools \
-                installs them), because of missing odd, because: needs root"
+            "2 failed, 3 passed, 5 skipped because of missing nft, tshark (.ci/install-tools installs them), because \
+             of missing odd, because: needs root"
         );
         let one = Skipped::read("it-1\ta::b\tprogram\ttshark\n");
         assert!(counts.summary(&one, TOOLS, false).ends_with("(.ci/install-tools installs it)"));

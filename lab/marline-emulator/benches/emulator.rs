@@ -74,8 +74,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     errors_us.sort_by(f64::total_cmp);
     let at = |q: f64| errors_us[((errors_us.len() - 1) as f64 * q) as usize];
     println!(
-        "{spec:24} spin {:3} us, {} packets: p50 {:+.0} us, p95 {:+.0} us, p99 {:+.0} us, max \
-            {:+.0} us",
+        "{spec:24} spin {:3} us, {} packets: p50 {:+.0} us, p95 {:+.0} us, p99 {:+.0} us, max {:+.0} us",
         spin.as_micros(),
         errors_us.len(),
         at(0.5),
@@ -124,9 +123,8 @@ fn throughput(rate: &str) -> io::Result<()> {
     let report = emulator.stop()?.remove(0);
     let mbit = |bytes: usize| bytes as f64 * 8.0 / TIME.as_secs_f64() / 1e6;
     println!(
-        "rate {rate:9}: offered {:.0} Mbit/s, delivered {:.0} (the bench's own receiver got \
-            {:.0}) of \
-         payload, {} dropped by the queue, {} by the kernel, late {}",
+        "rate {rate:9}: offered {:.0} Mbit/s, delivered {:.0} (the bench's own receiver got {:.0}) of payload, {} \
+         dropped by the queue, {} by the kernel, late {}",
         mbit(sent as usize * PAYLOAD),
         mbit(report.up.stats.delivered_packets as usize * PAYLOAD),
         mbit(bytes),

@@ -56,8 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (undecided, judged) = agreement.undecided;
     text.push_str(&format!(
-        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at \
-            most 10 allowed)\n",
+        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at most 10 allowed)\n",
         agreement.rows,
         all.len(),
         number(agreement.undecided_percent())

@@ -50,10 +50,9 @@ pub(crate) fn run_on_ray(
     let able = able.stderr(Stdio::null()).status();
     ensure!(
         able.is_ok_and(|status| status.success()),
-        "--engine ray needs the Python package with Ray where {} finds them: pip install \
-         './lab/marline-python[ray]' (docs/research/python.md). MARLINE_PYTHON can select another \
-         Python. Without \
-         them, --shard divides a sweep among machines",
+        "--engine ray needs the Python package with Ray where {} finds them: pip install './lab/marline-python[ray]' \
+         (docs/research/python.md). MARLINE_PYTHON can select another Python. Without them, --shard divides a sweep \
+         among machines",
         python.display()
     );
     let formats: Vec<&str> = formats.iter().map(|format| format.name()).collect();

@@ -46,9 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::from_file(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
         sweep.points().all(|values| !values.is_empty()),
-        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = \
-            [\"10ms\", \
-         \"50ms\"]",
+        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \"50ms\"]",
         args.file.display(),
         file.experiment.scenario.paths[0].name
     );

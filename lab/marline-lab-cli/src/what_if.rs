@@ -59,17 +59,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
     ensure!(
         both_ends[0] == both_ends[1],
-        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for \
-            each path",
+        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for each path",
         args.first,
         args.second
     );
     let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
     ensure!(
         delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
-        "--way and --clock-ahead need captures of both ends; a single capture gives the round \
-            trips of its \
-         own end's packets"
+        "--way and --clock-ahead need captures of both ends; a single capture gives the round trips of its own end's \
+         packets"
     );
     let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
     let result = what_if(&first, &second, args.within, delay)?;
@@ -122,8 +120,7 @@ fn table(args: &Args, result: &WhatIf) -> String {
         rows.push(row);
     }
     let head = format!(
-        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: 95 \
-            % intervals)\n",
+        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: 95 % intervals)\n",
         result.pairs,
         result.lasts.as_secs_f64(),
         result.apart.as_secs_f64() * 1e3

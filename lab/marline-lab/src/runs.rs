@@ -219,9 +219,8 @@ pub struct Progress<'a> {
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which \
-            needs \
-         root: use sudo, or virtual time (`--stack sim`)"
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs root: use \
+         sudo, or virtual time (`--stack sim`)"
     );
     let swept = crate::net::remove_remains();
     if !swept.is_empty() {

@@ -225,8 +225,7 @@ mod tests {
         let stopped = "[[check]]\nmeasure = 'max_ms'\nat_least = 190\nfrom = '1.8s'\n";
         let back =
             "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
-        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = \
-            'fault'\n\
+        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = 'fault'\n\
                     until = 'return'\n";
         let swept = "[sweep]\n'path.lte.delay' = ['40ms', '50ms']\n";
         let all = asked(&[quick, held, stopped, back, than, swept].concat());

@@ -86,9 +86,8 @@ pub fn what_if(
     let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
-        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are \
-            needed. \
-         Were both captured at the same time, using the same clock? (--within allows a longer gap)",
+        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are needed. Were both \
+         captured at the same time, using the same clock? (--within allows a longer gap)",
         first.len(),
         second.len(),
         pairs.len()

@@ -165,8 +165,7 @@ fn wide_goes_on_with_all_that_the_slow_path_holds() {
         assert_eq!(
             (repeat.path, repeat.before),
             (WIFI, Some(CELL)),
-            "data that 3G had taken \
-            before"
+            "data that 3G had taken before"
         );
         next = repeat.end;
     }
@@ -201,8 +200,7 @@ fn the_later_kernel_penalizes_once_per_round_trip_of_the_fast_path_and_2012_of_t
     assert!(later.len() >= 3 && gaps(&later).iter().all(|gap| *gap >= 19), "{later:?}");
     assert!(
         gaps(&later).iter().any(|gap| *gap < 190),
-        "within one RTT of the slow path: \
-        {later:?}"
+        "within one RTT of the slow path: {later:?}"
     );
     let first = penalties("+orp,penalize=paper");
     assert!(first.len() >= 2 && gaps(&first).iter().all(|gap| *gap >= 190), "{first:?}");

@@ -47,10 +47,9 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
-            "A case is a pair at one position in its recordings. There are five figures: median \
-                and 99th percentile of echoes and of 100 kB bursts, and goodput. A figure is \
-                worse than on the best path alone if it is worse than the better of TCP alone on \
-                either path by more than {} % and, for latencies, by more than {} ms.",
+            "A case is a pair at one position in its recordings. There are five figures: median and 99th percentile of \
+             echoes and of 100 kB bursts, and goodput. A figure is worse than on the best path alone if it is worse \
+             than the better of TCP alone on either path by more than {} % and, for latencies, by more than {} ms.",
             number(100.0 * share),
             number(ms)
         ));

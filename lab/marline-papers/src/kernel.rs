@@ -279,9 +279,8 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
             bars = bars.group(&name, &who.map(|who| (of(who) / kernel, None)));
         }
     }
-    let caption = "Lower is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and \
-        3G; \
-                   2c: bursts, WiFi dies in one of them; 2e: handover to a backup.";
+    let caption = "Lower is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and 3G; 2c: bursts, WiFi \
+                   dies in one of them; 2e: handover to a backup.";
     bars.figure("relative", caption)
 }
 

@@ -92,8 +92,7 @@ impl Paper for Matrix {
             |samples| Ok(View { setup, samples }.rows(margin)),
         )?;
         let mut result = Reproduction::default();
-        let title = "The default compared with the best within its budget, and without a budget \
-            with the best of all";
+        let title = "The default compared with the best within its budget, and without a budget with the best of all";
         result.tables.push(Table::new("matrix", title, rows));
         let rides = match context.effort {
             Effort::Quick => Part::fixed(RIDES.name, 4),
@@ -101,8 +100,7 @@ impl Paper for Matrix {
         };
         let rides = context.sample(rides, |root| measure::ride(&variants[AUTO], root))?;
         let (below, least) = (file.tolerance("rides_below")?, file.tolerance("rides_least")?);
-        let title = "Rides by train at 150 to 310 km/h: goodput of the default relative to the \
-            best carrier alone";
+        let title = "Rides by train at 150 to 310 km/h: goodput of the default relative to the best carrier alone";
         result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
         let range = |least: &str, most: &str| {
             anyhow::Ok(RequiredRange { least: file.tolerance(least)?, most: file.tolerance(most)? })
@@ -199,9 +197,8 @@ impl View<'_> {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =
             [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
-        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), \
-            and \
-             copies as a percentage of the payload";
+        let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and copies as a \
+                     percentage of the payload";
         let mut grid = Grid::new("contestants", title, &columns);
         let picked: Vec<&Vec<SceneCells>> = self.samples.all().iter().collect();
         for (number, scene) in SCENES.iter().enumerate() {

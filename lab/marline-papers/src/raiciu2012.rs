@@ -53,15 +53,13 @@ struct Cellular {
 }
 
 const NOTES: [&str; 3] = [
-    "Before this experiment, Marline did not count a receive window with less than a segment left \
-        as blocked, so M1 and M2 hardly ever acted under small windows. This has been fixed in \
-        the core.",
-    "The ratio to bound says little here: the bound is for a block with nothing queued before it, \
-        but the measured delay is that of a full send buffer. With jitter cut off at 0, some 3G \
-        packets have no delay at all, and the bound assumes this for every packet.",
-    "A send buffer that is always full takes its size divided by the goodput to drain, so a \
-        slower variant has less throughput. Without M, a connection cannot be slower than WiFi \
-        and still gain throughput.",
+    "Before this experiment, Marline did not count a receive window with less than a segment left as blocked, so M1 \
+     and M2 hardly ever acted under small windows. This has been fixed in the core.",
+    "The ratio to bound says little here: the bound is for a block with nothing queued before it, but the measured \
+     delay is that of a full send buffer. With jitter cut off at 0, some 3G packets have no delay at all, and the \
+     bound assumes this for every packet.",
+    "A send buffer that is always full takes its size divided by the goodput to drain, so a slower variant has less \
+     throughput. Without M, a connection cannot be slower than WiFi and still gain throughput.",
 ];
 
 /// Key `raiciu2012`.
@@ -149,8 +147,7 @@ fn plot_figure_four(runs: &density::Runs, file: &PaperFile<Published>, place: us
     };
     plot.x_range(0.0, PLOT_ENDS_MS).figure(
         &name,
-        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G \
-            continues beyond the end \
+        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G continues beyond the end \
          of the plot.",
     )
 }

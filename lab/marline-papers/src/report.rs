@@ -17,15 +17,13 @@ use crate::value::Value;
 const OPEN_ROWS: usize = 30;
 
 const STYLE: &str = "\
-:root{color-scheme:light \
-dark;--bg:#fff;--fg:#222;--mute:#666;--line:#ddd;--good:#0a6b3d;--goodbg:#e3f4ea;\
+:root{color-scheme:light dark;--bg:#fff;--fg:#222;--mute:#666;--line:#ddd;--good:#0a6b3d;--goodbg:#e3f4ea;\
 --bad:#a31515;--badbg:#fbe6e4;--soft:#f5f6f8;--link:#0060a8}\
 @media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e6e6e6;--mute:#a0a0a0;--line:#363a40;\
 --good:#7ddba6;--goodbg:#12301f;--bad:#ff9d8f;--badbg:#3d1512;--soft:#1f2227;--link:#7cc0f5}}\
 *{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--fg);\
 font:15px/1.5 system-ui,sans-serif}main{max-width:1100px;margin:0 auto;padding:1rem}\
-a{color:var(--link)}h1{font-size:1.6rem}h2{margin-top:3rem;border-top:2px solid \
-var(--line);padding-top:1rem}\
+a{color:var(--link)}h1{font-size:1.6rem}h2{margin-top:3rem;border-top:2px solid var(--line);padding-top:1rem}\
 .scroll{overflow-x:auto;margin:.7rem 0}table{border-collapse:collapse;font-size:.87rem}\
 caption{text-align:left;font-weight:600;padding:.3rem 0}\
 th,td{border:1px solid var(--line);padding:.2rem .5rem;text-align:left;vertical-align:top}\
@@ -68,8 +66,7 @@ pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
          <meta http-equiv=\"Content-Security-Policy\" \
          content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <title>Marline compared with the \
-         papers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <title>Marline compared with the papers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
          <h1>Marline compared with the papers</h1>\n"
     ));
     page.summary(sections);
@@ -184,9 +181,8 @@ impl Page {
         }
         let machine = &run.machine;
         self.add(format_args!(
-            "<p class=\"mute\">{:.1} s on {} threads of {} processors ({}), Linux {}; Marline {}, \
-                build {}; \
-             master root {}, {}.",
+            "<p class=\"mute\">{:.1} s on {} threads of {} processors ({}), Linux {}; Marline {}, build {}; master \
+             root {}, {}.",
             run.seconds,
             run.jobs,
             machine.processors,
@@ -240,8 +236,7 @@ impl Page {
         let open = if grid.rows.len() <= OPEN_ROWS { " open" } else { "" };
         let (title, count) = (escape(&grid.title), grid.rows.len());
         self.add(format_args!(
-            "<details{open}><summary>{title} ({count} rows)</summary>\n<div \
-                class=\"scroll\"><table>\n<tr>"
+            "<details{open}><summary>{title} ({count} rows)</summary>\n<div class=\"scroll\"><table>\n<tr>"
         ));
         for column in &grid.columns {
             let unit = match column.unit.as_str() {
@@ -323,8 +318,7 @@ mod tests {
 
     fn section(key: &str, results: Option<(Reproduction, RunInfo)>) -> Section {
         let text = "title = \"<b>T</b>\"\ncitation = \"C\"\nurl = \"javascript:alert(1)\"\n\
-                    command = \"marline-lab paper x\"\naccepted = \"always\"\nassumptions = [\"A \
-                    & B\"]\n\
+                    command = \"marline-lab paper x\"\naccepted = \"always\"\nassumptions = [\"A & B\"]\n\
                     published = {}\n";
         let file = PaperFile::parse(text).expect("file");
         Section { key: key.to_owned(), file, results }

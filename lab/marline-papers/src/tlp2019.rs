@@ -57,15 +57,14 @@ impl Paper for Tlp {
 
 /// Conclusions from the results.
 const NOTES: [&str; 4] = [
-    "A lone packet: the probe waits for 1.5 SRTT + 200 ms, which is later than the timer and \
-     therefore cut to it; TLP-STD then spends a second timeout. It is slower than no probes at \
-     all, and TLP-MP saves only that timeout. Without the allowance for a delayed ACK both are \
-     several times faster.",
+    "A lone packet: the probe waits for 1.5 SRTT + 200 ms, which is later than the timer and therefore cut to it; \
+     TLP-STD then spends a second timeout. It is slower than no probes at all, and TLP-MP saves only that timeout. \
+     Without the allowance for a delayed ACK both are several times faster.",
     "Several packets: TLP-MP gains when the silent path is given up once the copy is answered, a \
      timeout minus a round trip of 4G. If the rest waits for the timer (the other reading of the \
      paper) it gains next to nothing.",
-    "A tail that is lost once on a working path is repaired by the probe on that path: TLP-MP \
-        gains nothing and costs one packet.",
+    "A tail that is lost once on a working path is repaired by the probe on that path: TLP-MP gains nothing and costs \
+     one packet.",
     "With windows that restart after a pause, which is Linux's default, TLP-MP gains nothing \
      on Maps, nor on Netflix unless a burst is well under way: 4G's window is full when the probe \
      is sent, so the copy cannot be sent.",

@@ -201,10 +201,9 @@ fn reproduction(rows: Vec<Row>, measured: &MeasuredResults) -> Reproduction {
         grids,
         figures: figures(measured),
         notes: vec![format!(
-            "Never worse than the best single path in five figures: median and 99th percentile of \
-                echoes and of bursts, and goodput. For each figure, the best path is the better \
-                of TCP alone on either path, which a user cannot know beforehand. A figure is \
-                worse if it differs by more than {} % and {} ms.",
+            "Never worse than the best single path in five figures: median and 99th percentile of echoes and of \
+             bursts, and goodput. For each figure, the best path is the better of TCP alone on either path, which a \
+             user cannot know beforehand. A figure is worse if it differs by more than {} % and {} ms.",
             number(100.0 * measured.margins.share),
             number(measured.margins.ms)
         )],
@@ -317,8 +316,8 @@ fn violations_grid(measured: &MeasuredResults) -> Grid {
         ("first path alone", ""),
         ("second path alone", ""),
     ];
-    let title = "Worse than the best single path: number of positions, and means over all \
-        positions";
+    let title =
+        "Worse than the best single path: number of positions, and means over all positions";
     let mut grid = Grid::new("violations", title, &columns);
     for (index, scheduler) in measured.schedulers.iter().enumerate() {
         for (number, pair) in measured.pairs.iter().enumerate() {
@@ -361,14 +360,12 @@ fn figures(measured: &MeasuredResults) -> Vec<Figure> {
         echo.figure("echo-p99", "1 is what a clairvoyant sender reaches; darker is worse."),
         burst.figure(
             "burst-p50",
-            "The bound of bursts treats data as a fluid over both paths with empty queues, so no \
-                scheduler reaches it. Darker is \
-             worse.",
+            "The bound of bursts treats data as a fluid over both paths with empty queues, so no scheduler reaches it. \
+             Darker is worse.",
         ),
         goodput.figure(
             "goodput",
-            "Above 1, both paths together carry more than the best one; \
-            darker is better.",
+            "Above 1, both paths together carry more than the best one; darker is better.",
         ),
     ]
 }

@@ -116,10 +116,8 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "health",
                 "word",
-                "`silent`: due data does not arrive; `unreachable`: its data is sent \
-                    on other \
-                 subflows; `reachable`: data arrived again; `address_pair_degraded`, \
-                 `address_pair_usable`: the path health monitor's verdict",
+                "`silent`: due data does not arrive; `unreachable`: its data is sent on other subflows; `reachable`: \
+                 data arrived again; `address_pair_degraded`, `address_pair_usable`: the path health monitor's verdict",
             ),
             optional_field(
                 "cause",
@@ -136,17 +134,15 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "purpose",
                 "word",
-                "`new`: data for the first time; `copy`: data that another subflow carries, by the \
-                 scheduler's decision; `reinjection`: data of a failing subflow; \
-                 `retransmission`: data that this subflow lost; `probe`: a repetition of its last \
-                 data (tail loss probe); `repair`: a combination of data; `handshake`, \
-                 `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
+                "`new`: data for the first time; `copy`: data that another subflow carries, by the scheduler's \
+                 decision; `reinjection`: data of a failing subflow; `retransmission`: data that this subflow lost; \
+                 `probe`: a repetition of its last data (tail loss probe); `repair`: a combination of data; \
+                 `handshake`, `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
             optional_field(
                 "cause",
                 "word",
-                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, \
-                    `subflow_closed`, `data_timeout`, \
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`, \
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
@@ -240,8 +236,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "delivery_hole",
-        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end \
-            of the hole.",
+        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end of the hole.",
         fields: &[
             field("direction", "word", "`sent` or `received`, seen from this endpoint"),
             field("began", "ms", "start of the hole, in the trace's time"),
@@ -257,8 +252,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "scheduler_decided",
-        about: "The scheduler decided where data goes, or that it waits. Only if decisions are \
-            requested.",
+        about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
         fields: &[
             field(
                 "rule",

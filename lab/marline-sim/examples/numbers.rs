@@ -82,9 +82,8 @@ fn cost_row() {
             costs[paths - 1].push(cpu_s * 1e6 / data_packets);
             if round == 0 {
                 println!(
-                    "{paths} times {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of \
-                        wall time), \
-                     {:.2} us per packet of either kind",
+                    "{paths} times {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of wall time), {:.2} us \
+                     per packet of either kind",
                     outcome.goodput,
                     length.as_secs_f64() / cpu_s,
                     length.as_secs_f64() / wall_s,
@@ -106,9 +105,8 @@ fn cpu_s() -> f64 {
 
 fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
     println!(
-        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent \
-            {:?}, \
-         again {:?}, {:.2} us per packet",
+        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent {:?}, again {:?}, {:.2} \
+         us per packet",
         outcome.goodput,
         outcome.share(rates) * 100.0,
         outcome.steady,
@@ -136,8 +134,7 @@ fn crowd_row() {
         }
         let ran = outcome.expect("rounds");
         println!(
-            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} \
-                dropped, {} completed after \
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} completed after \
              {:.1} s",
             median(&costs),
             ran.packets,
@@ -203,9 +200,7 @@ fn death_row() {
                 let ratio = outcome.hole.as_secs_f64() / outcome.allowed.as_secs_f64();
                 worst = worst.max(ratio);
                 println!(
-                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt \
-                        {:?}, \
-                     finished at {}",
+                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt {:?}, finished at {}",
                     outcome.hole, outcome.allowed, outcome.srtt, outcome.finished
                 );
             }
@@ -268,8 +263,7 @@ fn anchors_row() {
             let [p50, p95, p99, most] = [0.5, 0.95, 0.99, 1.0].map(|q| messages.delay_ms(q));
             let [near, far] = messages.shares;
             println!(
-                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  \
-                    {far:.2}  {:.2} s",
+                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  {far:.2}  {:.2} s",
                 download.as_secs_f64()
             );
         }

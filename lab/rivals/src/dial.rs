@@ -95,10 +95,7 @@ impl Dial {
     /// The system does not support datagrams, or no socket can be opened.
     pub async fn datagrams(&self) -> anyhow::Result<UdpSocket> {
         let Dial::Kernel { to, interface, .. } = self else {
-            bail!(
-                "datagrams are supported only \
-            over the kernel stack"
-            )
+            bail!("datagrams are supported only over the kernel stack")
         };
         let socket = UdpSocket::bind("0.0.0.0:0").await?;
         socket.bind_device(interface.as_ref().map(|name| name.as_bytes()))?;

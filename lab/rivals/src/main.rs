@@ -28,8 +28,7 @@ use run::Job;
 use systems::{ALL, Programs, System};
 
 const USAGE: &str = "\
-usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] \
-[--condition TEXT]
+usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] [--condition TEXT]
 
 Measures rows (default: all) and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
 cpu memory. --write stores the results in lab/rivals/results.json, with those of other rows and systems, and writes

@@ -225,9 +225,8 @@ fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Transpor
     marline_server(world, programs)?;
     // `up` keeps its records in a directory of the machine, so parallel worlds need separate ones.
     let script = format!(
-        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file \
-            invite \
-         --control client.sock --path {} --path {} --only {TARGET}/32",
+        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file invite --control \
+         client.sock --path {} --path {} --only {TARGET}/32",
         programs.marline, WIFI.0, LTE.0
     );
     world.start(Side::Client, "marline-up", &["sh", "-c", &script])?;

@@ -68,9 +68,8 @@ impl Machine {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("counted with another compiler or processor, which cannot be compared: after a \
-            compiler update, run \
-             cargo xtask bench --bless --why 'rustc ...' before any other change"
+        Err("counted with another compiler or processor, which cannot be compared: after a compiler update, run cargo \
+             xtask bench --bless --why 'rustc ...' before any other change"
             .to_owned())
     }
 }
@@ -126,8 +125,7 @@ impl Baseline {
         }
         for (name, Entry { instructions, per, why }) in &self.paths {
             text += &format!(
-                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \
-                    \"{why}\"\n"
+                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \"{why}\"\n"
             );
         }
         text

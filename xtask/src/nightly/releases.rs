@@ -79,8 +79,8 @@ fn unpack(root: &Path, commit: &str, to: &Path) -> TaskResult {
     let known = command(root, "git", &known).output().is_ok_and(|git| git.status.success());
     if !known {
         return Err(format!(
-            "commit {commit} (the last release) is not in this clone; in a shallow clone, run \
-                `git fetch --unshallow` or `git fetch origin {commit}`"
+            "commit {commit} (the last release) is not in this clone; in a shallow clone, run `git fetch --unshallow` \
+             or `git fetch origin {commit}`"
         ));
     }
     let failed = |path: &Path, error| format!("{}: {error}", path.display());

@@ -106,8 +106,7 @@ fn scripts() -> Vec<Vec<u8>> {
 fn http_heads() -> Vec<Vec<u8>> {
     let heads = [
         "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET http://a.example:80/b?c HTTP/1.1\r\nHost: a\r\nConnection: x, keep-alive\r\nX: \
-            y\r\n\r\n",
+        "GET http://a.example:80/b?c HTTP/1.1\r\nHost: a\r\nConnection: x, keep-alive\r\nX: y\r\n\r\n",
         "POST http://a.example/ HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET",
         "POST http://[::1]:81 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
          3;x=y\r\nabc\r\n0\r\nA: b\r\n\r\n",

@@ -211,9 +211,8 @@ fn bulk() -> Row {
 fn loss() -> Row {
     let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
-    let title = "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss in each \
-        direction"
-        .to_owned();
+    let title =
+        "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss in each direction".to_owned();
     let mut row = Row {
         weight: 2,
         contestants: vec![FirstPath, Marline],

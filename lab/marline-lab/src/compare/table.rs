@@ -225,11 +225,7 @@ fn alone(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
     for (name, title) in [
         ("first_path_ms", "duplicate, first path alone"),
-        (
-            "second_path_ms",
-            "duplicate, second \
-            path alone",
-        ),
+        ("second_path_ms", "duplicate, second path alone"),
     ] {
         let mut cells = vec![pool.values_of(name).len().to_string()];
         cells.extend([0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q))));

@@ -272,8 +272,7 @@ fn job(
     for load in &experiment.loads {
         match load.workload {
             Workload::Voice { .. } => bail!(
-                "kind = \"voice\" needs stack sim: it sends datagrams over UDP, but live runs use \
-                    native TCP"
+                "kind = \"voice\" needs stack sim: it sends datagrams over UDP, but live runs use native TCP"
             ),
             Workload::Web { .. } => {
                 bail!("kind = \"web\" needs stack sim: it opens connections as it finds objects")

@@ -51,7 +51,7 @@ pub struct Flow {
     pub server: Log,
     /// Start of the run's workloads, ns.
     pub start_ns: u64,
-    /// Start of this workload after that, ns.
+    /// Start of this workload, relative to `start_ns`, ns.
     pub from_ns: u64,
     /// Seed of the workload.
     pub seed: u64,

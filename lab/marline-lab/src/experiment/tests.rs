@@ -280,8 +280,7 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
     assert_eq!(
         refused(&narrow),
         (1, 1),
-        "each end tries a larger packet once and gets an ICMP \
-        error"
+        "each end tries a larger packet once and gets an ICMP error"
     );
     assert!(narrow.wire_bytes() > wide.wire_bytes(), "more headers for the same payload");
     // A link may have its own MTU, in one direction and without ICMP errors; the smaller MTU applies.

@@ -186,8 +186,7 @@ impl Variant {
             Some("aggregate") => ["auto,budget=0", "full-mesh", "auto,budget=0"],
             Some("redundant") => ["auto,budget=unlimited", "full-mesh", "auto,budget=unlimited"],
             Some(other) => anyhow::bail!(
-                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, \
-                    redundant, multimob"
+                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, redundant, multimob"
             ),
         })
     }

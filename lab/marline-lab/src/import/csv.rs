@@ -91,9 +91,8 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally \
-                prefixed \
-             with up_ or down_; it has {}. Map columns with --column THEIRS=OURS",
+            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally prefixed with up_ or \
+             down_; it has {}. Map columns with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
             names.join(", ")
@@ -108,11 +107,8 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
                 }
                 let before = samples.last().is_some_and(|last: &Sample| sample.at < last.at);
                 if before {
-                    mistakes.record_mistake(
-                        number,
-                        "the time is earlier than in the previous \
-                        line",
-                    );
+                    mistakes
+                        .record_mistake(number, "the time is earlier than in the previous line");
                 } else {
                     samples.push(sample);
                 }

@@ -128,10 +128,8 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the \
-            same \
-         traffic, with whole packets \
-         (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
+        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the same traffic, with \
+         whole packets (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
     // Addresses are on the client's side if their packets mostly appear later in the server's capture. If a packet was
@@ -155,9 +153,8 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_name} and {server_name}: the clocks differ by more than the delay; give the \
-            difference \
-         with --clock-ahead"
+        "{client_name} and {server_name}: the clocks differ by more than the delay; give the difference with \
+         --clock-ahead"
     );
     let mut sent = Vec::new();
     for (at_client, at_server) in &pairs {

@@ -115,16 +115,13 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     }
     ensure!(
         known > 0,
-        "{file}: no TCP handshake, which shows at which end the capture was made: start the \
-            capture before \
-         the connection, at the end that sends the data, or give captures of both ends \
-         (CLIENT,SERVER), \
-         which UDP always needs"
+        "{file}: no TCP handshake, which shows at which end the capture was made: start the capture before the \
+         connection, at the end that sends the data, or give captures of both ends (CLIENT,SERVER), which UDP always \
+         needs"
     );
     ensure!(
         !sent.is_empty(),
-        "{file}: the capturing end sent no data that was acknowledged: capture at the end that \
-            sends data"
+        "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
     Ok(RoundTrips { sent, ambiguous: untold })

@@ -263,9 +263,8 @@ impl Sweep {
             let (point, lane) = (values.collect::<String>(), &job.lane);
             let which = format!("{point}{} {} seed {}", lane.stack, lane.variant.name, job.seed);
             bail!(
-                "{missing} runs of this combination are not in {}, the first: {which}. Were they \
-                    produced \
-                 by another build, or in another directory?",
+                "{missing} runs of this combination are not in {}, the first: {which}. Were they produced by another \
+                 build, or in another directory?",
                 store.directory().display()
             );
         }

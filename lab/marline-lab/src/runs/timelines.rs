@@ -78,9 +78,8 @@ impl WrittenSizes {
         let (run, file) = (TimelineConfig::MAX_ROWS, Timelines::MAX_FILE_ROWS);
         (!cut.is_empty()).then(|| {
             format!(
-                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a \
-                    file. Use \
-                 fewer seeds, shorter runs or a longer interval"
+                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a file. Use fewer seeds, \
+                 shorter runs or a longer interval"
             )
         })
     }

@@ -13,10 +13,9 @@ use crate::{
 
 type Words<T> = Result<T, String>;
 
-const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, \
-                    drop, reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, \
-                    rebind, \
-                    split, coalesce, thin, swallow, down, flap, outage, radio";
+const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, reorder, \
+                    duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, split, coalesce, thin, \
+                    swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;

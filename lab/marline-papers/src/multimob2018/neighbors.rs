@@ -105,8 +105,7 @@ fn grid(moved: &Samples<MovesBySystem>) -> Grid {
         ("next request of the others, median", "ms"),
         ("next request of the others, worst", "ms"),
     ];
-    let title = "One connection suffers, nine others on the same address pair: times after WiFi \
-        went silent";
+    let title = "One connection suffers, nine others on the same address pair: times after WiFi went silent";
     let mut grid = Grid::new("neighbours", title, &columns);
     for (place, system) in contestants().iter().enumerate() {
         let lists: [SelectTimes; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
@@ -130,8 +129,8 @@ fn figure(moved: &Samples<MovesBySystem>) -> Figure {
         let all: Vec<f64> = roots.flat_map(|root| root[place].others_ms.iter().copied()).collect();
         plot = plot.steps(system.name, &cdf(&all));
     }
-    let caption = "Each of the nine sends a request every 9 s; without a path health monitor, \
-        each detects the failure separately.";
+    let caption = "Each of the nine sends a request every 9 s; without a path health monitor, each detects the failure \
+                   separately.";
     plot.figure("neighbours", caption)
 }
 

@@ -47,8 +47,7 @@ impl CaseRequirement {
         let asked = match self {
             CaseRequirement::Nothing => return String::new(),
             CaseRequirement::WithoutExtensions => format!(
-                "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} \
-                    HELLO and no other \
+                "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO and no other \
                  experimental option"
             ),
             CaseRequirement::Options => {
@@ -161,8 +160,7 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
         ("SYN over LTE", ""),
         ("maximum of SYNs over LTE", ""),
     ];
-    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all \
-        kinds, means";
+    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all kinds, means";
     let mut grid = Grid::new("peers", title, &columns);
     for (place, case) in cases.iter().enumerate() {
         let mean = |of: &dyn Fn(&Outcome) -> f64| cell(downloads.mean(|d| of(&d.cases[place])));

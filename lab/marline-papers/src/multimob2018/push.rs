@@ -237,8 +237,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("LTE, per idle minute", "J"),
     ];
     let title = format!(
-        "From the server's write to the client's read, after a pause in which WiFi died; pushes \
-            that never arrived \
+        "From the server's write to the client's read, after a pause in which WiFi died; pushes that never arrived \
          count as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PUSH_TIMEOUT.as_secs()
     );

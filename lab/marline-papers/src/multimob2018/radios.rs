@@ -141,8 +141,8 @@ pub(super) fn rows<T>(
         }
     }
     let remark = format!(
-        "{CONSTANTS}; {:.2} and {:.1} J per run; with each constant at 80 and at 120 % the ratio \
-         lies between {:.1} and {:.1} %",
+        "{CONSTANTS}; {:.2} and {:.1} J per run; with each constant at 80 and at 120 % the ratio lies between {:.1} \
+         and {:.1} %",
         mean(place),
         mean(systems::index_of(&systems::vanilla_full_mesh())),
         100.0 * range.0,

@@ -95,8 +95,7 @@ pub(super) fn reproduce(
     let each = rows.len() / LOADS.len();
     for (load, (key, title, _)) in LOADS.iter().enumerate() {
         let heading = format!(
-            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk per root \
-                (99 % intervals)"
+            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk per root (99 % intervals)"
         );
         let mine = rows.by_ref().take(each).collect();
         all.tables.push(Table::new(&format!("walks-{key}"), heading, mine));
@@ -268,8 +267,7 @@ impl<'a> Deciles<'a> {
             self.quantile(&self.holes[theirs], 0.5).value
         ));
         rows.push(row.mark_fitted(
-            "the window of 5 s around WiFi's silence, chosen after this ratio and that of whole \
-                runs were known",
+            "the window of 5 s around WiFi's silence, chosen after this ratio and that of whole runs were known",
         ));
     }
 
@@ -351,8 +349,7 @@ impl<'a> Deciles<'a> {
         for (system, worst) in systems::all().iter().zip(&self.worst) {
             plot = plot.steps(system.name, &cdf(&worst.values()));
         }
-        let caption = "Each system meets the same walks. A request that was never answered counts \
-            as the time until \
+        let caption = "Each system meets the same walks. A request that was never answered counts as the time until \
                        the run ended.";
         plot.figure(&format!("cdf-{key}"), caption)
     }

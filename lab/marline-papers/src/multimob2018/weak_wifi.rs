@@ -76,8 +76,8 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (runs, rows) = context.judge_part(WEAK, measure, |runs| verdicts(runs, file))?;
-    let title = "WiFi with pauses next to a slow, lossy LTE with long queues: longest delay per \
-        80 s run (99 % intervals)";
+    let title = "WiFi with pauses next to a slow, lossy LTE with long queues: longest delay per 80 s run (99 % \
+                 intervals)";
     all.tables.push(Table::new("weak", title, rows));
     all.grids.push(grid(&runs, context.master));
     all.figures.push(figure(&runs));

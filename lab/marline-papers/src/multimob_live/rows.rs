@@ -211,8 +211,7 @@ pub(super) fn figure(walks: &[Runs]) -> Figure {
     for runs in walks {
         plot = plot.steps(runs.system.name(), &cdf(&runs.holes_ms()));
     }
-    let caption = "Real processes over emulated links, each system on the same walks. Requests \
-        never answered count \
+    let caption = "Real processes over emulated links, each system on the same walks. Requests never answered count \
                    until the end of the run.";
     plot.log_x().figure("holes", caption)
 }

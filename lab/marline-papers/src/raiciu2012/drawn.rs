@@ -79,7 +79,7 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
     let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
     let none = geometric(runs, from + AT_NONE, from);
     let mut rows = vec![
-        row("no M relative to TCP WiFi, p50".to_owned())
+        row("no M vs. TCP WiFi, p50".to_owned())
             .paper_claim("slower")
             .estimate(&none, "")
             .at_least(1.0),
@@ -88,13 +88,13 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
         let (name, job) = (DRAWN_CURVES[curve].name, from + curve);
         let over_wifi = geometric(runs, job, from);
         rows.push(
-            row(format!("{name} relative to TCP WiFi, p50"))
+            row(format!("{name} vs. TCP WiFi, p50"))
                 .paper_claim(says)
                 .estimate(&over_wifi, "")
                 .require_range(RequiredRange::at_most(most), format!("at most {most} ({says})")),
         );
         rows.push(
-            row(format!("no M relative to {name}, p50"))
+            row(format!("no M vs. {name}, p50"))
                 .paper_claim("slower without")
                 .estimate(&geometric(runs, from + AT_NONE, job), "")
                 .at_least(1.0),

@@ -61,13 +61,10 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     let lossy = losses - 1;
     let slower = median_ratio(runs, job(losses, lossy), job(0, lossy));
     let mut rows = vec![
-        Row::new(format!(
-            "{name}: {} relative to the study's losses, p50",
-            LOSS_CURVES[lossy].name
-        ))
-        .paper_claim("affects latency significantly")
-        .estimate(&slower, "")
-        .at_least(least),
+        Row::new(format!("{name}: {} vs. the study's losses, p50", LOSS_CURVES[lossy].name))
+            .paper_claim("affects latency significantly")
+            .estimate(&slower, "")
+            .at_least(least),
     ];
     let mut over = vec![0, AT_NONE];
     if lossy != 0 {
@@ -76,7 +73,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     for rule in RULES {
         for other in &over {
             let what = format!(
-                "{name}: gain of {} on {}, relative to the study's losses",
+                "{name}: gain of {} on {}, vs. the study's losses",
                 LOSS_CURVES[rule].name, LOSS_CURVES[*other].name
             );
             rows.push(

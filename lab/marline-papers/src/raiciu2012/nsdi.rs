@@ -132,7 +132,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
     let tail = |of: usize, over: usize| runs.ratio(|root| (root[of].p95_ms, root[over].p95_ms));
     rows.push(named("TCP WiFi, goodput".to_owned()).estimate(&goodput(wifi), "Mbit/s"));
     rows.push(
-        named("no M relative to TCP WiFi, p95".to_owned())
+        named("no M vs. TCP WiFi, p95".to_owned())
             .paper_claim("a heavier tail")
             .estimate(&tail(none, wifi), "")
             .at_least(1.0),
@@ -142,19 +142,19 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
         rows.push(derived(curve, RATES.iter().sum()));
         rows.push(named(format!("{name}, goodput")).estimate(&goodput(job), "Mbit/s"));
         rows.push(
-            named(format!("{name} relative to TCP WiFi, p50"))
+            named(format!("{name} vs. TCP WiFi, p50"))
                 .paper_claim("lower than TCP over WiFi")
                 .estimate(&median_ratio(runs, job, wifi), "")
                 .at_most(1.0),
         );
         rows.push(
-            named(format!("{name} relative to TCP WiFi, goodput"))
+            named(format!("{name} vs. TCP WiFi, goodput"))
                 .paper_claim("more throughput than the better path")
                 .estimate(&gain(job), "")
                 .at_least(1.0),
         );
         rows.push(
-            named(format!("{name} relative to no M, p95"))
+            named(format!("{name} vs. no M, p95"))
                 .paper_claim("the long tail disappears")
                 .estimate(&tail(job, none), "")
                 .at_most(1.0),

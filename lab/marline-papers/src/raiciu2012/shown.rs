@@ -126,8 +126,7 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
         let setting = Setting { name, ..Setting::cs244(Cs244::with_jitter(jitter_ms)) };
         jobs.extend(curves.map(|curve| (setting.clone(), curve)));
     }
-    let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the \
-        judged links";
+    let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the judged links";
     fill(context, RULES, &jobs, grid("rules", title, &["jitter", "curve"]))
 }
 
@@ -164,8 +163,8 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
             add(&Setting { name, send: 4 << 20, ..queue }, BufferTuning::Windows);
         }
     }
-    let title = "Other buffers: 200 KB as payload or as the queue of the links (the study's first \
-        reading), and a 3G link without reordering";
+    let title = "Other buffers: 200 KB as payload or as the queue of the links (the study's first reading), and a 3G \
+                 link without reordering";
     fill(context, BUFFERS, &jobs, grid("buffers", title, &["setting", "curve"]))
 }
 
@@ -214,14 +213,11 @@ pub(super) fn doubled_window_table(
         }
         let over = density::median_ratio(&runs, from, 0);
         rows.push(
-            Row::new(format!(
-                "jitter {} ms: {} relative to TCP WiFi, p50",
-                at.jitter_ms, KERNEL.name
-            ))
-            .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
-            .estimate(&over, "")
-            .at_most(1.0 + file.tolerance("same")?)
-            .mark_fitted(DOUBLED_FITTED),
+            Row::new(format!("jitter {} ms: {} vs. TCP WiFi, p50", at.jitter_ms, KERNEL.name))
+                .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
+                .estimate(&over, "")
+                .at_most(1.0 + file.tolerance("same")?)
+                .mark_fitted(DOUBLED_FITTED),
         );
     }
     Ok(rows)

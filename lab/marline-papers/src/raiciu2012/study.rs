@@ -191,7 +191,7 @@ impl RowInputs<'_> {
         for curve in self.rules(place) {
             let (name, job) = (STUDY_CURVES[curve].name, job(place, curve));
             let row = |what: &str, published: f64, ratio: &Estimate| {
-                Row::new(format!("jitter {} ms: {name} relative to TCP WiFi, {what}", at.jitter_ms))
+                Row::new(format!("jitter {} ms: {name} vs. TCP WiFi, {what}", at.jitter_ms))
                     .paper(rounded(published), "")
                     .estimate(ratio, "")
             };
@@ -224,30 +224,29 @@ impl RowInputs<'_> {
             .runs
             .ratio(|root| (root[none].goodput_mbit_per_s, root[AT_WIFI].goodput_mbit_per_s));
         let held = format!(
-            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the \
-                study would have {}",
+            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the study would have {}",
             marline_lab::figure::number(self.goodput(none)),
             marline_lab::figure::number(self.goodput(AT_WIFI)),
             marline_lab::figure::number(at.mean_wifi_over_none),
         );
         let mut rows = vec![
-            row("no M relative to TCP WiFi, goodput".to_owned())
+            row("no M vs. TCP WiFi, goodput".to_owned())
                 .paper_claim("gains throughput by both links")
                 .estimate(&gain, "")
                 .at_least(1.0)
                 .with_remark(held),
-            row("no M relative to TCP WiFi, p50".to_owned())
+            row("no M vs. TCP WiFi, p50".to_owned())
                 .paper(rounded(at.none.p50_ms / at.wifi.p50_ms), "")
                 .estimate(&median_ratio(self.runs, none, AT_WIFI), "")
                 .at_least(1.0),
-            row("TCP 3G relative to no M, p50".to_owned())
+            row("TCP 3G vs. no M, p50".to_owned())
                 .paper_claim("WiFi and M1+M2, no M, 3G: in this order")
                 .estimate(&median_ratio(self.runs, job(place, AT_CELLULAR), none), "")
                 .at_least(1.0),
         ];
         for curve in self.rules(place) {
             let ratio = peak_ratio(self.runs, self.master, none, job(place, curve));
-            let over = row(format!("no M relative to {}, peak", STUDY_CURVES[curve].name))
+            let over = row(format!("no M vs. {}, peak", STUDY_CURVES[curve].name))
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
                 .at_least(least);
@@ -270,7 +269,7 @@ impl RowInputs<'_> {
             for curve in self.rules(place) {
                 let ratio = median_ratio(self.runs, job(place, curve), job(0, curve));
                 let (name, from) = (STUDY_CURVES[curve].name, all[0].jitter_ms);
-                let row = Row::new(format!("{name}: {} relative to {from} ms, p50", at.jitter_ms))
+                let row = Row::new(format!("{name}: {} vs. {from} ms, p50", at.jitter_ms))
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
                     .estimate(&ratio, "")
                     .at_most(share);
@@ -281,13 +280,10 @@ impl RowInputs<'_> {
             let before = &all[place - 1];
             let (job, job_before) = (job(place, AT_NONE), job(place - 1, AT_NONE));
             rows.push(
-                Row::new(format!(
-                    "no M: {} relative to {} ms, p50",
-                    at.jitter_ms, before.jitter_ms
-                ))
-                .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
-                .estimate(&median_ratio(self.runs, job, job_before), "")
-                .at_least(1.0),
+                Row::new(format!("no M: {} vs. {} ms, p50", at.jitter_ms, before.jitter_ms))
+                    .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
+                    .estimate(&median_ratio(self.runs, job, job_before), "")
+                    .at_least(1.0),
             );
         }
         let last = all.len() - 1;
@@ -296,10 +292,8 @@ impl RowInputs<'_> {
             let over = |place| sum(job(place, AT_NONE)) / sum(job(place, AT_CELLULAR));
             over(last) / over(0)
         };
-        let what = format!(
-            "no M relative to TCP 3G: {} relative to {} ms, p50",
-            all[last].jitter_ms, all[0].jitter_ms
-        );
+        let what =
+            format!("no M vs. TCP 3G: {} vs. {} ms, p50", all[last].jitter_ms, all[0].jitter_ms);
         rows.push(
             Row::new(what)
                 .paper_claim("closer to 3G as the jitter increases")
@@ -315,8 +309,7 @@ impl RowInputs<'_> {
         let mut rows = Vec::new();
         for (place, at) in self.at() {
             let ratio = median_ratio(self.runs, job(place, AT_CELLULAR), AT_WIFI);
-            let row =
-                Row::new(format!("jitter {} ms: TCP 3G relative to TCP WiFi, p50", at.jitter_ms));
+            let row = Row::new(format!("jitter {} ms: TCP 3G vs. TCP WiFi, p50", at.jitter_ms));
             let row = row.estimate(&ratio, "");
             rows.push(match at.cellular.p50_ms {
                 Some(published) => {
@@ -334,7 +327,7 @@ impl RowInputs<'_> {
         });
         let jitter = self.file.published.at[0].jitter_ms;
         rows.push(
-            Row::new(format!("jitter {jitter} ms: TCP 3G relative to TCP WiFi, p95 - p5"))
+            Row::new(format!("jitter {jitter} ms: TCP 3G vs. TCP WiFi, p95 - p5"))
                 .paper_claim("wider")
                 .estimate(&wider, "")
                 .at_least(1.0),

@@ -119,7 +119,7 @@ fn cell(
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
     let mut rng = root.rng("deaths of the WiFi");
-    // Time of death after the message was written, and the seed of the run.
+    // Time from writing the message to the death of WiFi, s, and the seed of the run.
     let deaths: Vec<(f64, u64)> = (0..context.count(DEATHS))
         .map(|_| (0.1_f64.mul_add(rng.unit(), 0.001), rng.next_u64()))
         .collect();

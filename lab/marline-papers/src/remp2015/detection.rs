@@ -250,8 +250,8 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
         ("extra bytes", "%"),
         ("p99 / full", ""),
     ];
-    let title = "Degrees of redundancy: extra bytes beyond min-rtt, as a percentage of full \
-        redundancy (99 % intervals)";
+    let title = "Degrees of redundancy: extra bytes beyond min-rtt, as a percentage of full redundancy (99 % \
+                 intervals)";
     let mut grid = Grid::new("degrees", title, &columns);
     let shown = &CASES[..6];
     let part = Part::fixed("degrees", 20);

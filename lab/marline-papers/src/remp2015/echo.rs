@@ -262,8 +262,7 @@ fn link_rows(
             .paper(paper.wifi_loss_percent, "%")
             .estimate(&lost(0), "%")
             .mark_fitted(
-                "the losses in bad and good times were set close to the values that the paper \
-                    cites",
+                "the losses in bad and good times were set close to the values that the paper cites",
             ),
         Row::new("LTE alone: packets lost")
             .paper(paper.lte_loss_percent, "%")

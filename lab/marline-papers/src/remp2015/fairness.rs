@@ -192,8 +192,8 @@ pub(super) fn run(
         |root| measure(length, root),
         |samples| Ok(rows(samples, least)),
     )?;
-    let title = "Coupled redundancy against a TCP in one bottleneck of 10 Mbit/s: the TCP's \
-        goodput relative to that against another TCP";
+    let title = "Coupled redundancy against a TCP in one bottleneck of 10 Mbit/s: the TCP's goodput relative to that \
+                 against another TCP";
     result.tables.push(Table::new("fairness", title, rows));
     result.grids.push(grid(&samples));
     Ok(())
@@ -228,9 +228,8 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("share of sent bytes", "%"),
         ("Jain's index of sent bytes", ""),
     ];
-    let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths \
-        through \
-                 it, and a TCP (Reno) (99 % intervals)";
+    let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths through it, and a TCP \
+                 (Reno) (99 % intervals)";
     let mut grid = Grid::new("shares", title, &columns);
     let cell = |of: Estimate| Value::from_estimate(&of, "");
     let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {

@@ -240,7 +240,7 @@ mod tests {
         let events = train_experiment(coincidence, MESSAGES, seed).scenario.events;
         let told = |events: &[Event]| format!("{events:?}");
         let again = train_experiment(coincidence, MESSAGES, seed).scenario.events;
-        assert_eq!(told(&events), told(&again), "a seed is a train");
+        assert_eq!(told(&events), told(&again), "equal seeds give equal trains");
         TRAIN_PATHS.map(|name| {
             let (mut all, mut down) = (Vec::new(), None);
             for event in events.iter().filter(|event| event.path == name) {

@@ -202,8 +202,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
             plot = plot.steps(&name, &cdf(percent));
         }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at \
-        the end of the first. \
+    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
                    Losses marked \"as observed\" are placed there.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }

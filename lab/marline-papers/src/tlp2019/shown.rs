@@ -132,8 +132,8 @@ fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("worst", "ms"),
         ("ratio to bound", ""),
     ];
-    let title = "WLAN dies: other stacks and Marline's own, traces in which WLAN lost data with \
-        every stack (99 % intervals)";
+    let title = "WLAN dies: other stacks and Marline's own, traces in which WLAN lost data with every stack (99 % \
+                 intervals)";
     let mut grid = Grid::new("variants", title, &columns);
     for (number, case) in CASES.iter().enumerate() {
         for (index, variant) in list.iter().enumerate() {

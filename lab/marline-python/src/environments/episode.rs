@@ -98,8 +98,7 @@ impl Scene {
     ) -> anyhow::Result<Scene> {
         ensure!(
             !matches!(experiment.workload(), Workload::Exchange { .. }),
-            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks \
-                or bulk"
+            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks or bulk"
         );
         ensure!(
             variant.mode.is_none() && !variant.plain,

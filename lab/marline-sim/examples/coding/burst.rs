@@ -251,7 +251,7 @@ impl Burst {
         }
     }
 
-    /// Processes arrived acknowledgments.
+    /// Processes acknowledgments that arrived.
     fn process_acks(&mut self, now: Instant, paths: &mut Paths) {
         for path in 0..2 {
             while let Some(piece) = paths.back[path].poll(now) {

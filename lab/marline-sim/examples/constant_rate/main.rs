@@ -38,9 +38,8 @@ fn print(scene: &Scene, outcomes: &[Outcome]) {
         let [a, b, plain_a, plain_b] = outcome.single.each_ref().map(|single| mean(single));
         let (by, half) = outcome.difference_to_best();
         println!(
-            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, \
-                {plain_b:.2} | \
-             {by:+.2} ± {half:.2} | {:.2} | {:.0} | {} |",
+            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, {plain_b:.2} | {by:+.2} ± \
+             {half:.2} | {:.2} | {:.0} | {} |",
             scene.delay_ms[0],
             scene.delay_ms[1],
             named(scene.loss),
@@ -62,8 +61,8 @@ fn main() {
     let scenes =
         scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
     println!(
-        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain \
-            UDP A, B % | relative to the best | bytes | longest gap ms | |"
+        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | relative \
+         to the best | bytes | longest gap ms | |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let next = AtomicUsize::new(0);
@@ -87,7 +86,6 @@ fn main() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let [worse, cells] = done.into_inner().expect("no panic").2;
     println!(
-        "\n{worse} of {cells} cells are worse than the best single path, beyond the confidence \
-            interval."
+        "\n{worse} of {cells} cells are worse than the best single path, beyond the confidence interval."
     );
 }

@@ -61,8 +61,7 @@ fn subflows_that_find_that_they_share_a_bottleneck_take_less_than_two_shares() {
     let (shipped, uncoupled) = (shares("cubic-westwood"), shares("cubic"));
     let (middle, of_uncoupled) = (median(&shipped), median(&uncoupled));
     println!(
-        "against one CUBIC flow two subflows have {middle:.3} {shipped:.3?}, uncoupled \
-            {of_uncoupled:.3}"
+        "against one CUBIC flow two subflows have {middle:.3} {shipped:.3?}, uncoupled {of_uncoupled:.3}"
     );
     assert!(of_uncoupled > 0.62, "{uncoupled:?}");
     assert!((0.4..=0.6).contains(&middle), "{shipped:?}");

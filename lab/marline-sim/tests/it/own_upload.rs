@@ -34,8 +34,7 @@ fn small_messages_wait_only_in_the_queues_of_the_links() {
 /// The goal: during uploads with nine tenths of the uplinks' capacity, a game and a shell as fast as the best known
 /// result, which is BBR's.
 #[test]
-#[ignore = "not solved yet: cargo test -p marline-sim --test it own_upload -- --nocapture \
-    --include-ignored"]
+#[ignore = "not solved yet: cargo test -p marline-sim --test it own_upload -- --nocapture --include-ignored"]
 fn own_uploads_leave_small_messages_as_quick_as_bbr_does_and_cost_little_goodput() {
     println!("{}", Seen::HEAD);
     let usual = table("cubic-westwood", BOTH, 30);

@@ -117,8 +117,7 @@ fn the_second_subflow_waits_for_the_first_above_all_in_a_handoff() {
     };
     let [calm, torn] = [false, true].map(medians);
     println!(
-        "seconds, and packets on the first path, until both are established: {calm:.2?} \
-        {torn:.2?}"
+        "seconds, and packets on the first path, until both are established: {calm:.2?} {torn:.2?}"
     );
     // A round trip of the first, and then one and a half of the second.
     assert!((0.5..1.2).contains(&calm[0]), "{calm:?}");

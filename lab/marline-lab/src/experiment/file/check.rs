@@ -193,9 +193,8 @@ fn fault(
         (None, Some(burst), None) => Moment::AroundBurst(burst),
         (None, None, Some(at)) => Moment::Between(at.least.ms(), at.most.ms()),
         _ => {
-            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \
-                \"45ms\"]), \
-                        around_burst = 6, between = [\"7s\", \"8s\"]";
+            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), around_burst = \
+                        6, between = [\"7s\", \"8s\"]";
             checker.report(&key_path, what);
             return None;
         }
@@ -302,10 +301,8 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
 fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, stacks: &[Stack]) {
     let registry = policies::registry();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
-        let why = format!(
-            "stack `{stack}` is the kernel's: only its congestion control can be \
-            set"
-        );
+        let why =
+            format!("stack `{stack}` is the kernel's: only its congestion control can be set");
         checker.refuse(key_path, "mode", &why, raw.mode.as_ref());
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());

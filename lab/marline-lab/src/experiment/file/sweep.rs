@@ -220,8 +220,7 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             set(entry.with_context(what)?, item, value)
         }
         _ => bail!(
-            "`{key}` is not a valid key; for example \"path.wifi.delay\", \
-                \"variant.NAME.send_buffer\", \
+            "`{key}` is not a valid key; for example \"path.wifi.delay\", \"variant.NAME.send_buffer\", \
              \"variant.NAME.scheduler.KEY\", \"workload.bytes\", \"fault.0.between\""
         ),
     }

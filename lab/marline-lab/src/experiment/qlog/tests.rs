@@ -94,10 +94,8 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     // Delivery stops when the link goes down, or at the first burst after that.
     let hole = course.holes.iter().find(|hole| hole.ended_ms > 3_000.0).expect("a hole");
     assert!((2_900.0..3_200.0).contains(&hole.began_ms), "{hole:?}");
-    let dead = hole.unreachable.as_ref().map(|(subflow, _)| *subflow).expect(
-        "a subflow was \
-        silent",
-    );
+    let dead =
+        hole.unreachable.as_ref().map(|(subflow, _)| *subflow).expect("a subflow was silent");
     let rescued: Vec<_> = course
         .carried
         .iter()

@@ -105,8 +105,7 @@ fn a_blocked_network_is_forgotten_after_an_hour_and_then_later() {
     assert_eq!(
         open(&mut paths, 0).1,
         Some(FallbackReason::SynRetries),
-        "the option is tried \
-        again"
+        "the option is tried again"
     );
     paths.world.run_until(Instant::from_secs(10_000));
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::KnownNetwork));

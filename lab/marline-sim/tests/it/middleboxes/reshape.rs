@@ -61,8 +61,7 @@ fn data_unmapped_by_a_middlebox_is_resent_and_connections_survive() {
         // A subflow may be abandoned once, if the middlebox has damaged every retransmission of a hole.
         if !alive || back < COUNT || slowest > WORST || end.lost.len() > 1 {
             complaints.push(format!(
-                "seed {seed}, {reshaper:?}: {back} echoed, slowest {slowest:?}: \
-                    {end:?}"
+                "seed {seed}, {reshaper:?}: {back} echoed, slowest {slowest:?}: {end:?}"
             ));
         }
     }

@@ -29,7 +29,7 @@ COPY_PRICE_S = 0.01
 """Minimum average saving that justifies the bytes of a copy of a whole message, s."""
 EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
 GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
-"""Candidate parameters of OLAPS, which learns anew in each connection."""
+"""Candidate parameters of OLAPS, which learns again in each connection."""
 
 
 @dataclasses.dataclass

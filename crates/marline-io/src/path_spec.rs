@@ -244,7 +244,7 @@ mod tests {
             ("", "missing"),
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
-            ("wlan0,metered,unmetered", "exclude"),
+            ("wlan0,metered,unmetered", "cannot be combined"),
             ("wlan0,radio=5g", "unknown radio"),
             ("wlan0,name=", "a name must be"),
             ("wlan0,name=<b>", "a name must be"),

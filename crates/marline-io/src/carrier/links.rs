@@ -97,7 +97,7 @@ impl UdpCarrier {
     }
 
     /// Sends a frame whose only purpose is to elicit an answer on this socket: its id does not exist, so a server
-    /// answers with a RESET ([`Received::UnknownFlow`](super::Received::UnknownFlow)).
+    /// answers with a RESET ([`ReceivedDatagram::UnknownFlow`](super::ReceivedDatagram::UnknownFlow)).
     pub fn probe(&mut self, outer: Outer, id: u64) {
         self.push_control(outer, ControlFrame::keepalive(id));
     }

@@ -66,8 +66,8 @@ fn bad_ping_files_are_named_with_line_and_reason() {
     assert_eq!(error(head), "p: no probe in the file");
     assert!(error("t_ms\n").starts_with("p:1: the first line must be `carrier,seq"));
     let row = |rows: &str| error(&format!("{head}{rows}"));
-    assert_eq!(row("a,1,0\n"), "p:2: 3 fields where 4 are needed (cut short?)");
-    assert_eq!(row("a,1,0,4,5\n"), "p:2: 5 fields where 4 are needed (cut short?)");
+    assert_eq!(row("a,1,0\n"), "p:2: 3 fields, expected 4 (truncated file?)");
+    assert_eq!(row("a,1,0,4,5\n"), "p:2: 5 fields, expected 4 (truncated file?)");
     assert_eq!(row("a,1,x,4\n"), "p:2: t_send_ms `x` is not a valid number");
     assert_eq!(row("a,1,0,-4\n"), "p:2: rtt_ms -4 is out of range");
     assert_eq!(row("a,1,0,NaN\n"), "p:2: rtt_ms NaN is out of range");

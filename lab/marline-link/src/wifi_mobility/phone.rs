@@ -13,13 +13,13 @@
 //!    walks only to 50 to 65 m, and turns around there within 8 s. The door is between 20 and 40 m, and its wall costs
 //!    8 dB.
 //! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
-//! sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and never where WiFi is
-//! bad). Fading: 1.5 dB, independent for each sample and direction.
+//!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and never where WiFi is
+//!    bad). Fading: 1.5 dB, independent for each sample and direction.
 //! 3. Rate control lags by half a second and stays 3 dB below what the signal would allow, down to the lowest step of
 //!    the table of one 802.11n stream (which needs 5 dB, each further step about 3 more).
 //! 4. A frame fails with a probability of 10 % where the step's requirement is just met, 50 % at 1.8 dB below and 90 %
-//! at 3.7 dB below. It is tried four times at its step and three times two steps lower, if possible. The failed share
-//! reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
+//!    at 3.7 dB below. It is tried four times at its step and three times two steps lower, if possible. The failed
+//!    share reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
 //! 5. Below 9 dB, the station scans for others: every 5 s on average it is absent for 200 to 500 ms, and packets wait.
 //! 6. After 4 s below 1 dB, it disassociates: the interface loses its address. Above 8 dB, it returns after another 1.5
 //!    to 4 s.

@@ -207,7 +207,7 @@ impl MemoryBudget {
             process: Arc::clone(&self.0),
             used: AtomicU64::new(0),
             waits: AtomicU64::new(0),
-            max_per_buffer: max_per_buffer,
+            max_per_buffer,
             waiting: Mutex::default(),
         }))
     }

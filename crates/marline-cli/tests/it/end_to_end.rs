@@ -211,7 +211,7 @@ fn a_revoked_client_and_a_wrong_invite_get_a_clear_error() {
     let file = other.path().join("invite");
     write_private(&file, &foreign);
     let (_, error) = texts(&connect(&file));
-    assert!(error.contains("another key"), "{error}");
+    assert!(error.contains("key differs"), "{error}");
 
     run_ok(dir.path(), &["server", "--config", "server.toml", "credential", "revoke", "first"]);
     std::thread::sleep(Duration::from_millis(1_500));

@@ -134,6 +134,15 @@ impl World {
         processes.filter(here).collect()
     }
 
+    /// Waits until one process carries the program: at first the half that sets up the namespace still runs, too.
+    pub(crate) fn wait_for_one_carrier(&self) {
+        let begun = Instant::now();
+        while self.carriers().len() != 1 {
+            assert!(begun.elapsed() < PATIENCE, "not one process: {:?}", self.carriers());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until no process of a program is left.
     pub(crate) fn wait_for_nothing(&self) {
         let begun = Instant::now();

@@ -119,9 +119,9 @@ pub struct Totals {
     pub fallbacks: usize,
     /// Schedulers in use.
     pub schedulers: Vec<String>,
-    /// Number of repair segments sent, from which the peer can compute lost data.
+    /// Number of repair segments sent, from which the peer can recover lost data.
     pub repairs_sent: u64,
-    /// Bytes computed from the peer's repair segments.
+    /// Bytes recovered from the peer's repair segments.
     pub bytes_repaired: u64,
     /// Used memory of the budget, in bytes.
     pub memory_bytes: u64,

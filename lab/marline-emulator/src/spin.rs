@@ -96,7 +96,7 @@ mod tests {
             spin.on_late_wakeup(US(8));
         }
         assert!((US(13)..US(14)).contains(&spin.length), "{:?}", spin.length);
-        // A tenth of the sleeps is late, and the spin covers them.
+        // One sleep in ten is late, and the spin covers it.
         for number in 0..1_000 {
             spin.on_late_wakeup(US(if number % 10 == 0 { 40 } else { 8 }));
         }

@@ -274,7 +274,7 @@ pub(crate) fn print_warnings(warnings: &[String], count: usize) {
         eprintln!("WARNING: {warning}");
     }
     if count > MAX_SHOWN_WARNINGS {
-        eprintln!("WARNING: {} more in the table of runs", count - MAX_SHOWN_WARNINGS);
+        eprintln!("{} more warnings; see the table of runs", count - MAX_SHOWN_WARNINGS);
     }
 }
 

@@ -51,7 +51,7 @@ struct Baseline {
     handover_worst_ms: f64,
 }
 
-/// Key `kernel`.
+/// Comparison with the kernel's Multipath TCP over emulated links.
 pub(super) struct Kernel;
 
 /// A metric of a row.
@@ -246,13 +246,18 @@ impl Paper for Kernel {
         let runs: usize =
             pools.iter().flat_map(|(_, by)| by.values()).map(|pool| pool.runs().0).sum();
         let notes = vec![
-            format!("Kernel {}, CUBIC. \"paper\" is its Multipath TCP.", keep::kernel_release()),
-            format!("{runs} runs, {doubtful} of them doubtful (links late three times)."),
+            format!(
+                "Kernel {}, CUBIC. The \"paper\" column shows its Multipath TCP.",
+                keep::kernel_release()
+            ),
+            format!(
+                "{runs} runs, {doubtful} of them unreliable (the emulated links were late in all three attempts)."
+            ),
         ];
         Ok(Reproduction {
             tables: vec![
                 Table::new("default", "Marline, default settings", default),
-                Table::new("best", "the policies that are best for the row", best),
+                Table::new("best", "the best policies for the row", best),
             ],
             grids: vec![all],
             figures: vec![figure],
@@ -293,7 +298,7 @@ const GRID: [(&str, &str); 8] = [
     ("value", ""),
     ("ratio to kernel MPTCP", ""),
     ("ratio to bound", ""),
-    ("kernel MPTCP, earlier", ""),
+    ("kernel MPTCP, previous run", ""),
 ];
 
 fn fill(grid: &mut Grid, row: &Row, by: &BTreeMap<Contestant, Pool>, numbers: &[Number]) {

@@ -31,7 +31,7 @@ const DEFAULT: &str = "auto";
 const JUDGED: Part = Part::new("default", 20, 80);
 const SHOWN: Part = Part::fixed("schedulers", 3);
 
-/// Key `traces`.
+/// Evaluation of the default on recorded links.
 pub(super) struct Traces;
 
 impl Paper for Traces {

@@ -19,7 +19,7 @@ use marline_emulator::report_text;
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Seconds for which the applications run, without start and catch-up [default: 24, or 60 with
+    /// Seconds for which the applications run, excluding startup and catch-up [default: 24, or 60 with
     /// --dashboard]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=600))]
     pub seconds: Option<u32>,

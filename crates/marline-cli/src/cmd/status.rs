@@ -179,8 +179,8 @@ fn status_text(status: &Status) -> String {
         text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
-        let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
-        text += &format!("repairs: {sent} sent; {computed} computed from the peer's\n");
+        let (sent, recovered) = (status.repairs_sent, bytes(status.bytes_repaired));
+        text += &format!("repairs: {sent} sent; {recovered} recovered from received repairs\n");
     }
     text += &format_memory(&status.memory);
     if !status.paths.is_empty() {
@@ -501,7 +501,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let all = Status { paths, repairs_sent: 12, bytes_repaired: 3_000, ..base };
         let text = status_text(&Status { targets: Some(targets), ..all.clone() });
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "repairs: 12 sent; 3.0kB computed from the peer's");
+        assert_eq!(lines[1], "repairs: 12 sent; 3.0kB recovered from received repairs");
         assert_eq!(
             lines[5..],
             [

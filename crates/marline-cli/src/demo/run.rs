@@ -190,7 +190,7 @@ async fn start_variant(
     let invite_file = place.join("invite");
     write_private(&invite_file, invite.trim())?;
     let serve = format!("server --config {config} --scheduler {scheduler} --control {control}");
-    let name = format!("the server of {}", way.name);
+    let name = format!("server for \"{}\"", way.name);
     let with_traces =
         |text: &str| [words(text), traces.iter().flatten().cloned().collect()].concat();
     let (server, _) = Process::start(&name, &with_traces(&serve), "listening on ").await?;

@@ -86,7 +86,7 @@ const COUNTERS: [(&str, &str, CountFn); 7] = [
     }),
     (
         "marline_path_reinjected_bytes_total",
-        "Payload bytes sent that another path had carried before",
+        "Payload bytes sent that another path had already carried",
         |s| s.bytes_reinjected,
     ),
     ("marline_path_duplicate_bytes_total", "Duplicate payload bytes received", |s| {
@@ -154,16 +154,14 @@ impl Totals {
         for (name, meaning, _) in ADDRESS_PAIRS {
             counted.describe_gauge(name, meaning);
         }
-        counted.describe_counter(
-            DEGRADED_PAIRS,
-            "Number of times the path health monitor found a fault of the pair",
-        );
+        counted
+            .describe_counter(DEGRADED_PAIRS, "Number of times the address pair became degraded");
         counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
         counted.describe_gauge(STATE, "1 for the path's current state, 0 for the others");
         counted.describe_gauge(PATH_QUOTA, "Monthly quota of the path");
         counted.describe_gauge(PATH_QUOTA_USED, "Bytes used of the path's monthly quota");
         counted.describe_counter(EVENTS, "Events, by the names of `marline monitor`");
-        counted.describe_counter(OPENED, "Connections since the start");
+        counted.describe_counter(OPENED, "Connections opened since the process started");
         counted.describe_gauge(OPEN, "Open connections");
         counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
         counted.describe_counter(WRITTEN, "Bytes applications wrote");

@@ -115,14 +115,14 @@ impl Subflow {
         self.syn_data.take().map(|data| data.range)
     }
 
-    /// Answerer: sets whether the SYN/ACK acknowledges only the SYN although its data was accepted, because the
-    /// opener repeated the SYN without data.
+    /// Passive opener: sets whether the SYN/ACK acknowledges only the SYN although its data was accepted, because the
+    /// active opener repeated the SYN without data.
     pub(crate) fn acknowledge_syn_alone(&mut self, alone: bool) {
         self.syn_alone = alone;
     }
 
-    /// Answerer: drops the accepted data, because the opener continues from its SYN without data and sends the data
-    /// again.
+    /// Passive opener: drops the accepted data, because the active opener continues from its SYN without data and sends
+    /// the data again.
     pub(crate) fn forget_syn_payload(&mut self) {
         self.rx.nxt = Ssn(1);
         self.rx.delivered_to = Ssn(1);

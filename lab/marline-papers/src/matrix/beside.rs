@@ -142,7 +142,7 @@ fn measure_share(
 fn grid(samples: &Samples<Shares>) -> Grid {
     let columns = [
         ("rate", "Mbit/s"),
-        ("round trip", "ms"),
+        ("RTT", "ms"),
         ("buffer, bandwidth-delay products", ""),
         ("ratio to fair share, median", ""),
         ("least", ""),

@@ -105,7 +105,7 @@ fn verdicts(
                 .with_remark("the mean of two cases (below), whose shares depend on the stream"),
         );
         for (with, case) in
-            [(true, "the SYN brings new data"), (false, "the SYN brings no new data")]
+            [(true, "the SYN carries new data"), (false, "the SYN carries no new data")]
         {
             let saved = handovers.ratio(|handovers| match handovers.has_data_in_syn(way) == with {
                 true => (handovers.saved(way), 1.0),
@@ -113,7 +113,7 @@ fn verdicts(
             });
             let share = handovers.mean(|h| f64::from(u8::from(h.has_data_in_syn(way) == with)));
             let row =
-                Row::new(format!("{name}: round trips saved where {case}")).estimate(&saved, "RTT");
+                Row::new(format!("{name}: round trips saved if {case}")).estimate(&saved, "RTT");
             rows.push(row.with_remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }
     }

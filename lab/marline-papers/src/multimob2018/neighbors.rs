@@ -62,7 +62,7 @@ const WITHOUT_MONITOR: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
     let (moved, rows) = context.judge_part(NEIGHBORS, measure, |moved| Ok(verdicts(moved)))?;
-    let title = "One connection suffers, nine others have the same address pair (99 % intervals)";
+    let title = "One affected connection and nine others on the same address pair (99 % intervals)";
     all.tables.push(Table::new("others", title, rows));
     all.grids.push(grid(&moved));
     all.figures.push(figure(&moved));
@@ -86,26 +86,26 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
             moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
         let of_each =
             [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
-        let what = format!("{what}, median: ratio of with to without a path health monitor");
+        let what = format!("median {what}: ratio with to without a path health monitor");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
         row.with_remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
     };
     vec![
-        row("others moved after WiFi went silent", |moves| &moves.others_ms),
-        row("next request of the others", |moves| &moves.delays_ms),
+        row("time until the other connections moved", |moves| &moves.others_ms),
+        row("next request on the other connections", |moves| &moves.delays_ms),
     ]
 }
 
 fn grid(moved: &Samples<MovesBySystem>) -> Grid {
     let columns = [
         ("system", ""),
-        ("the affected one moved, mean", "ms"),
-        ("others moved, median", "ms"),
-        ("others moved, last", "ms"),
-        ("next request of the others, median", "ms"),
-        ("next request of the others, worst", "ms"),
+        ("affected connection moved, mean", "ms"),
+        ("other connections moved, median", "ms"),
+        ("other connections moved, last", "ms"),
+        ("median next request on the other connections", "ms"),
+        ("worst next request on the other connections", "ms"),
     ];
-    let title = "One connection suffers, nine others on the same address pair: times after WiFi went silent";
+    let title = "One affected connection and nine others on the same address pair: times after WiFi went silent";
     let mut grid = Grid::new("neighbours", title, &columns);
     for (place, system) in contestants().iter().enumerate() {
         let lists: [SelectTimes; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];

@@ -91,7 +91,8 @@ impl PhoneScenario {
     pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<PhoneScenario> {
         let run = mobility_run(seed, leaves, true);
         let links = run.links(Some(traces))?;
-        let links = links.try_into().map_err(|_| anyhow::anyhow!("two links"))?;
+        let links =
+            links.try_into().map_err(|_| anyhow::anyhow!("expected two links: WiFi and LTE"))?;
         let changes = |(gone, back): (Duration, Option<Duration>)| {
             [Some((gone, false)), back.map(|back| (back, true))]
         };

@@ -226,7 +226,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("client", ""),
         ("median", "s"),
         ("90 %", "s"),
-        ("longest that arrived", "s"),
+        ("longest delay of those that arrived", "s"),
         ("within 1 s", "%"),
         ("within 5 s", "%"),
         ("within 15 s", "%"),
@@ -269,7 +269,7 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
         plot = plot
             .steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
     }
-    let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
+    let caption = "The times at which WiFi died are spread evenly on a logarithmic scale \
                    before the push.";
     plot.figure("push", caption)
 }

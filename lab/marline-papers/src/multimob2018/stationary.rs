@@ -76,7 +76,7 @@ pub(super) fn reproduce(
     let title = "Runs of 80 s that never lose WiFi, one per root (99 % intervals)";
     all.tables.push(Table::new("static", title, rows));
     all.grids.push(energy(&runs, context.master));
-    let title = "Runs that never lose WiFi: energy of LTE, by the constants of the radio";
+    let title = "Runs that never lose WiFi: LTE energy by radio constants";
     all.grids.push(radios::sensitivity("static-constants", title, &runs, cellular_usage));
     all.figures.push(figure(&runs));
     Ok(())
@@ -159,7 +159,7 @@ fn energy(runs: &Samples<StayResults>, master: u64) -> Grid {
 }
 
 fn figure(runs: &Samples<StayResults>) -> Figure {
-    let mut bars = Bars::new("Energy of 80 s within WiFi", "J", &["WiFi", "LTE"]);
+    let mut bars = Bars::new("Energy over 80 s in WiFi coverage", "J", &["WiFi", "LTE"]);
     for (place, system) in systems::all().iter().enumerate() {
         let bar = |of: &dyn Fn(&Cost) -> f64| {
             let joules = runs.mean(|run| of(&run.systems[place]));

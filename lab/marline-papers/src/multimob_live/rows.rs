@@ -61,7 +61,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         };
         let ratio =
             holes.estimate(|pairs| middle(pairs, |pair| pair.0) / middle(pairs, |pair| pair.1));
-        let row = Row::new(format!("{name}: median hole, ratio to kernel MPTCP with backup flag"))
+        let row = Row::new(format!("{name}: median gap, ratio to kernel MPTCP with backup flag"))
             .estimate(&ratio, "")
             .with_remark(format!(
                 "{:.0} and {:.0} ms",
@@ -98,7 +98,7 @@ fn answered(runs: &Runs, kernel: &Runs) -> Row {
         .measured(lost(runs) as f64, "")
         .at_most(asked as f64)
         .with_remark(format!(
-            "two kernels: {}; median hole {:.0} ms",
+            "two kernels: {}; median gap {:.0} ms",
             lost(kernel),
             median(&runs.holes_ms())
         ))
@@ -157,7 +157,7 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
     let row = |runs: &Runs| {
         let gaps = Samples::new(runs.good_records().map(gap_ms).collect::<Vec<f64>>(), master);
         let gap = gaps.estimate(|gaps| median(&gaps.iter().map(|gap| **gap).collect::<Vec<f64>>()));
-        let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
+        let row = Row::new(format!("{}: median gap of the download", runs.system.name()))
             .estimate(&gap, "ms")
             .with_remark(format!("{:.2} Mbit/s overall", median_goodput(runs)));
         if !runs.system.judged {

@@ -123,8 +123,9 @@ fn rows(samples: &Samples<DrawnScene>, file: &PaperFile<Published>) -> anyhow::R
         let far = samples.share(|DrawnScene { small, .. }| {
             (u64::from(ratio_to_best(small, small.papd[which]) < least), 1)
         });
-        let name =
-            format!("small buffer: scenes in which {papd} is below {least} of the best path");
+        let name = format!(
+            "small buffer: scenes in which {papd} is below {least} times the best path's rate"
+        );
         rows.push(Row::new(name).estimate(&far, "of the scenes"));
     }
     let ratio = samples.mean(|drawn| ratio_to_best(&drawn.large, drawn.large.min_rtt));

@@ -39,8 +39,8 @@ const WIFI_INTERRUPTED: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=485m
 
 /// Losses of the WiFi.
 const CASES: [(&str, &str); 5] = [
-    ("bad times", WIFI),
-    ("bad times half as long and worse", WIFI_SHORT),
+    ("bad periods", WIFI),
+    ("bad periods half as long but worse", WIFI_SHORT),
     ("independent, 1 %", WIFI_ONE_PERCENT),
     ("independent, 3 %", WIFI_INDEPENDENT),
     ("all packets for 15 ms, twice a second", WIFI_INTERRUPTED),
@@ -196,7 +196,7 @@ fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tai
 
 /// 99th percentile by message size, in bad times.
 fn figure(samples: &Samples<Cells>) -> Figure {
-    let title = "Coding and duplication: 99th percentile by message size, bad times";
+    let title = "Coding and duplication: 99th percentile by message size, bad periods";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();
     for (place, scheduler) in SCHEDULERS.iter().enumerate() {
         if !["min-rtt", "hedged", "burst-end", "redundant", "coded"].contains(scheduler) {

@@ -34,13 +34,13 @@ pub(super) struct World {
 /// Columns of a table of worlds.
 pub(super) const COLUMNS: [(&str, &str); 9] = [
     ("world", ""),
-    ("WiFi, round trip", "ms"),
+    ("WiFi, RTT", "ms"),
     ("WiFi, jitter", "ms"),
-    ("good times", "s"),
-    ("bad times", "s"),
-    ("loss in bad", "%"),
-    ("loss in good", "%"),
-    ("LTE, round trip", "ms"),
+    ("good periods", "s"),
+    ("bad periods", "s"),
+    ("loss in bad periods", "%"),
+    ("loss in good periods", "%"),
+    ("LTE, RTT", "ms"),
     ("LTE, jitter", "ms"),
 ];
 

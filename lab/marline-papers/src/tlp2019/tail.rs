@@ -100,5 +100,5 @@ fn figure(samples: &Samples<Vec<Times>>, cases: &[(Loss, u64)], loss: Loss) -> F
         .points("no probes", &points(0))
         .points("TLP-STD", &points(1))
         .points("TLP-MP", &points(2))
-        .figure(name, "Pairs of paths drawn as those of the traces; 99 % intervals.")
+        .figure(name, "Pairs of paths sampled like those of the traces; 99 % intervals.")
 }

@@ -110,7 +110,9 @@ impl Half<'_> {
             };
             (self.cases(root).filter(is).count() as u64, self.cases(root).count() as u64)
         });
-        let what = format!("{paths}: any of the five worse than on the better path alone, cases");
+        let what = format!(
+            "{paths}: cases with any of the five figures worse than on the better path alone"
+        );
         let mut rows = vec![Row::new(what).estimate(&worse.percent(), "%").at_most(*worse_percent)];
         let quantiles: [(&str, RatioToBound); 3] = [
             ("p50", Quantiles::p50_ratio),

@@ -1,4 +1,4 @@
-//! Flame graphs of benchmarks with real sockets, and of two shards in memory: processor time in the kernel and in all
+//! Flame graphs of benchmarks with real sockets, and of two shards in memory: CPU time in the kernel and in all
 //! programs of a benchmark.
 //!
 //! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
@@ -120,13 +120,13 @@ fn sample_row(
 fn draw_graph(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     let file = root.join(FOLDER).join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
-    let title = format!("{name}: processor time of all programs");
+    let title = format!("{name}: CPU time of all programs");
     let file = file.to_string_lossy();
     let arguments = ["--title", &title, "--minwidth", MIN_FRAME_PERCENT, "--hash", &file];
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs and innermost functions with the most processor time.
+/// The programs and innermost functions with the most CPU time.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut all = 0_u64;

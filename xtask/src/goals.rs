@@ -2,7 +2,7 @@
 //!
 //! A program that measures a figure prints a line `figure NAME VALUE`.
 
-/// Limit of a figure.
+/// Limit on a figure.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -42,7 +42,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
         AtLeast(1.0),
         "goodput over loopback, relative to kernel TCP without segmentation offload",
     ),
-    ("bulk-cpu-to-tcp", AtMost(1.5), "processor time, relative to kernel TCP without offload"),
+    ("bulk-cpu-to-tcp", AtMost(1.5), "CPU time, relative to kernel TCP without offload"),
     ("bulk-to-quinn", AtLeast(1.0), "goodput over loopback, relative to QUIC's without encryption"),
     ("echo-p50-over-tcp-us", AtMost(3.0), "median echo minus TCP's, in us"),
     ("echo-p99-to-tcp", AtMost(1.25), "p99 echo, relative to TCP's"),

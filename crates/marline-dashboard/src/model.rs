@@ -83,7 +83,7 @@ pub struct PathSummary {
     pub quota: Option<Quota>,
 }
 
-/// Current state of a connection, without its destination.
+/// Current state of a connection, excluding its destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// Number of the connection in the process.

@@ -121,7 +121,7 @@ impl RelayReport {
     /// Limit on the wait for a processor, above which packets were read late without any other indication.
     pub const DOUBTFUL_WAIT_US: u64 = 20_000;
 
-    /// Reasons to doubt a result measured over this link; empty if there are none.
+    /// Reasons why results measured over this link may be unreliable; empty if there are none.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();

@@ -26,7 +26,7 @@ impl Download {
     /// Runs the download as [`Download::run`] does, and counts the bytes that were also sent on another path.
     ///
     /// # Errors
-    /// As [`Download::run`].
+    /// Those of [`Download::run`].
     pub(super) fn run_counted(
         &self,
         variant: &Variant,
@@ -52,7 +52,7 @@ impl Download {
     /// Mean throughput from a start time (zero: the first SYN) to the end, Mbit/s.
     ///
     /// # Errors
-    /// As [`Download::run`].
+    /// Those of [`Download::run`].
     pub(super) fn mbit_per_s(
         &self,
         variant: &Variant,

@@ -314,7 +314,7 @@ fn fill(grid: &mut Grid, row: &Row, by: &BTreeMap<Contestant, Pool>, numbers: &[
             }
             let (runs, doubtful, failed) = pool.runs();
             let mut count = runs.to_string();
-            for (more, what) in [(doubtful, "doubtful"), (failed, "failed")] {
+            for (more, what) in [(doubtful, "unreliable"), (failed, "failed")] {
                 if more > 0 {
                     count.push_str(&format!(" ({more} {what})"));
                 }

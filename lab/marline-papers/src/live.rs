@@ -74,7 +74,7 @@ impl Paper for Live {
             ("what", ""),
             ("stack", ""),
             ("runs", ""),
-            ("doubtful", ""),
+            ("unreliable", ""),
             ("p50", "ms"),
             ("p95", "ms"),
             ("p99", "ms"),

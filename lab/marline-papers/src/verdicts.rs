@@ -22,7 +22,7 @@ pub struct StoredVerdicts {
     pub master: u64,
     /// Amount of work, in words.
     pub effort: String,
-    /// Processor time of the run, minutes.
+    /// CPU time of the run, minutes.
     pub processor_minutes: u64,
     /// Tables with at least one row.
     pub tables: Vec<StoredTable>,

@@ -45,7 +45,7 @@ pub enum TaskKind {
     Page,
     /// A call during which WiFi dies.
     Call,
-    /// Processor time.
+    /// CPU time.
     Processor,
     /// Memory of 1,000 connections.
     Memory,

@@ -96,7 +96,7 @@ pub fn processes(world: &World) -> Vec<u32> {
     children.collect()
 }
 
-/// Processor time of these processes so far, seconds.
+/// CPU time of these processes so far, seconds.
 ///
 /// # Errors
 /// A process has ended.

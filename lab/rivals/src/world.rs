@@ -183,7 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// As [`World::start`], but the process does not count as part of the system.
+    /// Like [`World::start`], but the process does not count as part of the system.
     ///
     /// # Errors
     /// The program cannot be started.

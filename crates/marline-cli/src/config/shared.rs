@@ -406,7 +406,7 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// Limit of connections, if it is valid.
+/// Limit on connections, if it is valid.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),

@@ -68,11 +68,11 @@ pub fn run_live(
     Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
-/// As [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
+/// Like [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
 /// a record of each segment.
 ///
 /// # Errors
-/// As [`run_live`].
+/// Those of [`run_live`].
 pub fn run_live_watched(
     experiment: &Experiment,
     stack: Stack,

@@ -194,7 +194,7 @@ fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tai
     Tail::new(samples.all().iter().map(|root| root[case][size][place].times_ms.as_slice()))
 }
 
-/// 99th percentile by message size, in bad times.
+/// 99th percentile by message size, in bad periods.
 fn figure(samples: &Samples<Cells>) -> Figure {
     let title = "Coding and duplication: 99th percentile by message size, bad periods";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();

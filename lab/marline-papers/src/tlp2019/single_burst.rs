@@ -45,7 +45,7 @@ impl BurstExperiment {
         BurstExperiment::with_bursts_before(context.count(BURSTS_BEFORE), bytes, seed)
     }
 
-    /// As [`new`](Self::new), with `before` bursts before the evaluated one.
+    /// Like [`new`](Self::new), with `before` bursts before the evaluated one.
     pub(super) fn with_bursts_before(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);

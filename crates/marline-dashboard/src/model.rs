@@ -201,13 +201,13 @@ pub struct TimedEvent {
     pub event: String,
     /// Time of the event's end, in microseconds on the process's clock.
     pub at_us: u64,
-    /// Time of the event's start, for a hole.
+    /// Time of the event's start, for a delivery gap.
     pub since_us: Option<u64>,
     /// Affected connection.
     pub connection: Option<u64>,
-    /// `sent` or `received`, for a hole.
+    /// `sent` or `received`, for a delivery gap.
     pub direction: Option<String>,
-    /// Affected paths. For a hole, the path on which delivery continued.
+    /// Affected paths. For a delivery gap, the path on which delivery continued.
     pub paths: Vec<String>,
     /// Cause.
     pub cause: Option<String>,

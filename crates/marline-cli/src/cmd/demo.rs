@@ -131,8 +131,8 @@ fn describe_doubts(reports: &[RelayReport]) -> Option<String> {
     let worst = doubtful.iter().map(late).max().unwrap_or(0) as f64 / 1e3;
     let dropped: u64 = doubtful.iter().map(|report| report.kernel_drops).sum();
     Some(format!(
-        "WARNING: unreliable results, as this machine was busy: on {} of {} emulated links, 1 % of the \
-         datagrams left late (on the worst link by {worst:.1} ms or more), and {dropped} were dropped \
+        "WARNING: unreliable results, as this machine was busy: on {} of {} emulated links, 1% of the \
+         datagrams were sent late (on the worst link by {worst:.1} ms or more), and {dropped} were dropped \
          before they reached a link",
         doubtful.len(),
         reports.len(),

@@ -265,11 +265,11 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     let of_all = |bytes: u64| bytes as f64 / all as f64;
     let (used, left): (Vec<_>, Vec<_>) =
         paths.iter().partition(|path| of_all(new(path)) >= MIN_SHARE);
-    let share = |path: &&PathSummary| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
+    let share = |path: &&PathSummary| format!("{} {:.0}%", path.name, of_all(new(path)) * 100.0);
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
     let copied = of_all(copied) * 100.0;
-    let mut text = format!("new data: {}; copies: {copied:.1} %", used.join(", "));
+    let mut text = format!("new data: {}; copies: {copied:.1}%", used.join(", "));
     for path in left {
         text += &format!("; {} unused: {}", path.name, exclusion_reason(path, paths));
     }
@@ -432,7 +432,7 @@ mod tests {
         let text = status_text(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
-new data: wlan0 75 %, wwan0 25 %; copies: 0.3 %; eth0 unused: unreachable
+new data: wlan0 75%, wwan0 25%; copies: 0.3%; eth0 unused: unreachable
 path   state            local         last rx  srtt  retx   sent  copies   recv
 wlan0  usable           192.0.2.7        1.2s  28ms  1.5%  6.0MB    15kB  3.0kB
 wwan0  degraded,backup  2001:db8::7      1.2s  90ms  1.5%  2.0MB   5.0kB   999B
@@ -452,7 +452,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         };
         let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
-        let head = "new data: wifi 100 %; copies: 0.0 %; lte unused: ";
+        let head = "new data: wifi 100%; copies: 0.0%; lte unused: ";
         assert_eq!(two(lte()), format!("{head}slower than wifi"));
         assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}backup"));
         let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
@@ -464,7 +464,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),
-            Some("new data: lte 100 %; copies: 0.0 %; wifi unused: not needed so far")
+            Some("new data: lte 100%; copies: 0.0%; wifi unused: not needed so far")
         );
         assert_eq!(policy(&[path("wifi", 20_000, 0), path("lte", 80_000, 0)]), None);
     }
@@ -566,7 +566,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             memory_waits: 0,
         };
         let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
-        let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();
+        let text = "1.0GB of 1GB (100%) until 2026-12-01 UTC".to_owned();
         clients[0].quota = Some(Quota { state: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -575,7 +575,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 client  open  so far  to targets  from targets   last seen
 busy       2       7        12kB         3.4MB    10 s ago
 idle       0       7        12kB         3.4MB  16 min ago
-idle: quota: 1.0GB of 1GB (100 %) until 2026-12-01 UTC: used up
+idle: quota: 1.0GB of 1GB (100%) until 2026-12-01 UTC: used up
 refused: credential 10000
 ";
         assert_eq!(text, expected);

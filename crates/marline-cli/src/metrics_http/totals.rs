@@ -53,7 +53,7 @@ struct State {
     /// Start of each running handshake.
     started_at: BTreeMap<ConnectionId, Instant>,
     handshakes: DelayHistogram,
-    /// Holes in sent data, and in received data.
+    /// Delivery gaps in sent data, and in received data.
     holes: [DelayHistogram; 2],
     /// Delay from writing to the DATA_ACK.
     delivery: DelayHistogram,
@@ -356,7 +356,7 @@ impl State {
                 "Time from sending to the first acknowledgment, for datagrams that may be copied";
             write_histogram(text, DATAGRAMS, about, &alone(delays));
         }
-        let about = "Holes: times of 100 ms or more in which due data was not delivered";
+        let about = "Delivery gaps: times of 100 ms or more in which due data was not delivered";
         let [sent, received] = self.holes;
         let named = [("sent", sent), ("received", received)];
         let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));

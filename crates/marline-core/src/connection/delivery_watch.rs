@@ -1,8 +1,8 @@
 //! Delivery watch: records when data became due in either direction of the stream, for monitoring.
 //!
-//! *Problem.* Users notice holes: times in which data should have arrived and did not. A pause of the application
-//! causes the same silence, so silence alone is not a hole. The delivered bytes do not distinguish the two cases,
-//! but the protocol state does.
+//! *Problem.* Users notice delivery gaps: times in which data should have arrived and did not. A pause of the
+//! application causes the same silence, so silence alone is not a hole. The delivered bytes do not distinguish the two
+//! cases, but the protocol state does.
 //!
 //! *Sending*: data was sent and is not DATA_ACKed. The hole lasts from the start of this state, or from the last
 //! DATA_ACK that advanced, to the next one. Up to a round trip is the normal delivery time, so a hole counts once it
@@ -19,7 +19,7 @@ use marline_time::{Duration, Instant};
 
 use crate::compact_instant::NonZeroCompactInstant;
 
-/// Shortest hole that is reported.
+/// Shortest gap that is reported.
 pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
 
 /// When data became due in one direction, if it is due. Every connection has two of these, so each uses four bytes.
@@ -37,7 +37,7 @@ impl DeliveryWatch {
     }
 
     /// Handles progress of delivery. `due` is true if more data is due, and `usual` is the normal delivery time.
-    /// Returns the start of the wait if it was a hole.
+    /// Returns the start of the wait if it was a gap.
     pub(super) fn on_progress(
         &mut self,
         now: Instant,

@@ -32,7 +32,7 @@ impl Client {
             .append(true)
             .open(world.dir.join("client.log"))?;
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
-        let out = child.stdout.take().context("no output")?;
+        let out = child.stdout.take().context("cannot read the client's standard output")?;
         let events = Events::default();
         let seen = events.clone();
         std::thread::spawn(move || {
@@ -83,7 +83,7 @@ impl Client {
                 }
             }
             if start.elapsed() > within {
-                bail!("no `{kind}` within {within:?}");
+                bail!("the client did not report `{kind}` within {within:?}");
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -89,9 +89,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(NOT_RUNNING));
         }
     };
-    let Answer::Hello(hello) = client.request(Command::Hello).await? else { bail!("no hello") };
+    let Answer::Hello(hello) = client.request(Command::Hello).await? else {
+        bail!("unexpected answer to the hello command")
+    };
     let Answer::Connections(connections) = client.request(Command::Connections).await? else {
-        bail!("no connections")
+        bail!("unexpected answer to the connections command")
     };
     // A server has no paths of its own.
     let paths = match client.request(Command::Paths).await {
@@ -107,7 +109,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => None,
         true => match client.request(Command::Targets).await? {
             Answer::Targets(targets) => Some(targets),
-            _ => bail!("no targets"),
+            _ => bail!("unexpected answer to the targets command"),
         },
     };
     let status = Status { targets, ..status(hello, &connections, &paths, clients) };

@@ -1,5 +1,5 @@
-//! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and holes in
-//! delivery, with their cause and the policy's reaction.
+//! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and delivery
+//! gaps, with their cause and the policy's reaction.
 //!
 //! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are received
 //! only while there is a viewer and the program has at most [`MAX_WATCHED_CONNECTIONS`] connections.

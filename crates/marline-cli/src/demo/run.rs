@@ -104,7 +104,7 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
         .iter()
         .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
         .collect::<std::io::Result<_>>()
-        .context("no UDP port on loopback")?;
+        .context("cannot bind a UDP port on loopback")?;
     Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
 }
 
@@ -228,7 +228,7 @@ async fn run_applications(
         let both = async { anyhow::Ok((open(origin.echo).await?, open(origin.http).await?)) };
         let opened = tokio::time::timeout(OPEN_TIMEOUT, both)
             .await
-            .context("no connection within the time limit");
+            .context("cannot connect within the time limit");
         let opened = opened.and_then(|result| result);
         streams.push(opened.with_context(|| {
             let (name, words) = (way.way.name, way.client.last_output_lines());

@@ -126,7 +126,9 @@ impl Job {
     async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
         for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
-            timeout(CONNECTING, stream.read_exact(&mut byte)).await.context("no greeting")??;
+            timeout(CONNECTING, stream.read_exact(&mut byte))
+                .await
+                .context("the server did not send its greeting in time")??;
             stream.write_all(&[number]).await?;
             stream.flush().await?;
         }
@@ -141,7 +143,9 @@ impl Job {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
             // Connections are accepted in any order.
-            let number = timeout(CONNECTING, stream.read_u8()).await.context("no number")??;
+            let number = timeout(CONNECTING, stream.read_u8())
+                .await
+                .context("the client did not send its stream number in time")??;
             numbered.push((number, stream));
         }
         numbered.sort_by_key(|(number, _)| *number);

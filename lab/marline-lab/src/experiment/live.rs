@@ -260,7 +260,8 @@ fn job(
     side: Side,
 ) -> anyhow::Result<Job> {
     let used = experiment.used_paths(variant)?;
-    let first = scenario.path_number(&used.first().context("no path")?.name)?;
+    let first =
+        scenario.path_number(&used.first().context("the variant does not use any path")?.name)?;
     let server = scenario.paths[first].server.first().context("the server has no address")?;
     let only_requests =
         matches!(experiment.loads[..], [Load { workload: Workload::Ask { .. }, .. }]);

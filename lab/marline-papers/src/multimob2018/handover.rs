@@ -185,9 +185,9 @@ fn handover_ms(
         Transfer::Up => paths.server_report(0),
         Transfer::Down => paths.client_report(0),
     };
-    let report = report.context("no connection")?;
+    let report = report.context("cannot find the connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let first = report.arrivals.iter().find(|(at, _)| *at > gone);
-    let (at, _) = first.context("no handover")?;
+    let (at, _) = first.context("no data arrived after WiFi was lost")?;
     Ok(ms(at.since(gone)))
 }

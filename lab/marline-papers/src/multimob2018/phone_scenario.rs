@@ -159,9 +159,9 @@ impl PhoneScenario {
         while read(&paths) < bytes && paths.world.now() < limit {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
-        let report = paths.client_report(0).context("no connection")?.clone();
+        let report = paths.client_report(0).context("cannot find the connection")?.clone();
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-        let log = paths.world.observer::<SegmentLog>().context("no observer was set")?;
+        let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             is_complete: report.read == bytes,
@@ -197,7 +197,7 @@ impl PhoneScenario {
         while open(&paths) && paths.world.now() < end + DRAIN_TIME {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
-        let report = paths.client_report(0).context("no connection")?;
+        let report = paths.client_report(0).context("cannot find the connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
         let over = paths.world.now();
         let delay = |(index, sent): (usize, &Instant)| {

@@ -153,7 +153,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     paths.world.run_while(pushed + PUSH_TIMEOUT, |world| {
         world.node(client).report(0).is_none_or(|report| report.read < whole)
     });
-    let report = paths.client_report(0).context("no connection")?;
+    let report = paths.client_report(0).context("cannot find the connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let closed = paths.server_report(0).is_some_and(|report| report.closed.is_some());
     let read = report.received.get(MESSAGES_BEFORE_PAUSE as usize);

@@ -106,7 +106,7 @@ fn sample_row(
     let script = script.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut running =
         script.spawn().map_err(|error| format!("{}: {error}", display_command(script)))?;
-    let frames = running.stdout.take().ok_or("perf script without output")?;
+    let frames = running.stdout.take().ok_or("cannot read the output of perf script")?;
     let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
     running.wait().map_err(|error| format!("perf script: {error}"))?;
     fs::remove_file(&data).map_err(|error| format!("{data}: {error}"))?;

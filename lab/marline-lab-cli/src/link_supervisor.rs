@@ -115,7 +115,7 @@ impl LinkSupervisor {
         Ok(LinkSupervisor {
             terminated: signal(SignalKind::terminate())?,
             interrupted: signal(SignalKind::interrupt())?,
-            time: time.context("--for")?,
+            time: time.context("invalid --for")?,
         })
     }
 

@@ -42,7 +42,7 @@ impl Download {
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
         paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
-        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("connect")?;
+        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("cannot connect")?;
         paths.world.run_until(Instant::ZERO + self.length);
         let report = paths.client_report(0).context("the client has no connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);

@@ -127,7 +127,7 @@ pub fn tokio_socket(socket: Socket) -> anyhow::Result<tokio::net::TcpSocket> {
 }
 
 async fn socks_connect(proxy: SocketAddr, to: SocketAddr) -> anyhow::Result<TcpStream> {
-    let SocketAddr::V4(to) = to else { bail!("only IPv4") };
+    let SocketAddr::V4(to) = to else { bail!("only IPv4 addresses are supported") };
     let mut stream = TcpStream::connect(proxy).await?;
     stream.set_nodelay(true)?;
     stream.write_all(&[5, 1, 0]).await?;

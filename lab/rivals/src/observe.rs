@@ -104,7 +104,7 @@ pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     let mut nanoseconds = 0.0;
     for process in processes {
         let tasks =
-            std::fs::read_dir(format!("/proc/{process}/task")).context("a process ended")?;
+            std::fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")?;
         for task in tasks {
             let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
             nanoseconds += text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
@@ -121,7 +121,7 @@ pub fn memory_megabytes(processes: &[u32]) -> anyhow::Result<f64> {
     let mut kilobytes = 0.0;
     for process in processes {
         let status = std::fs::read_to_string(format!("/proc/{process}/status"))
-            .context("a process ended")?;
+            .context("the process has ended")?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         kilobytes += number.unwrap_or(0.0) * 1.024;

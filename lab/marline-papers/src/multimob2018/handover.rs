@@ -176,7 +176,9 @@ fn handover_ms(
     };
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
-    paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
+    paths
+        .connect(WIFI, Box::new(client.context("cannot create the client")?))
+        .context("cannot connect")?;
     // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.
     paths.at_set_path_up(gone, WIFI, false);
     paths.set_address_at(gone, WIFI, false);

@@ -148,10 +148,12 @@ fn measure_moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let start = Instant::from_secs(1);
     let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
     paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
-    let mut ids = vec![paths.connect(WIFI, request_units(start, BUSY)).context("connect")?];
+    let mut ids = vec![paths.connect(WIFI, request_units(start, BUSY)).context("cannot connect")?];
     for _ in 0..OTHER_CONNECTIONS {
         let from = start + REQUEST_INTERVAL.mul_f64(rng.unit());
-        ids.push(paths.connect(WIFI, request_units(from, REQUEST_INTERVAL)).context("connect")?);
+        ids.push(
+            paths.connect(WIFI, request_units(from, REQUEST_INTERVAL)).context("cannot connect")?,
+        );
     }
     let silent = Instant::ZERO + SILENT + Duration::from_secs(1).mul_f64(rng.unit());
     paths.at_set_path_up(silent, WIFI, false);

@@ -151,7 +151,7 @@ impl PhoneScenario {
         let sizes = ExchangeSizes { request_bytes: REQUEST, answer_bytes: bytes };
         paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
         let client = RequestResponse::new(1, sizes, Duration::ZERO, 5, 6);
-        paths.connect(WIFI, Box::new(client)).context("connect")?;
+        paths.connect(WIFI, Box::new(client)).context("cannot connect")?;
         paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
         let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));

@@ -142,7 +142,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     let mut server = Some(speaker(spoken().chain([pushed]).collect(), 6, 5));
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
-    paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("connect")?;
+    paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("cannot connect")?;
     paths.at_set_path_up(died, WIFI, false);
     let mut drawn = |until: Instant| {
         paths.world.run_until(until);

@@ -117,7 +117,7 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
     paths.share_link(1, 0);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     let tcp = Variant { plain: true, ..mptcp("tcp") }.congestion("reno").connection()?;
-    let connect = |error| anyhow::anyhow!("no connection: {error:?}");
+    let connect = |error| anyhow::anyhow!("cannot connect: {error:?}");
     let ids = [
         paths.connect(0, sender(load, length, root)).map_err(connect)?,
         paths.connect_as(tcp, 0, sender(Load::Greedy, length, root)).map_err(connect)?,

@@ -127,9 +127,9 @@ fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     let worst = rides.estimate(|picked| {
         picked.iter().map(|ride| ride.ratio_to_best_carrier()).fold(f64::INFINITY, f64::min)
     });
-    let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);
+    let worst = Row::new("worst ride").estimate(&worst, "").at_least(least);
     let mean = rides.mean(Ride::ratio_to_best_carrier);
-    vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]
+    vec![shares, worst, Row::new("mean ride").estimate(&mean, "")]
 }
 
 /// Results of all contestants in all scenes.

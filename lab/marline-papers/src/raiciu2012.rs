@@ -83,7 +83,7 @@ impl Paper for Raiciu {
         let doubled = shown::doubled_window_table(context, &file)?;
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
-            Table::new("medians", "CS244: medians; ratio to bound: of the medians", medians),
+            Table::new("medians", "CS244: medians and their ratio to the bound", medians),
             Table::new("claims", "CS244: the study's statements about its curves", claims),
             Table::new("loss", "CS244: the study's statements about losses, by medians", losses),
             Table::new("nsdi-claims", "NSDI: the paper's statements, on its links", nsdi),

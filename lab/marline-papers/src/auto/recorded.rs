@@ -231,7 +231,7 @@ impl View<'_> {
                 format!("at most {} %", number(allowed)),
             )
         };
-        let names = self.messages().map(messages_name).chain(["as much as possible".to_owned()]);
+        let names = self.messages().map(messages_name).chain(["bulk transfer".to_owned()]);
         let mut rows: Vec<Row> = names.enumerate().map(row).collect();
         let most = self.numbers(samples, |case| {
             let Extra { bytes, payload } = judged_cell(case).extra[SMALL];

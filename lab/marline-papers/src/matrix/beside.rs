@@ -146,7 +146,7 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("RTT", "ms"),
         ("buffer, bandwidth-delay products", ""),
         ("ratio to fair share, median", ""),
-        ("least", ""),
+        ("minimum", ""),
         ("most", ""),
     ];
     let mut grid = Grid::new("shares", "One flow of the default against one CUBIC flow", &columns);

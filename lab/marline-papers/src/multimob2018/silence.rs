@@ -80,7 +80,7 @@ pub(super) fn reproduce(
         |links| Ok(verdicts(links, context.master, file)),
     )?;
     let title =
-        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; drawn links (99 % intervals)";
+        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; sampled links (99 % intervals)";
     all.tables.push(Table::new("download", title, rows));
     all.grids.push(parts(&links, context.master));
     if let Some(first) = links.all().first() {

@@ -223,7 +223,7 @@ impl<'a> Deciles<'a> {
         }
         for other in [systems::vanilla_full_mesh(), systems::vanilla_backup()] {
             let theirs = &self.worst[systems::index_of(&other)];
-            let what = format!("{}: worst decile against {}", system.name, other.name);
+            let what = format!("{}: worst decile, ratio to {}", system.name, other.name);
             let ratio = self.worst_ratio(ours, theirs);
             let row = Row::new(what)
                 .paper_claim("not worse")

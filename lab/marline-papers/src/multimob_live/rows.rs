@@ -75,7 +75,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         for other in [systems::vanilla_mesh(), systems::vanilla_backup()] {
             let Some(other) = runs_of(all, &other) else { continue };
             let ratio = pair_runs(ours, other, master, hole_ms).estimate(worst_ratio);
-            let row = Row::new(format!("{name}: worst decile against {}", other.system.name()))
+            let row = Row::new(format!("{name}: worst decile, ratio to {}", other.system.name()))
                 .estimate(&ratio, "")
                 .at_most(1.0 + file.tolerance("decile")?);
             rows.push(row);

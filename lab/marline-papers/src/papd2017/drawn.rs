@@ -58,7 +58,7 @@ pub(super) fn run(
 }
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<DrawnScene> {
-    let mut rng = root.rng("drawn scene");
+    let mut rng = root.rng("sampled scene");
     let mut between = |[low, high]: [f64; 2]| (high - low).mul_add(rng.unit(), low);
     let mut paths = Vec::new();
     let (mut rates, mut longest_ms) = ([0.0; 2], 0.0_f64);

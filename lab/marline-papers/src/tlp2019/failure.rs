@@ -131,18 +131,18 @@ fn docs(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<
     let published = &file.published;
     let name = of.name();
     Ok(vec![
-        Row::new(format!("{name}: TLP-MP saves"))
+        Row::new(format!("{name}: time saved by TLP-MP"))
             .paper_claim("at least 200 ms")
             .estimate(&of.mean(Pair::saved_ms), "ms"),
         Row::new(format!("{name}: sets of traces with TLP-MP faster on every trace"))
             .paper_claim("all 30 traces")
             .estimate(&of.share_of_roots(|pair| pair.saved_ms() > 0.0), "")
             .at_least(file.tolerance("always")?),
-        Row::new(format!("{name}: least saving of a set"))
+        Row::new(format!("{name}: smallest saving in a set"))
             .paper(published.docs_least_saving_ms, "ms")
             .estimate(&of.extreme_estimate(Pair::saved_ms, f64::min), "ms")
             .at_least(published.docs_least_saving_ms),
-        Row::new(format!("{name}: largest share saved of a set"))
+        Row::new(format!("{name}: largest share saved in a set"))
             .paper(100.0 * published.docs_largest_share, "%")
             .estimate(&of.extreme_estimate(|pair| 100.0 * pair.saved_share(), f64::max), "%")
             .within_of_paper(file.tolerance("share")?),

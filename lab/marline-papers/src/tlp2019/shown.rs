@@ -189,7 +189,7 @@ fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("windows", ""),
         ("TLP-STD", "ms"),
         ("TLP-MP", "ms"),
-        ("TLP-MP saves", "ms"),
+        ("time saved by TLP-MP", "ms"),
     ];
     let title = "WLAN dies: by WLAN rate (99 % intervals)";
     let mut grid = Grid::new("rates", title, &columns);

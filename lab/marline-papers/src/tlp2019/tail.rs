@@ -58,7 +58,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         ("no probes", "ms"),
         ("TLP-STD", "ms"),
         ("TLP-MP", "ms"),
-        ("TLP-MP saves", "ms"),
+        ("time saved by TLP-MP", "ms"),
     ];
     let title = "The last k packets of 20 are lost, windows kept (99 % intervals)";
     let mut grid = Grid::new("tail", title, &columns);

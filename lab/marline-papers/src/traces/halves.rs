@@ -133,7 +133,7 @@ impl Half<'_> {
         rows.push(
             row("median").estimate(&self.estimate(gain, marline_sim::median), "").at_least(*median),
         );
-        rows.push(row("least").estimate(&self.estimate(gain, lowest), "").at_least(*least));
+        rows.push(row("minimum").estimate(&self.estimate(gain, lowest), "").at_least(*least));
         let bytes = self.estimate(
             |case| case[2 + variant].wire_ratio / case[0].wire_ratio.min(case[1].wire_ratio),
             marline_sim::median,

@@ -269,7 +269,7 @@ impl Paper for Kernel {
 /// Every latency relative to that of the kernel's Multipath TCP.
 fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let who = [Contestant::FirstPath, Contestant::Marline, Contestant::Best];
-    let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
+    let names = ["kernel TCP on the fast path (working)", "Marline", "Marline, best policies"];
     let title = "Latency compared with the kernel's Multipath TCP";
     let mut bars =
         Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");

@@ -279,7 +279,7 @@ impl View<'_> {
             ("1 MB p50, ratio to bound", ""),
             ("goodput, ratio to the best path", ""),
             ("any of the five figures worse", "%"),
-            ("extra bytes of small messages", "%"),
+            ("extra bytes, small messages", "%"),
         ];
         let title = format!(
             "Every contestant on the {} half (not judged): medians over its cases",

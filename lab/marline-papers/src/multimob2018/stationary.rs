@@ -109,11 +109,9 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         .paper_claim("multiple paths are not always beneficial");
     let cost = runs.mean(|run| run.systems[mesh].cellular_j()).value;
     let least = 1.0 - file.tolerance("benefit")?;
-    rows.push(
-        row.estimate(&ratio, "")
-            .at_least(least)
-            .with_remark(format!("no benefit above 1 %, for {cost:.1} J of LTE ({CONSTANTS})")),
-    );
+    rows.push(row.estimate(&ratio, "").at_least(least).with_remark(format!(
+        "no benefit above 1 %, at a cost of {cost:.1} J over LTE ({CONSTANTS})"
+    )));
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)

@@ -253,7 +253,7 @@ impl<'a> Deciles<'a> {
         let what = format!("{}: median longest delay, ratio to {}", system.name, kernel.name);
         let row = Row::new(what).estimate(&whole, "").bound_ratio(ours.value / bound.value);
         rows.push(row.at_most(most).with_remark(format!(
-            "{:.0} and {:.0} ms; pauses of LTE itself included, bound {:.0} ms; the slides have no \
+            "{:.0} and {:.0} ms; including LTE's own pauses, bound {:.0} ms; the slides have no \
              such system",
             ours.value,
             self.quantile(&self.worst[theirs], 0.5).value,

@@ -115,7 +115,7 @@ fn statics(
         let name = ours.system.name();
         let of_lte = |record: &Record| joules(record, PATHS[1]).unwrap_or(f64::NAN);
         let ratio = pair_runs(ours, mesh, master, of_lte).ratio(|pair| *pair);
-        let row = Row::new(format!("{name}: LTE's energy, ratio to full mesh"))
+        let row = Row::new(format!("{name}: LTE energy, ratio to full mesh"))
             .estimate(&ratio, "")
             .with_remark(format!(
                 "{:.2} and {:.2} J per run",

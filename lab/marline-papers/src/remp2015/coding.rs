@@ -157,7 +157,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("p99", "ms"),
         ("extra bytes", "%"),
     ];
-    let title = "Coding and duplication: time to the whole message, WiFi (95 ms) and LTE (154 ms); \
+    let title = "Coding and duplication: time until the whole message arrived, WiFi (95 ms) and LTE (154 ms); \
                  extra bytes as a percentage of min-rtt's (99 % intervals)";
     let mut grid = Grid::new("coding", title, &columns);
     let names = CASES.iter().map(|(name, _)| *name).chain([DEATH]);

@@ -248,7 +248,7 @@ fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("loss recovery", ""),
         ("jitter", "ms"),
         ("completion", "ms"),
-        ("bytes sent needlessly", ""),
+        ("unnecessary bytes sent", ""),
     ];
     let title = "WLAN reorders a burst of 100 kB without losing packets (99 % intervals)";
     let mut grid = Grid::new("reordering", title, &columns);

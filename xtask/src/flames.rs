@@ -147,7 +147,7 @@ fn largest(stacks: &str) -> String {
     };
     let seconds = all as f64 / 1e9;
     format!(
-        "{seconds:.1} s of processors, by program:\n{}by function, without called functions:\n{}",
+        "{seconds:.1} s of CPU time, by program:\n{}by function, without called functions:\n{}",
         table(programs, SHOWN_PROGRAMS),
         table(functions, SHOWN_FUNCTIONS)
     )
@@ -162,7 +162,7 @@ mod tests {
         let stacks =
             "marline;main;send;copy 300000000\nnginx;send 100000000\nmarline;copy 600000000\n";
         let text = largest(stacks);
-        assert!(text.starts_with("1.0 s of processors"), "{text}");
+        assert!(text.starts_with("1.0 s of CPU time"), "{text}");
         assert!(text.contains(" 90.0 %  marline\n 10.0 %  nginx\n"), "{text}");
         assert!(text.contains(" 90.0 %  copy\n 10.0 %  send\n"), "{text}");
     }

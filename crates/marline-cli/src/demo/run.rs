@@ -232,7 +232,7 @@ async fn run_applications(
         let opened = opened.and_then(|result| result);
         streams.push(opened.with_context(|| {
             let (name, words) = (way.way.name, way.client.last_output_lines());
-            format!("{name}: no connection through SOCKS5; its client's output:\n{words}")
+            format!("{name}: cannot connect through SOCKS5; output of its client:\n{words}")
         })?);
     }
     let start = Instant::now() + START_PAUSE;

@@ -23,7 +23,7 @@ pub(super) fn tables(
     master: u64,
 ) -> anyhow::Result<Vec<Table>> {
     Ok(vec![
-        Table::new("walks", "walks out of WiFi's range", walks(&campaign.walks, file, master)?),
+        Table::new("walks", "walks out of WiFi range", walks(&campaign.walks, file, master)?),
         Table::new("statics", "WiFi is never lost", statics(&campaign.statics, file, master)?),
         Table::new(
             "downloads",

@@ -49,7 +49,7 @@ impl Goals {
             let bursts = [quantile("p50")?, quantile("p90")?, quantile("p99")?];
             anyhow::Ok(Goals { variant, paths, worse_percent, bursts, goodput })
         };
-        Ok([read(0, "free paths", "free")?, read(1, "one path limited", "limited")?])
+        Ok([read(0, "unlimited paths", "free")?, read(1, "one path limited", "limited")?])
     }
 }
 

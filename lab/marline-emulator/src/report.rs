@@ -146,7 +146,7 @@ impl RelayReport {
                     way.late.p99_us
                 ));
             } else if way.late.max_us > Self::DOUBTFUL_MAX_US {
-                doubts.push(format!("an {name}link packet was sent {} us late", way.late.max_us));
+                doubts.push(format!("one {name}link packet was sent {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
                 doubts.push(format!(

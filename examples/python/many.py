@@ -1,4 +1,4 @@
-"""The cost of many tiny runs: ``python many.py [--runs N]``. Prints runs per second of processor time, first made and
+"""The cost of many tiny runs: ``python many.py [--runs N]``. Prints runs per second of CPU time, first made and
 then only read from the store, with tables written in both cases, and the process's maximum memory."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
             marline.sweep(file, seeds, store=Path(name, "store"), jobs=1)
             took, runs = processor_s() - before, 2 * COMBINATIONS * seeds
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            print(f"{runs} runs {what}: {runs / took:.0f} per second of processor time, memory {most} MB")
+            print(f"{runs} runs {what}: {runs / took:.0f} per second of CPU time, memory {most} MB")
 
 
 if __name__ == "__main__":

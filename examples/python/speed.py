@@ -1,7 +1,7 @@
-"""Steps of an environment per second of processor time, with a policy in the loop: ``python speed.py [--mbit N]``.
+"""Steps of an environment per second of CPU time, with a policy in the loop: ``python speed.py [--mbit N]``.
 
 50 Mbit/s of bulk data over two paths, steps of 10 ms, a policy in NumPy that weights paths by their forecasts. It
-counts the processor time of all threads, so that other work on the machine matters little."""
+counts the CPU time of all threads, so that other work on the machine matters little."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> None:
         seen, *_ = env.step((1.0 / (0.001 + forecasts) / 1000.0).astype(np.float32))
         steps += options.envs
     took = time.process_time() - begin
-    print(f"{steps / took:.0f} steps of 10 ms per second of processor time, {1e6 * took / steps:.0f} us each")
+    print(f"{steps / took:.0f} steps of 10 ms per second of CPU time, {1e6 * took / steps:.0f} us each")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ const BENCHES: &str = "bench -q -p marline-core -p marline-proxy --bench counted
 
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME..]                counts, compared with the baseline (docs/research/bench.toml)
-       cargo xtask bench --check                 fails where a count is more than 3 % above it
+       cargo xtask bench --check                 fails if a count is more than 3 % above it
        cargo xtask bench --bless --why 'TEXT'    rewrites the baseline; TEXT is stored with each change
        cargo xtask bench --flame NAME..          draws flame graphs and names the largest costs
-NAME is a path from the table, or its beginning: segment_out, segment_out.one";
+NAME is a path from the table, or a prefix of one: segment_out, segment_out.one";
 
 /// Count of a path.
 #[derive(Clone, Debug, PartialEq)]

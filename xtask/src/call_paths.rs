@@ -237,7 +237,7 @@ fn read_crates(root: &Path, path: &CallPath<'_>) -> Result<Definitions, String> 
     Ok(definitions)
 }
 
-/// Reads the functions of a folder's files, without their tests. `name` is the folder on the page.
+/// Reads the functions of a folder's files, excluding their tests. `name` is the folder on the page.
 fn read(folder: &Path, name: &str, into: &mut Definitions) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {

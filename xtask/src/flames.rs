@@ -1,4 +1,4 @@
-//! Flame graphs of benchmarks with real sockets, and of two shards in memory: processor time in the kernel and in all
+//! Flame graphs of benchmarks with real sockets, and of two shards in memory: CPU time in the kernel and in all
 //! programs of a benchmark.
 //!
 //! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
@@ -106,7 +106,7 @@ fn sample_row(
     let script = script.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut running =
         script.spawn().map_err(|error| format!("{}: {error}", display_command(script)))?;
-    let frames = running.stdout.take().ok_or("perf script without output")?;
+    let frames = running.stdout.take().ok_or("cannot read the output of perf script")?;
     let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
     running.wait().map_err(|error| format!("perf script: {error}"))?;
     fs::remove_file(&data).map_err(|error| format!("{data}: {error}"))?;
@@ -120,13 +120,13 @@ fn sample_row(
 fn draw_graph(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     let file = root.join(FOLDER).join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
-    let title = format!("{name}: processor time of all programs");
+    let title = format!("{name}: CPU time of all programs");
     let file = file.to_string_lossy();
     let arguments = ["--title", &title, "--minwidth", MIN_FRAME_PERCENT, "--hash", &file];
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs and innermost functions with the most processor time.
+/// The programs and innermost functions with the most CPU time.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut all = 0_u64;
@@ -147,7 +147,7 @@ fn largest(stacks: &str) -> String {
     };
     let seconds = all as f64 / 1e9;
     format!(
-        "{seconds:.1} s of processors, by program:\n{}by function, without called functions:\n{}",
+        "{seconds:.1} s of CPU time, by program:\n{}by function, without called functions:\n{}",
         table(programs, SHOWN_PROGRAMS),
         table(functions, SHOWN_FUNCTIONS)
     )
@@ -162,7 +162,7 @@ mod tests {
         let stacks =
             "marline;main;send;copy 300000000\nnginx;send 100000000\nmarline;copy 600000000\n";
         let text = largest(stacks);
-        assert!(text.starts_with("1.0 s of processors"), "{text}");
+        assert!(text.starts_with("1.0 s of CPU time"), "{text}");
         assert!(text.contains(" 90.0 %  marline\n 10.0 %  nginx\n"), "{text}");
         assert!(text.contains(" 90.0 %  copy\n 10.0 %  send\n"), "{text}");
     }

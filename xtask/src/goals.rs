@@ -2,7 +2,7 @@
 //!
 //! A program that measures a figure prints a line `figure NAME VALUE`.
 
-/// Limit of a figure.
+/// Limit on a figure.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -19,7 +19,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ),
     ("min-rtt-to-one", AtLeast(0.85), "goodput of two subflows with min-rtt, relative to one"),
     ("by-turns-to-one", AtLeast(0.85), "goodput of two subflows with round robin, relative to one"),
-    ("allocations-per-segment", AtMost(0.0), "allocations per segment in memory, maximum"),
+    ("allocations-per-segment", AtMost(0.0), "maximum allocations per segment, in-memory transfer"),
     ("idle-bytes", AtMost(3_000.0), "bytes per idle connection at each end"),
     ("relay-down", AtLeast(1.0), "proxy goodput to the application, relative to QUIC's"),
     ("relay-up", AtLeast(1.0), "proxy goodput from the application, relative to QUIC's"),
@@ -42,7 +42,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
         AtLeast(1.0),
         "goodput over loopback, relative to kernel TCP without segmentation offload",
     ),
-    ("bulk-cpu-to-tcp", AtMost(1.5), "processor time, relative to kernel TCP without offload"),
+    ("bulk-cpu-to-tcp", AtMost(1.5), "CPU time, relative to kernel TCP without offload"),
     ("bulk-to-quinn", AtLeast(1.0), "goodput over loopback, relative to QUIC's without encryption"),
     ("echo-p50-over-tcp-us", AtMost(3.0), "median echo minus TCP's, in us"),
     ("echo-p99-to-tcp", AtMost(1.25), "p99 echo, relative to TCP's"),
@@ -57,7 +57,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("crowd", AtMost(2.0), "p99 of echoes during another client's bulk transfer, relative to none"),
     ("silent-server", AtMost(8_000.0), "bytes per silent stream of the proxy, server"),
     ("silent-client", AtMost(8_000.0), "bytes per silent stream of the proxy, client"),
-    ("streams-lost", AtMost(0.0), "lost streams of 100,000 in three rounds"),
+    ("streams-lost", AtMost(0.0), "streams lost out of 100,000, three rounds"),
     ("streams-servers-mb", AtMost(1_200.0), "MB resident with 100,000 streams, servers"),
     ("streams-clients-mb", AtMost(1_200.0), "MB resident with 100,000 streams, clients"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),

@@ -81,7 +81,7 @@ pub(crate) fn run_and_report_failure(command: &mut Command) -> Result<(), String
     run_watched(command, |_| ())
 }
 
-/// As [`run_and_report_failure`], and calls `watch` with each line.
+/// Like [`run_and_report_failure`], and calls `watch` with each line.
 pub(crate) fn run_watched(
     command: &mut Command,
     mut watch: impl FnMut(&str),

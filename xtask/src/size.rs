@@ -3,7 +3,7 @@
 //!
 //! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
 //! file. Figures may grow by [`SLACK`] before the check fails, so that most changes do not touch the file. Only
-//! `--build` compiles for minutes: it measures the processor time of a cold build of the program, and its stripped
+//! `--build` compiles for minutes: it measures the CPU time of a cold build of the program, and its stripped
 //! size.
 
 use std::collections::BTreeMap;
@@ -187,7 +187,7 @@ fn build(root: &Path) -> TaskResult {
         ["build", "--release", "-q", "-p", "marline-cli", "--locked", "--target-dir", TARGET];
     run(&mut command(root, "cargo", &arguments))?;
     let minutes = (processor_time_s()? - before) / 60.0;
-    println!("cold build: {minutes:.1} processor-minutes, {:.0} s", begun.elapsed().as_secs_f64());
+    println!("cold build: {minutes:.1} CPU-minutes, {:.0} s", begun.elapsed().as_secs_f64());
     let program = format!("{TARGET}/release/marline");
     run(&mut command(root, "strip", &[&program]))?;
     let bytes = fs::metadata(root.join(&program)).map_err(|error| error.to_string())?.len();
@@ -195,7 +195,7 @@ fn build(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Processor time of ended child processes, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
+/// CPU time of ended child processes, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
 fn processor_time_s() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();

@@ -14,7 +14,7 @@ pub(crate) struct Function {
     pub(crate) line: usize,
     /// Lines of code in its body, without blank lines and comments.
     pub(crate) code_lines: usize,
-    /// Body within the text, without its braces.
+    /// Body within the text, excluding its braces.
     pub(crate) body: Range<usize>,
 }
 

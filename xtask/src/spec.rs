@@ -229,9 +229,12 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
 
 /// Checks that an item or field exists: `core/connection/join.rs:accept_join` is in crates/marline-core/src.
 fn find(root: &Path, code: &str) -> Result<(), String> {
-    let (file, item) =
-        code.split_once(':').ok_or_else(|| format!("`{code}` names no item: file.rs:item"))?;
-    let (part, rest) = file.split_once('/').ok_or_else(|| format!("`{code}` names no file"))?;
+    let (file, item) = code
+        .split_once(':')
+        .ok_or_else(|| format!("`{code}` does not name an item; expected crate/file.rs:item"))?;
+    let (part, rest) = file
+        .split_once('/')
+        .ok_or_else(|| format!("`{code}` does not name a file; expected crate/file.rs:item"))?;
     let path: PathBuf = root.join(format!("crates/marline-{part}/src")).join(rest);
     let text = std::fs::read_to_string(&path).map_err(|_| format!("there is no file `{file}`"))?;
     let declared = |line: &str| {
@@ -360,7 +363,7 @@ mod tests {
             (format!("{head}{good};{head}{good}"), "duplicate id"),
             (head.to_owned(), "missing: code and test"),
             (format!("{head}code=['core/nowhere.rs:join']\ntest=['x']"), "no file"),
-            (format!("{head}code=['core/connection']\ntest=['x']"), "names no item"),
+            (format!("{head}code=['core/connection']\ntest=['x']"), "does not name an item"),
             (format!("{head}code=['core/crypto.rs:join_hma']\ntest=['x']"), "no item"),
             (format!("{head}code=['core/crypto.rs:nothing_here']\ntest=['x']"), "no item"),
             (

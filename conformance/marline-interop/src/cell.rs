@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_matrix_is_whole() {
-        // 3 x 2 x 3 x 2 x 5 x 7, without the dead first path of a single subflow (84) and of the other kernel
+        // 3 x 2 x 3 x 2 x 5 x 7, excluding the dead first path of a single subflow (84) and of the other kernel
         // clients (56).
         assert_eq!(Cell::all().len(), 1_260 - 84 - 56);
         let names: BTreeSet<String> = Cell::all().iter().map(ToString::to_string).collect();

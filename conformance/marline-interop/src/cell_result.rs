@@ -18,7 +18,7 @@ pub(crate) struct CellResult {
     pub(crate) counters: Vec<(String, u64)>,
     /// Contents found in captures.
     pub(crate) capture: String,
-    /// Reasons to doubt the links' timing. No check depends on it.
+    /// Reasons why the links' timing may be unreliable. No check depends on it.
     pub(crate) doubts: Vec<String>,
 }
 

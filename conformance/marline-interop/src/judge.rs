@@ -197,7 +197,7 @@ fn kernel(
     // The kernel rejects a path that returns after all data was sent. This cannot be avoided.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
-        problems.push(format!("the kernel counts MPJoinRejected {rejected}"));
+        problems.push(format!("kernel counter MPJoinRejected is {rejected}"));
     }
     let least = match (cell.condition, cell.subflows.count() as u64) {
         (Condition::FirstDead, subflows) => (subflows - 2) * connections,

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
 }
 
 fn peer(job: &str) -> anyhow::Result<()> {
-    peer::run(&serde_json::from_str(job).context("the job")?)
+    peer::run(&serde_json::from_str(job).context("cannot parse the job")?)
 }
 
 /// The selected cells.

@@ -129,7 +129,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<()> {
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
         wait_for_start_time(job, connection, began).await;
-        let pipe = KernelPipe(kernel.connect(None, job.address).await.context("connect")?);
+        let pipe = KernelPipe(kernel.connect(None, job.address).await.context("cannot connect")?);
         tell(&exchange::run(pipe, Side::Client, &job.plan, connection).await)?;
     }
     Ok(())
@@ -137,10 +137,11 @@ async fn kernel_client(job: &Job) -> anyhow::Result<()> {
 
 async fn kernel_server(job: &Job) -> anyhow::Result<()> {
     let kernel = kernel(job);
-    let listener = kernel.listen(job.address).context("listen")?;
+    let listener = kernel.listen(job.address).context("cannot listen")?;
     println!("ready");
     for connection in 0..job.plan.connections() {
-        let pipe = KernelPipe(kernel.accept(&listener).await.context("accept")?);
+        let pipe =
+            KernelPipe(kernel.accept(&listener).await.context("cannot accept a connection")?);
         tell(&exchange::run(pipe, Side::Server, &job.plan, connection).await)?;
     }
     Ok(())
@@ -175,7 +176,7 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
         wait_for_start_time(job, connection, began).await;
-        let stream = client.connect(job.address).await.context("connect")?;
+        let stream = client.connect(job.address).await.context("cannot connect")?;
         let exchange = exchange::run(stream, Side::Client, &job.plan, connection);
         let (outcome, changed) = tokio::join!(exchange, change_paths(&client, &job.extra.changes));
         changed?;

@@ -157,7 +157,7 @@ fn wait(
                 matches!(end.child.try_wait(), Ok(None)).then_some(end.name)
             };
             let names: Vec<&str> = running.iter_mut().filter_map(waits).collect();
-            bail!("after {limit:?} still running: {}", names.join(", "));
+            bail!("still running after {limit:?}: {}", names.join(", "));
         }
         std::thread::sleep(CHECK_INTERVAL);
     }

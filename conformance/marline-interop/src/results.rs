@@ -148,7 +148,7 @@ impl Results {
             let _ = writeln!(markdown, "- `{task}`: {why}");
         }
         let seconds: f64 = results.iter().flat_map(|(_, v)| v).map(|v| v.seconds).sum();
-        let text = format!("\n{markdown}\n{seconds:.0} s of cells\n");
+        let text = format!("\n{markdown}\ntotal time of all cells: {seconds:.0} s\n");
         Ok(Summary { green: green == tasks.len(), text, markdown })
     }
 }

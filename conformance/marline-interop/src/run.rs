@@ -48,7 +48,7 @@ impl std::fmt::Display for Task {
 /// Runs a task in `directory`, which keeps its files.
 pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> CellResult {
     let started = Instant::now();
-    let made = std::fs::create_dir_all(directory).context("directory of the task");
+    let made = std::fs::create_dir_all(directory).context("cannot create the task's directory");
     let result = made.and_then(|()| match task {
         Task::Cell(cell, scale) => attempt(cell, scale, instance, directory),
         Task::Special(special) => special.run(instance, directory),

@@ -403,7 +403,7 @@ fn perform(act: Act, net: &Net, notes: &mut Vec<CountSnapshot>) -> anyhow::Resul
         Act::Path(path, order) => net.command(path, order)?,
         Act::Run(side, line) => {
             let mut words = line.split_ascii_whitespace();
-            let mut command = Command::new(words.next().context("no program")?);
+            let mut command = Command::new(words.next().context("the command line is empty")?);
             command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let output = net.spawn(side, &mut command)?.wait_with_output()?;
             let said = String::from_utf8_lossy(&output.stderr);

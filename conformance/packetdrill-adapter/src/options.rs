@@ -12,7 +12,7 @@ use marline_time::Duration;
 
 use crate::mirror::sysctl;
 
-/// `TCP_FASTOPEN`: limit of pending connections at a listener.
+/// `TCP_FASTOPEN`: limit on pending connections at a listener.
 pub(crate) const TCP_FASTOPEN: c_int = 23;
 /// `TCP_FASTOPEN_CONNECT`: `connect` leaves the SYN to the first write.
 pub(crate) const TCP_FASTOPEN_CONNECT: c_int = 30;

@@ -93,7 +93,7 @@ impl BoundDashboard {
         let BoundDashboard { configured_at: at, listener, token, from_file, access, shown } = self;
         let looks = DashboardSource::new(Arc::clone(&handle));
         let open = looks.open();
-        let listener = listener.context("no free socket for the dashboard")?;
+        let listener = listener.context("the dashboard has no listening socket")?;
         let served = marline_dashboard::serve_on(listener, access, Arc::new(looks))?;
         announce(&served, shown);
         let mut telling = JoinSet::new();

@@ -210,7 +210,7 @@ fn explain_reserve_error(error: io::Error, address: SocketAddr) -> anyhow::Error
     anyhow::anyhow!("cannot reserve TCP {address}: {why}")
 }
 
-/// Raises the limit of open files to its maximum, since guards and the connections of applications and targets are
+/// Raises the limit on open files to its maximum, since guards and the connections of applications and targets are
 /// files.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};

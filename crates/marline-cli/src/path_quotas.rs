@@ -74,7 +74,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PathQuotas {
-    /// These quotas, counted in this file.
+    /// Creates quotas whose usage is stored in `file`.
     #[must_use]
     pub fn new(quotas: Vec<PathQuota>, file: PathBuf) -> PathQuotas {
         let state = State {

@@ -33,7 +33,7 @@ const MAX_OPEN_TRACES: usize = 1_024;
 /// Time after the end of a connection in which segments of it may still arrive.
 const POST_END_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Limits of traces.
+/// Limits on traces.
 #[derive(Copy, Clone, Debug)]
 pub struct Bounds {
     /// Largest size of a file in bytes.

@@ -68,10 +68,11 @@ pub(crate) fn find_predecessor() -> anyhow::Result<()> {
     if std::env::var_os(SUCCESSOR).is_none() {
         return Ok(());
     }
-    let end = io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
+    let end =
+        io::stdin().as_fd().try_clone_to_owned().context("cannot duplicate standard input")?;
     // Standard input must not be mistaken for a file.
-    let nothing = std::fs::File::open("/dev/null").context("/dev/null")?;
-    rustix::stdio::dup2_stdin(&nothing).context("/dev/null")?;
+    let nothing = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing).context("cannot redirect standard input")?;
     *predecessor() = Some(Channel::from_fd(end));
     Ok(())
 }

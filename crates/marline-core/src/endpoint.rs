@@ -177,7 +177,7 @@ impl Endpoint {
     /// a pass over the bytes. The bytes sent are identical.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Like [`write`](Self::write).
     pub fn write_static(
         &mut self,
         now: Instant,

@@ -32,7 +32,7 @@ use waiting::WaitQueue;
 
 /// Divisor of the process's free memory: the buffers of an account may grow while it holds less than the quotient.
 const FREE_MEMORY_DIVISOR: u64 = 3;
-/// Divisor of an account's remaining memory that gives the limit of one buffer.
+/// Divisor of an account's remaining memory that gives the limit on one buffer.
 const ACCOUNT_ROOM_DIVISOR: u64 = 8;
 /// New streams are admitted while an account holds less than this multiple of the process's free memory.
 const ADMISSION_FREE_MULTIPLE: u64 = 6;
@@ -67,7 +67,7 @@ pub enum MemoryKind {
     Send,
     /// Data received and not read by applications.
     Receive,
-    /// Connections themselves, without their data.
+    /// Connections themselves, excluding their data.
     Connection,
     /// Data read by a relay but not yet written.
     Relay,

@@ -165,8 +165,8 @@ pub(crate) struct Subflow {
     repeats: Repeats,
     /// The last RTT sample if it was implausibly long, otherwise 0.
     doubted_rtt_ms: u32,
-    /// Time at which the pacer opens, for a caller that found it closed. A cell, because the eligibility check takes
-    /// `&self`.
+    /// Time at which the pacer allows the next packet; set when the eligibility check fails. A cell, because that check
+    /// takes `&self`.
     pacer_wait: Cell<Option<Instant>>,
     time_wait_until: Option<Instant>,
     events: OnDemand<VecDeque<SubflowEvent>>,

@@ -186,7 +186,7 @@ struct ConnectionState {
     watches: AtomicBool,
     /// Notified when the connection becomes a viewer.
     watching: Notify,
-    /// Set if the connection receives samples, so that its processor time counts toward their cost.
+    /// Set if the connection receives samples, so that its CPU time counts toward their cost.
     is_viewer: AtomicBool,
 }
 

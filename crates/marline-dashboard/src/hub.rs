@@ -33,7 +33,7 @@ pub struct Dashboard {
     state: Arc<Mutex<State>>,
     /// Notified when a viewer joins.
     viewer_joined: Arc<Notify>,
-    /// Processor time spent on sending to viewers since the last sample, in nanoseconds.
+    /// CPU time spent on sending to viewers since the last sample, in nanoseconds.
     spent_ns: Arc<AtomicU64>,
 }
 
@@ -114,7 +114,7 @@ impl Dashboard {
         state.viewers.len()
     }
 
-    /// Adds processor time spent on sending to a viewer.
+    /// Adds CPU time spent on sending to a viewer.
     pub(crate) fn add_processor_time(&self, time: Duration) {
         self.spent_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -182,7 +182,7 @@ impl Dashboard {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(ran).unwrap_or_default()

@@ -83,7 +83,7 @@ pub struct PathSummary {
     pub quota: Option<Quota>,
 }
 
-/// Current state of a connection, without its destination.
+/// Current state of a connection, excluding its destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// Number of the connection in the process.
@@ -119,9 +119,9 @@ pub struct Totals {
     pub fallbacks: usize,
     /// Schedulers in use.
     pub schedulers: Vec<String>,
-    /// Number of repair segments sent, from which the peer can compute lost data.
+    /// Number of repair segments sent, from which the peer can recover lost data.
     pub repairs_sent: u64,
-    /// Bytes computed from the peer's repair segments.
+    /// Bytes recovered from the peer's repair segments.
     pub bytes_repaired: u64,
     /// Used memory of the budget, in bytes.
     pub memory_bytes: u64,
@@ -201,13 +201,13 @@ pub struct TimedEvent {
     pub event: String,
     /// Time of the event's end, in microseconds on the process's clock.
     pub at_us: u64,
-    /// Time of the event's start, for a hole.
+    /// Time of the event's start, for a delivery gap.
     pub since_us: Option<u64>,
     /// Affected connection.
     pub connection: Option<u64>,
-    /// `sent` or `received`, for a hole.
+    /// `sent` or `received`, for a delivery gap.
     pub direction: Option<String>,
-    /// Affected paths. For a hole, the path on which delivery continued.
+    /// Affected paths. For a delivery gap, the path on which delivery continued.
     pub paths: Vec<String>,
     /// Cause.
     pub cause: Option<String>,

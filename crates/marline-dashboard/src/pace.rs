@@ -1,4 +1,4 @@
-//! Rate at which a program is sampled: four times per second, or less often if samples need much processor time.
+//! Rate at which a program is sampled: four times per second, or less often if samples need much CPU time.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Pace {
     /// Denominator of the maximum fraction of a processor. The fraction is below one percent.
     pub const SHARE: u32 = 125;
 
-    /// Returns the time until the next sample, after a sample that took this processor time together with sending
+    /// Returns the time until the next sample, after a sample that took this CPU time together with sending
     /// the previous one.
     pub fn next_delay(&mut self, took: Duration) -> Duration {
         // A single interrupted sample should have little weight, but two in a row should count.

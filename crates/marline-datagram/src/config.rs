@@ -8,7 +8,7 @@ use marline_time::Duration;
 use crate::LARGEST_FRAME;
 use crate::path::mtu::INITIAL_FRAME_BYTES;
 
-/// Limits of state that a peer or an application can make grow.
+/// Limits on state that a peer or an application can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of remembered flows. Beyond this, the flow that has been silent longest is dropped, and counts as
@@ -62,7 +62,7 @@ pub struct LaneConfig {
     pub patience_alone: Duration,
     /// UDP payload of frames that is assumed to pass, and the largest that is probed, in bytes.
     pub frame_bytes: (u16, u16),
-    /// Limits of the lane's state.
+    /// Limits on the lane's state.
     pub limits: Limits,
 }
 

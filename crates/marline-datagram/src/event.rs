@@ -55,7 +55,7 @@ pub struct LaneStats {
     pub dropped_full: u64,
     /// Datagrams passed to the driver.
     pub delivered_datagrams: u64,
-    /// Number of these that were computed from repairs.
+    /// Number of these that were recovered from repairs.
     pub repaired_datagrams: u64,
     /// Datagrams sent in pieces because they did not fit into a frame of their path.
     pub cut_datagrams: u64,

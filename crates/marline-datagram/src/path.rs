@@ -53,7 +53,7 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// Share of isolated losses from which an overdue frame says nothing about later ones.
 const ISOLATED_LOSS_SHARE: f32 = 0.005;
-/// Overhead of a lane frame, without its items.
+/// Overhead of a lane frame, excluding its items.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Facts about a path from the machine.

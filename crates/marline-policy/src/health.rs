@@ -176,9 +176,9 @@ pub enum UnreachableCause {
     FastJoin,
     /// The scheduler requested it (`SchedulerAction::Suspect`).
     Scheduler,
-    /// The path health monitor found a fault of the address pair.
+    /// The path health monitor detected a fault on the address pair.
     DegradedAddressPair,
-    /// The path health monitor has lifted its verdict on the address pair, but nothing has been received on
+    /// The address pair is no longer degraded, but nothing has been received on
     /// this subflow since.
     LiftedVerdict,
 }
@@ -197,7 +197,7 @@ impl UnreachableCause {
             UnreachableCause::FastJoin => "fast join",
             UnreachableCause::Scheduler => "scheduler",
             UnreachableCause::DegradedAddressPair => "degraded address pair",
-            UnreachableCause::LiftedVerdict => "lifted verdict",
+            UnreachableCause::LiftedVerdict => "no data since recovery",
         }
     }
 }

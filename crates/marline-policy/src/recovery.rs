@@ -153,7 +153,7 @@ pub trait LossRecovery: Debug + Send {
         false
     }
 
-    /// Limit of data sent on duplicate ACKs before recovery is entered.
+    /// Limit on data sent on duplicate ACKs before recovery is entered.
     fn limited_transmit(&self) -> LimitedTransmit {
         LimitedTransmit::BySack
     }

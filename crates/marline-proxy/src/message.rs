@@ -197,7 +197,7 @@ pub enum Message {
     Decline(VisitorId),
     /// A keepalive.
     Alive,
-    /// The client's end of a lane for datagrams beside this connection.
+    /// The client's end of the datagram lane that accompanies this connection.
     Datagrams(LaneEnd),
     /// The server's end of the lane.
     Lane(LaneEnd),

@@ -15,17 +15,17 @@ pub(crate) fn tcp_socket(remote: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Fails: there is no TPROXY.
+/// Stub: this platform has no TPROXY.
 pub(crate) fn set_transparent(_socket: &Socket, _ipv6: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Fails: there is no REDIRECT.
+/// Stub: this platform has no REDIRECT.
 pub(crate) fn original_destination(_socket: &SockRef<'_>, _ipv6: bool) -> io::Result<SockAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Fails: the kernel chooses how much unsent data it takes.
+/// Stub: this platform's kernel chooses how much unsent data it takes.
 pub(crate) fn limit_unsent(_socket: &SockRef<'_>, _bytes: u32) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

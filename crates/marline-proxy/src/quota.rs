@@ -77,13 +77,13 @@ impl ByteQuota {
         period(self.day, now_unix_s)
     }
 
-    /// Usage as text: `41.2GB of 50GB (82 %) until 2026-12-01 UTC`.
+    /// Usage as text: `41.2GB of 50GB (82%) until 2026-12-01 UTC`.
     #[must_use]
     pub fn text(&self, used_bytes: u64, now_unix_s: u64) -> String {
         let percent = u128::from(used_bytes) * 100 / u128::from(self.bytes);
         let until = date(self.period(now_unix_s).end_unix_s);
         let (used, all) = (short_bytes(used_bytes), exact_bytes(self.bytes));
-        format!("{used} of {all} ({percent} %) until {until} UTC")
+        format!("{used} of {all} ({percent}%) until {until} UTC")
     }
 
     /// Reason for refusing a client that has used up the quota.
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn quota_texts_name_use_limit_and_end() {
         let quota: ByteQuota = "50GB".parse().unwrap();
-        assert_eq!(quota.text(41_250_000_000, NOW), "41.2GB of 50GB (82 %) until 2026-12-01 UTC");
+        assert_eq!(quota.text(41_250_000_000, NOW), "41.2GB of 50GB (82%) until 2026-12-01 UTC");
         assert_eq!(quota.refusal(NOW), "its quota of 50GB is used up until 2026-12-01 UTC");
         assert_eq!(
             (short_bytes(0), short_bytes(999), short_bytes(1_000)),

@@ -115,7 +115,7 @@ impl TcpHeader {
     /// TCP.
     ///
     /// # Errors
-    /// As [`emit`](Self::emit).
+    /// Like [`emit`](Self::emit).
     pub fn emit_with(
         &self,
         options: &TcpOptions,

@@ -126,7 +126,8 @@ async fn quinn_server() -> Result<()> {
     config.transport_config(roomy());
     let endpoint = quinn::Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into())?;
     println!("{}", endpoint.local_addr()?);
-    let connection = endpoint.accept().await.ok_or("no connection")?.await?;
+    let connection =
+        endpoint.accept().await.ok_or("the endpoint closed before a connection arrived")?.await?;
     let (mut writer, mut reader) = connection.accept_bi().await?;
     let total = count(&mut reader).await?;
     writer.write_all(&u64::to_be_bytes(total)).await?;
@@ -264,7 +265,8 @@ fn transfer(kind: &str, bytes: u64) -> Result<[f64; 2]> {
     let address = next_line(&mut lines)?;
     let (mut client, mut answers) = start(&["client", kind, &address, &bytes.to_string()])?;
     let answer = next_line(&mut answers)?;
-    let (seconds, client_cpu) = answer.split_once(' ').ok_or("no answer from the client")?;
+    let (seconds, client_cpu) =
+        answer.split_once(' ').ok_or("the client's answer is incomplete")?;
     let server_cpu: f64 = next_line(&mut lines)?.parse()?;
     let cpu = client_cpu.parse::<f64>()? + server_cpu;
     client.wait()?;
@@ -278,7 +280,7 @@ type Lines = BufReader<std::process::ChildStdout>;
 fn start(args: &[&str]) -> Result<(Child, Lines)> {
     let mut child =
         Command::new(std::env::current_exe()?).args(args).stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().ok_or("no output")?;
+    let stdout = child.stdout.take().ok_or("cannot read the child's standard output")?;
     Ok((child, BufReader::new(stdout)))
 }
 

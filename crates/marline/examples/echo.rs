@@ -135,7 +135,8 @@ async fn tcp_server() -> Result<()> {
 async fn quinn_server() -> Result<()> {
     let endpoint = quic::server();
     println!("{}", endpoint.local_addr()?);
-    let connection = endpoint.accept().await.ok_or("no connection")?.await?;
+    let connection =
+        endpoint.accept().await.ok_or("the endpoint closed before a connection arrived")?.await?;
     let (writer, reader) = connection.accept_bi().await?;
     answer(reader, writer).await;
     Ok(())
@@ -217,7 +218,7 @@ fn start(args: &[&str], pinned: bool) -> Result<(Child, Lines)> {
         command.env("PIN_CPU", "0");
     }
     let mut child = command.args(args).stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().ok_or("no output")?;
+    let stdout = child.stdout.take().ok_or("cannot read the child's standard output")?;
     Ok((child, BufReader::new(stdout)))
 }
 

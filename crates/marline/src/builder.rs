@@ -141,7 +141,7 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Sets limits of the state that peers can create; on a server they apply per shard.
+    /// Sets limits on the state that peers can create; on a server they apply per shard.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.limits = limits;
         self

@@ -43,7 +43,7 @@ const PATH_EVENT_CAPACITY: usize = 64;
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of servers whose addresses are remembered for judging paths.
 const MAX_SERVERS: usize = 64;
-/// Limits of the stagger between attempts.
+/// Limits on the stagger between attempts.
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
 

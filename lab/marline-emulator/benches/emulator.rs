@@ -133,7 +133,7 @@ fn throughput(rate: &str) -> io::Result<()> {
         report.up.late,
     );
     for doubt in report.doubts() {
-        println!("          doubt: {doubt}");
+        println!("          unreliable: {doubt}");
     }
     Ok(())
 }

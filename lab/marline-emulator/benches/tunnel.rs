@@ -186,5 +186,5 @@ fn throughput(spec: &str, time: Duration) -> io::Result<()> {
 }
 
 fn print_doubts(report: &RelayReport) {
-    report.doubts().iter().for_each(|doubt| println!("    DOUBT: {doubt}"));
+    report.doubts().iter().for_each(|doubt| println!("    UNRELIABLE: {doubt}"));
 }

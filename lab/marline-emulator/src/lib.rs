@@ -74,7 +74,7 @@ impl Emulator {
         Self::start_links(relays.into_iter().map(LinkEnds::Relay).collect(), spin)
     }
 
-    /// As [`start`](Self::start), for links of any kind. Links between namespaces need CAP_NET_ADMIN and
+    /// Like [`start`](Self::start), for links of any kind. Links between namespaces need CAP_NET_ADMIN and
     /// CAP_SYS_ADMIN; their interfaces are down and have no addresses yet.
     ///
     /// # Errors

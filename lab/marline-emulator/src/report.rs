@@ -121,7 +121,7 @@ impl RelayReport {
     /// Limit on the wait for a processor, above which packets were read late without any other indication.
     pub const DOUBTFUL_WAIT_US: u64 = 20_000;
 
-    /// Reasons to doubt a result measured over this link; empty if there are none.
+    /// Reasons why results measured over this link may be unreliable; empty if there are none.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
@@ -142,15 +142,15 @@ impl RelayReport {
             // A percentile needs more than a few datagrams.
             if way.late.count >= 100 && way.late.p99_us > Self::DOUBTFUL_P99_US {
                 doubts.push(format!(
-                    "1 % of the packets {name} left more than {} us late",
+                    "1 % of the {name}link packets were sent more than {} us late",
                     way.late.p99_us
                 ));
             } else if way.late.max_us > Self::DOUBTFUL_MAX_US {
-                doubts.push(format!("a packet {name} left {} us late", way.late.max_us));
+                doubts.push(format!("one {name}link packet was sent {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
                 doubts.push(format!(
-                    "{} packets {name} were lost at a full socket buffer",
+                    "{} {name}link packets were lost at a full socket buffer",
                     way.send_blocked
                 ));
             }
@@ -203,9 +203,13 @@ mod tests {
         assert_eq!(report(&lates).doubts(), Vec::<String>::new());
         lates.push(25_000);
         let said = |report: &RelayReport| report.doubts().join("; ");
-        assert!(said(&report(&lates)).contains("a packet up left 25"), "{}", said(&report(&lates)));
+        assert!(
+            said(&report(&lates)).contains("uplink packet was sent 25"),
+            "{}",
+            said(&report(&lates))
+        );
         let slow = report(&[1_500; 100]);
-        assert!(said(&slow).contains("1 % of the packets up"), "{}", said(&slow));
+        assert!(said(&slow).contains("1 % of the uplink packets"), "{}", said(&slow));
         // A percentile needs more than a few datagrams.
         assert_eq!(report(&[1_500; 99]).doubts(), Vec::<String>::new());
         let mut other = report(&[]);

@@ -1,7 +1,7 @@
 //! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
 //! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through that
-//! time costs processor time for every packet. The spin is therefore as long as the recent lateness of sleeps: a
+//! time costs CPU time for every packet. The spin is therefore as long as the recent lateness of sleeps: a
 //! quantile of it, tracked by steps that are larger upwards than downwards (the asymmetric step of quantile estimators
 //! such as FAME, simplified to a share of the distance), up to the requested maximum.
 //!
@@ -96,7 +96,7 @@ mod tests {
             spin.on_late_wakeup(US(8));
         }
         assert!((US(13)..US(14)).contains(&spin.length), "{:?}", spin.length);
-        // A tenth of the sleeps is late, and the spin covers them.
+        // One sleep in ten is late, and the spin covers it.
         for number in 0..1_000 {
             spin.on_late_wakeup(US(if number % 10 == 0 { 40 } else { 8 }));
         }

@@ -1,6 +1,6 @@
 //! Tests of links between namespaces, measured by the kernels at their ends. Needs root.
 //!
-//! Times are checked only in runs without doubts reported by the emulator. If every run has doubts, the test fails.
+//! Times are checked only in runs that the emulator reports as reliable. If no run is reliable, the test fails.
 
 mod namespaces;
 
@@ -19,7 +19,7 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 /// Bytes of IPv4 and UDP header.
 const HEADERS: usize = 28;
 
-/// Runs the tests one at a time, because they measure time and processor time.
+/// Runs the tests one at a time, because they measure time and CPU time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -187,9 +187,9 @@ fn commands_break_restore_and_change_a_link() {
 /// The emulator thread's share of a processor over 300 ms.
 fn load() -> f64 {
     const TIME: Duration = Duration::from_millis(300);
-    let before = processor_time().expect("processor time");
+    let before = processor_time().expect("CPU time");
     std::thread::sleep(TIME);
-    let used = processor_time().expect("processor time") - before;
+    let used = processor_time().expect("CPU time") - before;
     used.as_secs_f64() / TIME.as_secs_f64()
 }
 

@@ -164,12 +164,12 @@ fn run_text(sample: &Sample) -> String {
         let worst = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         match values.as_slice() {
             [one] => format!("{name} {one:.1}"),
-            _ => format!("{name} at most {worst:.1} ({})", values.len()),
+            _ => format!("{name} up to {worst:.1} ({} values)", values.len()),
         }
     });
     let mut text = values.collect::<Vec<_>>().join(", ");
     for doubt in &sample.doubts {
-        text.push_str("; doubtful: ");
+        text.push_str("; unreliable: ");
         text.push_str(doubt);
     }
     text

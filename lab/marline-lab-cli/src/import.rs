@@ -91,7 +91,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     if let [client, server] = &args.files[..] {
         ensure!(
             args.kind.is_none() && args.columns.is_empty(),
-            "--kind and --column do not apply to two files, which are captures"
+            "--kind and --column do not apply to a pair of captures"
         );
         let names = [client, server].map(|file| file.display().to_string());
         let bytes = [bytes(client)?, bytes(server)?];

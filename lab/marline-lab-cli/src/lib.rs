@@ -110,7 +110,7 @@ pub fn run() -> ExitCode {
     run_parsed(cli)
 }
 
-/// As [`run()`], with these arguments (the program's name first) and with the process's privileges, for a process
+/// Like [`run()`], with these arguments (the program's name first) and with the process's privileges, for a process
 /// that already has threads.
 #[must_use]
 pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -34,7 +34,7 @@ pub struct SupervisorArgs {
     /// Seconds to run [default: until interrupted].
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// How long to spin instead of sleeping before a packet is due: costs processor time, gains precision.
+    /// How long to spin instead of sleeping before a packet is due: costs CPU time, gains precision.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
     /// Print the final statistics as JSON.
@@ -115,7 +115,7 @@ impl LinkSupervisor {
         Ok(LinkSupervisor {
             terminated: signal(SignalKind::terminate())?,
             interrupted: signal(SignalKind::interrupt())?,
-            time: time.context("--for")?,
+            time: time.context("invalid --for")?,
         })
     }
 

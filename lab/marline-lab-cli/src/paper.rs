@@ -213,7 +213,7 @@ fn effort_words(effort: Effort) -> String {
     }
 }
 
-/// Processor time of all threads so far.
+/// CPU time of all threads so far.
 fn process_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
@@ -263,7 +263,7 @@ fn results_text(
         write!(text, "; {} % of the full number of runs", number(100.0 * info.scale))?;
     }
     let (wall, cpu) = (info.seconds, info.cpu_s / 60.0);
-    write!(text, "\n{wall:.1} s on {} threads, {cpu:.1} processor-minutes; ", info.jobs)?;
+    write!(text, "\n{wall:.1} s on {} threads, {cpu:.1} CPU-minutes; ", info.jobs)?;
     if !info.digest.is_empty() {
         write!(text, "digest {}; ", info.digest)?;
     }

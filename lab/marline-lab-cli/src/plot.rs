@@ -79,5 +79,5 @@ pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::R
     let sums =
         TransmissionKind::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
     let holes = course.holes.len();
-    Ok(Drawing { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
+    Ok(Drawing { svg: plot.svg(), title, says: format!("{}, {holes} gaps", sums.join(", ")) })
 }

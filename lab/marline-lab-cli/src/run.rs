@@ -267,14 +267,14 @@ fn agreement(agreements: &[Agreement]) -> String {
     format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
 }
 
-/// Prints the first warnings about doubtful or failed runs; `count` is the number of all.
+/// Prints the first warnings about unreliable or failed runs; `count` is the number of all.
 pub(crate) fn print_warnings(warnings: &[String], count: usize) {
     const MAX_SHOWN_WARNINGS: usize = 12;
     for warning in warnings.iter().take(MAX_SHOWN_WARNINGS) {
         eprintln!("WARNING: {warning}");
     }
     if count > MAX_SHOWN_WARNINGS {
-        eprintln!("WARNING: {} more in the table of runs", count - MAX_SHOWN_WARNINGS);
+        eprintln!("{} more warnings; see the table of runs", count - MAX_SHOWN_WARNINGS);
     }
 }
 

@@ -101,7 +101,7 @@ fn called(args: &Args, way: Sending) -> &str {
     match way {
         Sending::First => &args.first,
         Sending::Second => &args.second,
-        Sending::LowestRtt => "lowest round trip",
+        Sending::LowestRtt => "lowest RTT",
         Sending::Both => "both",
     }
 }

@@ -105,7 +105,7 @@ impl Bound {
         self.least_ms(&self.workload, sent_ms, bytes)
     }
 
-    /// As [`latency_ms`](Self::latency_ms), for a message of another workload over the same links.
+    /// Like [`latency_ms`](Self::latency_ms), for a message of another workload over the same links.
     fn least_ms(&self, workload: &Workload, sent_ms: f64, bytes: u32) -> f64 {
         let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
         let arrives = match *workload {
@@ -138,7 +138,7 @@ impl Bound {
         self.latencies_of(&self.workload, messages)
     }
 
-    /// As [`latencies_ms`](Self::latencies_ms), for messages of another workload over the same links.
+    /// Like [`latencies_ms`](Self::latencies_ms), for messages of another workload over the same links.
     #[must_use]
     pub fn latencies_of(&self, workload: &Workload, messages: &[Message]) -> Vec<f64> {
         let least = |message: &Message| self.least_ms(workload, message.sent_ms, message.bytes);

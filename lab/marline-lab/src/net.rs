@@ -146,7 +146,7 @@ impl Net {
         self.links.report()
     }
 
-    /// Reasons to doubt measurements on this network.
+    /// Reasons why measurements on this network may be unreliable.
     ///
     /// # Errors
     /// The emulator has ended.

@@ -188,7 +188,7 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<P
             .first()
             .map_or(walk_duration(), |away_periods| away_periods.0.min(walk_duration()));
         let links = run.links(None)?;
-        probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
+        probe_one(links.first().context("the scenario has no WiFi link")?, seed, end, &mut seen);
     }
     seen.rtts_ms.sort_by(f64::total_cmp);
     Ok(seen)

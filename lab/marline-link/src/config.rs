@@ -18,7 +18,7 @@ pub struct LinkConfig {
     pub middlebox: MiddleboxConfig,
     /// Size limit for packets; `None` if there is none.
     pub mtu: Option<Mtu>,
-    /// Limit of the queue.
+    /// Limit on the queue.
     pub queue: QueueLimit,
     /// Losses.
     pub loss: LossConfig,
@@ -88,7 +88,7 @@ impl Mtu {
     }
 }
 
-/// Limit of the queue, including the packet being sent. A packet is always accepted if the queue is
+/// Limit on the queue, including the packet being sent. A packet is always accepted if the queue is
 /// empty.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum QueueLimit {

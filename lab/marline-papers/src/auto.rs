@@ -27,7 +27,7 @@ const RECORDED: Part = Part::new("recorded", 20, 40);
 /// A thousand pairs in total.
 const GENERATED: Part = Part::fixed("generated", 20);
 
-/// Key `auto`.
+/// Evaluation of the default scheduler, `auto`, on recorded and generated links.
 pub(super) struct Auto;
 
 impl Paper for Auto {

@@ -20,7 +20,7 @@ const RECORDED: Part = Part::fixed("recorded", 20);
 const DEATHS: Part = Part::fixed("deaths", 20);
 const LOSSY: Part = Part::fixed("lossy", 20);
 
-/// Key `datagrams`.
+/// Evaluation of datagrams on recorded and lossy links.
 pub(super) struct Datagrams;
 
 impl Paper for Datagrams {

@@ -26,7 +26,7 @@ impl Download {
     /// Runs the download as [`Download::run`] does, and counts the bytes that were also sent on another path.
     ///
     /// # Errors
-    /// As [`Download::run`].
+    /// Those of [`Download::run`].
     pub(super) fn run_counted(
         &self,
         variant: &Variant,
@@ -42,7 +42,7 @@ impl Download {
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
         paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
-        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("connect")?;
+        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("cannot connect")?;
         paths.world.run_until(Instant::ZERO + self.length);
         let report = paths.client_report(0).context("the client has no connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
@@ -52,7 +52,7 @@ impl Download {
     /// Mean throughput from a start time (zero: the first SYN) to the end, Mbit/s.
     ///
     /// # Errors
-    /// As [`Download::run`].
+    /// Those of [`Download::run`].
     pub(super) fn mbit_per_s(
         &self,
         variant: &Variant,

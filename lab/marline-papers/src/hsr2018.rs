@@ -59,7 +59,7 @@ impl Published {
     }
 }
 
-/// Key `hsr2018`.
+/// Reproduction of the 2018 high-speed rail paper.
 pub(super) struct HighSpeedRail;
 
 impl Paper for HighSpeedRail {

@@ -51,7 +51,7 @@ struct Baseline {
     handover_worst_ms: f64,
 }
 
-/// Key `kernel`.
+/// Comparison with the kernel's Multipath TCP over emulated links.
 pub(super) struct Kernel;
 
 /// A metric of a row.
@@ -246,13 +246,18 @@ impl Paper for Kernel {
         let runs: usize =
             pools.iter().flat_map(|(_, by)| by.values()).map(|pool| pool.runs().0).sum();
         let notes = vec![
-            format!("Kernel {}, CUBIC. \"paper\" is its Multipath TCP.", keep::kernel_release()),
-            format!("{runs} runs, {doubtful} of them doubtful (links late three times)."),
+            format!(
+                "Kernel {}, CUBIC. The \"paper\" column shows its Multipath TCP.",
+                keep::kernel_release()
+            ),
+            format!(
+                "{runs} runs, {doubtful} of them unreliable (the emulated links were late in all three attempts)."
+            ),
         ];
         Ok(Reproduction {
             tables: vec![
                 Table::new("default", "Marline, default settings", default),
-                Table::new("best", "the policies that are best for the row", best),
+                Table::new("best", "the best policies for the row", best),
             ],
             grids: vec![all],
             figures: vec![figure],
@@ -264,7 +269,7 @@ impl Paper for Kernel {
 /// Every latency relative to that of the kernel's Multipath TCP.
 fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let who = [Contestant::FirstPath, Contestant::Marline, Contestant::Best];
-    let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
+    let names = ["kernel TCP on the fast path (working)", "Marline", "Marline, best policies"];
     let title = "Latency compared with the kernel's Multipath TCP";
     let mut bars =
         Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");
@@ -293,7 +298,7 @@ const GRID: [(&str, &str); 8] = [
     ("value", ""),
     ("ratio to kernel MPTCP", ""),
     ("ratio to bound", ""),
-    ("kernel MPTCP, earlier", ""),
+    ("kernel MPTCP, previous run", ""),
 ];
 
 fn fill(grid: &mut Grid, row: &Row, by: &BTreeMap<Contestant, Pool>, numbers: &[Number]) {
@@ -309,7 +314,7 @@ fn fill(grid: &mut Grid, row: &Row, by: &BTreeMap<Contestant, Pool>, numbers: &[
             }
             let (runs, doubtful, failed) = pool.runs();
             let mut count = runs.to_string();
-            for (more, what) in [(doubtful, "doubtful"), (failed, "failed")] {
+            for (more, what) in [(doubtful, "unreliable"), (failed, "failed")] {
                 if more > 0 {
                     count.push_str(&format!(" ({more} {what})"));
                 }

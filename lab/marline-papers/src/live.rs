@@ -28,7 +28,7 @@ const FILES: [(&str, &str, usize); 5] = [
 #[serde(deny_unknown_fields)]
 struct NoPublishedValues {}
 
-/// Key `live`.
+/// Comparison of live runs with runs in virtual time.
 pub(super) struct Live;
 
 impl Paper for Live {
@@ -74,7 +74,7 @@ impl Paper for Live {
             ("what", ""),
             ("stack", ""),
             ("runs", ""),
-            ("doubtful", ""),
+            ("unreliable", ""),
             ("p50", "ms"),
             ("p95", "ms"),
             ("p99", "ms"),
@@ -109,7 +109,7 @@ impl Paper for Live {
             tables: vec![Table::new("agreement", "live compared with virtual time", rows)],
             grids: vec![grid],
             figures,
-            notes: vec![format!("Kernel {kernel}. \"paper\" is virtual time.")],
+            notes: vec![format!("Kernel {kernel}. The \"paper\" column shows virtual time.")],
         })
     }
 }

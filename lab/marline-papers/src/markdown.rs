@@ -36,10 +36,10 @@ pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Resu
 /// Page with a line for each key between its marks: the number of rows with each verdict.
 ///
 /// # Errors
-/// As [`page_with_verdicts`].
+/// Those of [`page_with_verdicts`].
 pub fn page_with_summary(page: &str, all: &[(&str, StoredVerdicts)]) -> anyhow::Result<String> {
     let mut text = String::from(
-        "| key | accepted | not accepted | inconclusive | fitted | processor-minutes |\n\
+        "| key | accepted | not accepted | inconclusive | fitted | CPU-minutes |\n\
          |---|---|---|---|---|---|\n",
     );
     for (key, verdicts) in all {

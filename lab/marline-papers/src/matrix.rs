@@ -27,7 +27,7 @@ const RIDES: Part = Part::fixed("rides", 60);
 const AUTO: usize = 0;
 const REDUNDANT: usize = 1;
 
-/// Key `matrix`.
+/// Comparison of all schedulers in the scenes of all papers.
 pub(super) struct Matrix;
 
 /// Contestants, and the budget of the default.
@@ -92,7 +92,8 @@ impl Paper for Matrix {
             |samples| Ok(View { setup, samples }.rows(margin)),
         )?;
         let mut result = Reproduction::default();
-        let title = "The default compared with the best within its budget, and without a budget with the best of all";
+        let title = "The default scheduler compared with the best within its budget, or with the best overall if \
+                     there is no budget";
         result.tables.push(Table::new("matrix", title, rows));
         let rides = match context.effort {
             Effort::Quick => Part::fixed(RIDES.name, 4),
@@ -126,9 +127,9 @@ fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     let worst = rides.estimate(|picked| {
         picked.iter().map(|ride| ride.ratio_to_best_carrier()).fold(f64::INFINITY, f64::min)
     });
-    let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);
+    let worst = Row::new("worst ride").estimate(&worst, "").at_least(least);
     let mean = rides.mean(Ride::ratio_to_best_carrier);
-    vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]
+    vec![shares, worst, Row::new("mean ride").estimate(&mean, "")]
 }
 
 /// Results of all contestants in all scenes.

@@ -23,7 +23,7 @@ use published::Published;
 
 const TEXT: &str = include_str!("../papers/multimob2018.toml");
 
-/// Key `multimob2018`.
+/// Reproduction of MultiMob (2018).
 pub(super) struct MultiMob;
 
 impl Paper for MultiMob {

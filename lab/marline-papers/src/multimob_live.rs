@@ -15,7 +15,7 @@ use campaign::{Campaign, PublishedValues};
 
 const TEXT: &str = include_str!("../papers/multimob-live.toml");
 
-/// Key `multimob-live`.
+/// Live runs of MultiMob over emulated links.
 pub(super) struct MultiMobLive;
 
 impl Paper for MultiMobLive {
@@ -38,7 +38,8 @@ impl Paper for MultiMobLive {
         let doubtful = records().filter(|record| !record.doubts.is_empty()).count();
         let failed = records().filter(|record| record.error.is_some());
         let mut notes = vec![format!(
-            "Kernel {}, CUBIC. {} runs, {doubtful} of them doubtful (links late three times).",
+            "Kernel {}, CUBIC. {} runs, {doubtful} of them unreliable (the emulated links were late in all three \
+             attempts).",
             keep::kernel_release(),
             records().count(),
         )];

@@ -30,7 +30,7 @@ pub struct RunInfo {
     pub jobs: usize,
     /// Wall clock, seconds.
     pub seconds: f64,
-    /// Processor time, seconds, including the original cost of stored roots.
+    /// CPU time, seconds, including the original cost of stored roots.
     pub cpu_s: f64,
     /// Hash over all packets, times and bytes read in the simulated runs, in hexadecimal. Equal hashes mean equal
     /// behavior. Empty if nothing was simulated.

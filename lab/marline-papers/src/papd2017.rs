@@ -44,7 +44,7 @@ pub(crate) fn phone(scenario: usize, length: Duration, seed: u64) -> anyhow::Res
     mobile::download(scenario, length, seed)
 }
 
-/// Key `papd2017`.
+/// Reproduction of PAPD (2017).
 pub(super) struct Papd;
 
 impl Paper for Papd {

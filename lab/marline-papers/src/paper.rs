@@ -19,7 +19,7 @@ pub trait Paper: Sync {
     /// Text of its file, built into the program.
     fn text(&self) -> &'static str;
 
-    /// True if `paper all` runs it, because it needs nothing but processor time. The others need root privileges
+    /// True if `paper all` runs it, because it needs nothing but CPU time. The others need root privileges
     /// and real time.
     fn is_virtual_time(&self) -> bool {
         true
@@ -45,7 +45,7 @@ pub enum Effort {
     Roots(usize),
 }
 
-/// Processor time, in seconds, of kept roots when they were measured, by part and root.
+/// CPU time, in seconds, of kept roots when they were measured, by part and root.
 pub type ProcessorTimes = Mutex<BTreeMap<(&'static str, u64), f64>>;
 
 /// Context of a reproduction.

@@ -62,7 +62,7 @@ const NOTES: [&str; 3] = [
      throughput. Without M, a connection cannot be slower than WiFi and still gain throughput.",
 ];
 
-/// Key `raiciu2012`.
+/// Reproduction of the 2012 paper on receive-buffer blocking.
 pub(super) struct Raiciu;
 
 impl Paper for Raiciu {
@@ -83,11 +83,11 @@ impl Paper for Raiciu {
         let doubled = shown::doubled_window_table(context, &file)?;
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
-            Table::new("medians", "CS244: medians; ratio to bound: of the medians", medians),
-            Table::new("claims", "CS244: the study's statements on its curves", claims),
-            Table::new("loss", "CS244: the study's statements on losses, by medians", losses),
+            Table::new("medians", "CS244: medians and their ratio to the bound", medians),
+            Table::new("claims", "CS244: the study's statements about its curves", claims),
+            Table::new("loss", "CS244: the study's statements about losses, by medians", losses),
             Table::new("nsdi-claims", "NSDI: the paper's statements, on its links", nsdi),
-            Table::new("drawn", "Both, on links drawn around those of the studies", drawn),
+            Table::new("drawn", "Both studies, on links sampled around the published ones", drawn),
             Table::new("doubled", "CS244: peaks with twice the receive window", doubled),
         ];
         let grids = vec![
@@ -154,7 +154,7 @@ fn plot_figure_four(runs: &density::Runs, file: &PaperFile<Published>, place: us
 
 fn plot_jitters(runs: &density::Runs, file: &PaperFile<Published>) -> Figure {
     const TO_MS: f64 = 1_500.0;
-    let mut plot = Plot::new("Latency of 8 KB blocks, by the jitter of 3G", X, Y);
+    let mut plot = Plot::new("Latency of 8 KB blocks, by 3G jitter", X, Y);
     for (name, curve) in [("M1+M2", AT_KERNEL), ("no M", AT_NONE)] {
         for (place, at) in file.published.at.iter().enumerate() {
             let points = density::line(runs, job(place, curve), TO_MS);
@@ -163,7 +163,7 @@ fn plot_jitters(runs: &density::Runs, file: &PaperFile<Published>) -> Figure {
     }
     plot.x_range(0.0, TO_MS).figure(
         "block-latency-jitter",
-        "Each step of the jitter moves the curve without M1 and M2 to the right; with them it \
-         stays.",
+        "Each increase in jitter shifts the curve without M1 and M2 to the right. With both, the curve \
+         does not move.",
     )
 }

@@ -19,7 +19,7 @@ use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
 use published::Published;
 
-/// Key `remp2015`.
+/// Reproduction of ReMP TCP (2015).
 #[derive(Debug)]
 pub(super) struct Remp2015;
 

@@ -29,7 +29,7 @@ use published::Published;
 
 const TEXT: &str = include_str!("../papers/tlp2019.toml");
 
-/// Key `tlp2019`.
+/// Reproduction of the 2019 paper on tail loss probes.
 pub(super) struct Tlp;
 
 impl Paper for Tlp {
@@ -61,7 +61,7 @@ const NOTES: [&str; 4] = [
      TLP-STD then spends a second timeout. It is slower than no probes at all, and TLP-MP saves only that timeout. \
      Without the allowance for a delayed ACK both are several times faster.",
     "Several packets: TLP-MP gains when the silent path is given up once the copy is answered, a \
-     timeout minus a round trip of 4G. If the rest waits for the timer (the other reading of the \
+     timeout minus one 4G RTT. If the rest waits for the timer (the other reading of the \
      paper) it gains next to nothing.",
     "A tail that is lost once on a working path is repaired by the probe on that path: TLP-MP gains nothing and costs \
      one packet.",

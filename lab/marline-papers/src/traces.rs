@@ -31,7 +31,7 @@ const DEFAULT: &str = "auto";
 const JUDGED: Part = Part::new("default", 20, 80);
 const SHOWN: Part = Part::fixed("schedulers", 3);
 
-/// Key `traces`.
+/// Evaluation of the default on recorded links.
 pub(super) struct Traces;
 
 impl Paper for Traces {
@@ -226,7 +226,7 @@ fn cells_grid(measured: &MeasuredResults) -> Grid {
         ("burst p50, ratio to bound", ""),
         ("goodput", "Mbit/s"),
         ("first path's share of bytes", ""),
-        ("bytes on links per byte of bursts", ""),
+        ("bytes on links per burst byte", ""),
     ];
     let title = format!(
         "Every pair and scheduler, TCP alone on either path first: means over {} positions",
@@ -274,7 +274,7 @@ fn schedulers_grid(measured: &MeasuredResults) -> Grid {
         ("burst p50", "ms"),
         ("burst p50, ratio to bound", ""),
         ("goodput, ratio to the best path", ""),
-        ("bytes on links per byte of bursts", ""),
+        ("bytes on links per burst byte", ""),
     ];
     let pairs = measured.pairs.len();
     let title = format!(

@@ -22,7 +22,7 @@ pub struct StoredVerdicts {
     pub master: u64,
     /// Amount of work, in words.
     pub effort: String,
-    /// Processor time of the run, minutes.
+    /// CPU time of the run, minutes.
     pub processor_minutes: u64,
     /// Tables with at least one row.
     pub tables: Vec<StoredTable>,
@@ -112,7 +112,7 @@ impl StoredVerdicts {
     /// # Errors
     /// The text was not written by [`text`](Self::text).
     pub fn parse(text: &str) -> anyhow::Result<StoredVerdicts> {
-        toml::from_str(text).context("not a valid file of verdicts")
+        toml::from_str(text).context("not a valid verdict file")
     }
 
     /// Text of the file, with one line for each row.
@@ -162,16 +162,15 @@ impl StoredVerdicts {
             for row in table.rows.iter().filter(|row| row.verdict != Verdict::Shown) {
                 let name = format!("{}: {}", table.name, row.what);
                 match kept.remove(&(table.name.as_str(), row.what.as_str())) {
-                    None => changes.push(format!("{name}: a new row")),
+                    None => changes.push(format!("{name}: new row")),
                     Some(before) => {
                         changes.extend(before.change(row).map(|c| format!("{name}: {c}")))
                     }
                 }
             }
         }
-        changes.extend(
-            kept.keys().map(|(table, what)| format!("{table}: {what}: this row was removed")),
-        );
+        changes
+            .extend(kept.keys().map(|(table, what)| format!("{table}: {what}: row was removed")));
         changes
     }
 }
@@ -225,6 +224,6 @@ mod tests {
         assert_eq!(flipped, ["t: a \"b\" \\: 4 ms, not accepted; was 2 ms, accepted"]);
         slower.tables[0].rows[0].what = "new".to_owned();
         let moved = kept.changes(&slower);
-        assert_eq!(moved, ["t: new: a new row", "t: a \"b\" \\: this row was removed"]);
+        assert_eq!(moved, ["t: new: new row", "t: a \"b\" \\: row was removed"]);
     }
 }

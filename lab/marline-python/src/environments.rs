@@ -46,9 +46,7 @@ impl Environments {
     ) -> PyResult<Environments> {
         let plan = plan.get();
         if count == 0 || step_us == 0 {
-            return Err(PyValueError::new_err(
-                "at least one environment, and steps of 1 us or more",
-            ));
+            return Err(PyValueError::new_err("`count` and `step_us` must be at least 1"));
         }
         let reward = match reward {
             "latency" => Reward::Latency,

@@ -116,7 +116,7 @@ impl Results {
         Summary::from_runs(&self.jobs, &self.records).table()
     }
 
-    /// Warnings about doubtful or missing results, one per line.
+    /// Warnings about unreliable or missing results, one per line.
     fn warnings(&self) -> Vec<String> {
         Summary::from_runs(&self.jobs, &self.records).warnings()
     }

@@ -84,7 +84,7 @@ class Documents(unittest.TestCase):
 
     def test_what_costs_are_measured_with_runs(self) -> None:
         for script, arguments, said in [
-            ("speed.py", ["--envs", "2", "--seconds", "0.2"], r"\d+ steps of 10 ms per second of processor time"),
+            ("speed.py", ["--envs", "2", "--seconds", "0.2"], r"\d+ steps of 10 ms per second of CPU time"),
             ("many.py", ["--runs", "100"], r"100 runs made: \d+ .*\n100 runs read: \d+ "),
         ]:
             ran = subprocess.run([sys.executable, EXAMPLES / script, *arguments], capture_output=True, text=True)

@@ -111,7 +111,7 @@ fn header(text: &str) -> Result<(String, Vantage), String> {
     if schema != Some(Header::FILE_SCHEMA) {
         return Err(format!("file_schema is {schema:?}, not {:?}", Header::FILE_SCHEMA));
     }
-    let trace = header.get("trace").and_then(Value::as_object).ok_or("has no trace")?;
+    let trace = header.get("trace").and_then(Value::as_object).ok_or("the header has no trace")?;
     let ours = Value::from(Header::EVENT_SCHEMA);
     let schemas = trace.get("event_schemas").and_then(Value::as_array);
     if !schemas.is_some_and(|schemas| schemas.contains(&ours)) {
@@ -135,9 +135,9 @@ fn header(text: &str) -> Result<(String, Vantage), String> {
 /// Parses an event; `None` if it belongs to another namespace.
 fn event(text: &str) -> Result<Option<Record>, String> {
     let mut event = object(text)?;
-    let name = event.get("name").and_then(Value::as_str).ok_or("has no name")?;
+    let name = event.get("name").and_then(Value::as_str).ok_or("the event has no name")?;
     let Some(name) = name.strip_prefix("mptcp:").map(str::to_owned) else { return Ok(None) };
-    let time_ms = event.get("time").and_then(Value::as_f64).ok_or("has no time")?;
+    let time_ms = event.get("time").and_then(Value::as_f64).ok_or("the event has no time")?;
     let kind = SCHEMA.iter().find(|kind| kind.name == name);
     let kind = kind.ok_or_else(|| format!("mptcp:{name} is unknown"))?;
     let Some(Value::Object(data)) = event.remove("data") else {

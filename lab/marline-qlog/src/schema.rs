@@ -236,16 +236,16 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "delivery_hole",
-        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end of the hole.",
+        about: "A delivery gap ended: for 100 ms or more, due data was not delivered. Written at the end of the gap.",
         fields: &[
             field("direction", "word", "`sent` or `received`, seen from this endpoint"),
-            field("began", "ms", "start of the hole, in the trace's time"),
-            field("duration", "ms", "length of the hole"),
+            field("began", "ms", "start of the gap, in the trace's time"),
+            field("duration", "ms", "length of the gap"),
             field("subflow", "number", "slot of the subflow that delivered next"),
             optional_field(
                 "unreachable_subflow",
                 "number",
-                "slot of a subflow that was unreachable during the hole",
+                "slot of a subflow that was unreachable during the gap",
             ),
             optional_field("cause", "word", "cause of the unreachability"),
         ],

@@ -48,7 +48,7 @@ pub struct PathsConfig {
     pub capabilities: Capabilities,
     /// Bytes of headers between IP and TCP.
     pub carrier_overhead: u16,
-    /// Limits of both endpoints.
+    /// Limits on both endpoints.
     pub limits: Limits,
 }
 

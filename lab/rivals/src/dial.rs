@@ -43,7 +43,7 @@ impl Dial {
             let item = text.split(',').find_map(|item| item.strip_prefix(key)?.strip_prefix('='));
             item.map(str::to_owned)
         };
-        let to: SocketAddr = value("to").context("no to=ADDRESS:PORT")?.parse()?;
+        let to: SocketAddr = value("to").context("missing to=ADDRESS:PORT")?.parse()?;
         Ok(match kind {
             "tcp" | "mptcp" => Dial::Kernel {
                 to,
@@ -51,7 +51,10 @@ impl Dial {
                 interface: value("interface"),
                 congestion: value("congestion"),
             },
-            "socks" => Dial::Socks { proxy: value("proxy").context("no proxy=")?.parse()?, to },
+            "socks" => Dial::Socks {
+                proxy: value("proxy").context("missing proxy=ADDRESS:PORT")?.parse()?,
+                to,
+            },
             "library" => {
                 let mut builder = marline::Client::builder();
                 for path in items.filter_map(|item| item.strip_prefix("path=")) {
@@ -69,7 +72,7 @@ impl Dial {
     /// The server cannot be reached.
     pub async fn stream(&self) -> anyhow::Result<Stream> {
         let opened = tokio::time::timeout(Duration::from_secs(30), self.open()).await;
-        opened.context("no connection within 30 s")?
+        opened.context("cannot connect within 30 s")?
     }
 
     async fn open(&self) -> anyhow::Result<Stream> {
@@ -124,7 +127,7 @@ pub fn tokio_socket(socket: Socket) -> anyhow::Result<tokio::net::TcpSocket> {
 }
 
 async fn socks_connect(proxy: SocketAddr, to: SocketAddr) -> anyhow::Result<TcpStream> {
-    let SocketAddr::V4(to) = to else { bail!("only IPv4") };
+    let SocketAddr::V4(to) = to else { bail!("only IPv4 addresses are supported") };
     let mut stream = TcpStream::connect(proxy).await?;
     stream.set_nodelay(true)?;
     stream.write_all(&[5, 1, 0]).await?;

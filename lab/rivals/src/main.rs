@@ -137,7 +137,7 @@ fn present(
 
 /// Runs one system for other programs.
 fn run_until_stdin_ends(name: &str, programs: &Programs) -> anyhow::Result<()> {
-    let system = ALL.into_iter().find(|system| system.name == name).context("no such system")?;
+    let system = ALL.into_iter().find(|system| system.name == name).context("unknown system")?;
     let logs = std::env::temp_dir().join("marline-rivals");
     let (mut world, _) = run::start(system, Default::default(), 1, programs, &logs)?;
     for side in [world::Side::Client, world::Side::Server] {

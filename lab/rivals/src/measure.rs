@@ -45,7 +45,7 @@ pub enum TaskKind {
     Page,
     /// A call during which WiFi dies.
     Call,
-    /// Processor time.
+    /// CPU time.
     Processor,
     /// Memory of 1,000 connections.
     Memory,
@@ -109,8 +109,10 @@ impl Task {
     pub fn applies(self, system: System) -> bool {
         let without_wifi = matches!(system.kind, Kind::Tcp { wifi: false, .. });
         let bbr = matches!(system.kind, Kind::Tcp { bbr: true, .. });
-        let dies =
-            matches!(self.what, TaskKind::Death { .. } | TaskKind::Signaled | TaskKind::Call | TaskKind::Page);
+        let dies = matches!(
+            self.what,
+            TaskKind::Death { .. } | TaskKind::Signaled | TaskKind::Call | TaskKind::Page
+        );
         let in_kernel = matches!(system.kind, Kind::Tcp { .. } | Kind::Kernel { .. });
         (!self.datagrams || system.has_datagrams())
             && !(without_wifi && dies)
@@ -204,7 +206,7 @@ impl Bench<'_> {
         let start = now();
         sleep(Duration::from_secs(seconds));
         let end = now();
-        let rate = rate(&bulk, start, end).context("no bytes")?;
+        let rate = rate(&bulk, start, end).context("no bytes were received")?;
         let p95 = echo.map(|echo| {
             // An unanswered echo counts as the time it has waited.
             let times = echoes_or_waiting(&echo, start, end);
@@ -317,7 +319,8 @@ impl Bench<'_> {
         let (start, before) = (now(), processor_seconds(&all)?);
         sleep(Duration::from_secs(4));
         let seconds = processor_seconds(&all)? - before;
-        let gigabytes = rate(&bulk, start, now()).context("no bytes")? * ms(now() - start) / 8e6;
+        let gigabytes =
+            rate(&bulk, start, now()).context("no bytes were received")? * ms(now() - start) / 8e6;
         Ok(vec![("gigabyte".into(), Some(seconds / gigabytes)), ("minute".into(), Some(minute))])
     }
 

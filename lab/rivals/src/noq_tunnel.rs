@@ -125,7 +125,7 @@ async fn relay(
     let (mut from, mut to) = stream.into_split();
     let out = async {
         copy(&mut from, &mut send).await?;
-        send.finish().context("closed")
+        send.finish().context("the stream was closed")
     };
     let into = async {
         copy(&mut receive, &mut to).await?;

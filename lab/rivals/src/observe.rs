@@ -32,7 +32,7 @@ impl Client {
             .append(true)
             .open(world.dir.join("client.log"))?;
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
-        let out = child.stdout.take().context("no output")?;
+        let out = child.stdout.take().context("cannot read the client's standard output")?;
         let events = Events::default();
         let seen = events.clone();
         std::thread::spawn(move || {
@@ -83,7 +83,7 @@ impl Client {
                 }
             }
             if start.elapsed() > within {
-                bail!("no `{kind}` within {within:?}");
+                bail!("the client did not report `{kind}` within {within:?}");
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -96,7 +96,7 @@ pub fn processes(world: &World) -> Vec<u32> {
     children.collect()
 }
 
-/// Processor time of these processes so far, seconds.
+/// CPU time of these processes so far, seconds.
 ///
 /// # Errors
 /// A process has ended.
@@ -104,7 +104,7 @@ pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     let mut nanoseconds = 0.0;
     for process in processes {
         let tasks =
-            std::fs::read_dir(format!("/proc/{process}/task")).context("a process ended")?;
+            std::fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")?;
         for task in tasks {
             let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
             nanoseconds += text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
@@ -121,7 +121,7 @@ pub fn memory_megabytes(processes: &[u32]) -> anyhow::Result<f64> {
     let mut kilobytes = 0.0;
     for process in processes {
         let status = std::fs::read_to_string(format!("/proc/{process}/status"))
-            .context("a process ended")?;
+            .context("the process has ended")?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         kilobytes += number.unwrap_or(0.0) * 1.024;

@@ -77,7 +77,11 @@ fn record(
 }
 
 /// Runs the measurement, and repeats it if it failed or the links were late.
-fn run_with_retry(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
+fn run_with_retry(
+    job: Job,
+    programs: &Programs,
+    logs: &Path,
+) -> anyhow::Result<(Values, Option<String>)> {
     match run_once(job, programs, logs) {
         Ok((values, None)) => Ok((values, None)),
         first => {
@@ -106,9 +110,14 @@ pub fn start(
     Ok((world, transports))
 }
 
-fn run_once(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
+fn run_once(
+    job: Job,
+    programs: &Programs,
+    logs: &Path,
+) -> anyhow::Result<(Values, Option<String>)> {
     let (mut world, transports) = start(job.system, job.task.links(), job.run, programs, logs)?;
-    let mut bench = Bench { world: &mut world, transports: &transports, system: job.system, programs };
+    let mut bench =
+        Bench { world: &mut world, transports: &transports, system: job.system, programs };
     let values = job.task.measure(&mut bench);
     let values = values.with_context(|| format!("logs in {}", world.dir.display()))?;
     Ok((values, world.doubt()))

@@ -46,7 +46,7 @@ pub async fn serve() -> anyhow::Result<()> {
     });
     // Clients accept answers from this address only.
     let target: Ipv4Addr = TARGET.parse()?;
-    let datagrams = UdpSocket::bind((target, PORT)).await.context("UDP")?;
+    let datagrams = UdpSocket::bind((target, PORT)).await.context("cannot bind the UDP socket")?;
     println!("ready");
     serve_datagrams(datagrams).await
 }

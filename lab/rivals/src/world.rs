@@ -183,7 +183,7 @@ impl World {
         Ok(())
     }
 
-    /// As [`World::start`], but the process does not count as part of the system.
+    /// Like [`World::start`], but the process does not count as part of the system.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -253,8 +253,11 @@ impl World {
         let table = self.run(Side::Client, &["cat", "/proc/net/dev"])?;
         let line =
             table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
-        let numbers: Vec<u64> =
-            line.context("no such interface")?.split_whitespace().flat_map(str::parse).collect();
+        let numbers: Vec<u64> = line
+            .context("cannot find the interface in /proc/net/dev")?
+            .split_whitespace()
+            .flat_map(str::parse)
+            .collect();
         Ok(numbers.first().unwrap_or(&0) + numbers.get(8).unwrap_or(&0))
     }
 

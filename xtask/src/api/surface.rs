@@ -43,7 +43,7 @@ struct Place<'a> {
     path: String,
 }
 
-/// Collects the lines.
+/// Collects one line per public item.
 struct SurfaceCollector<'a> {
     crates: &'a BTreeMap<String, DocumentedCrate>,
     waiting: VecDeque<Place<'a>>,

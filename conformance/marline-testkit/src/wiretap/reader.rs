@@ -65,7 +65,7 @@ pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadErr
 fn pcap(file: usize, bytes: &[u8], order: Order, tick_ns: u64) -> Result<Vec<Packet<'_>>, String> {
     const HEADER: usize = 24;
     const RECORD: usize = 16;
-    let link = order.u32(bytes, 20).ok_or("no link layer in the header")? & 0xffff;
+    let link = order.u32(bytes, 20).ok_or("the file header does not contain a link type")? & 0xffff;
     let mut packets = Vec::new();
     let (mut at, mut frame) = (HEADER, 0);
     // A file that ends in the middle of a record was truncated.

@@ -141,7 +141,7 @@ pub(super) extern "C" fn listen(_: Userdata, fd: c_int, backlog: c_int) -> c_int
 /// Makes the unused socket listen on the same port, for scripts that read `/proc/net/tcp`. A failure (the port is
 /// taken, outside of a namespace) affects no other script.
 fn show_listener(fd: c_int, bound: SocketAddr, backlog: c_int) {
-    // SAFETY: structures of integers, for which zeros are fine.
+    // SAFETY: all-zero is a valid value for these integer-only structs.
     let (mut v4, mut v6): (sockaddr_in, sockaddr_in6) = unsafe { std::mem::zeroed() };
     v4.sin_family = libc::AF_INET as libc::sa_family_t;
     v4.sin_port = bound.port().to_be();

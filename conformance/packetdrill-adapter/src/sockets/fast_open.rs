@@ -19,7 +19,7 @@ const SERVER: u64 = 2;
 const CLIENT_WITHOUT_COOKIE: u64 = 4;
 const SERVER_WITHOUT_COOKIE: u64 = 0x200;
 const ENABLED_FOR_ALL_LISTENERS: u64 = 0x400;
-/// Default limit of pending connections at a listener.
+/// Default limit on pending connections at a listener.
 const PENDING: u32 = 1_024;
 
 /// A key and its predecessor.

@@ -44,7 +44,8 @@ pub struct AutoRedundantConfig {
     pub hedged: HedgedConfig,
     /// Probability of trouble above which a copy is not delayed, 0 to 1.
     pub tail: f64,
-    /// Silence after which nothing is known about a path, and age below which nothing is yet known about it.
+    /// Time without received data after which a path's state counts as unknown. A path younger than this is unknown
+    /// too.
     pub stale: Duration,
 }
 

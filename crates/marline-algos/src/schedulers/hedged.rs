@@ -6,13 +6,13 @@
 //!
 //! *How.* `min-rtt` for new data. For each segment, the scheduler computes when its answer is late from the
 //! [forecast](marline_policy::Forecast) of its path, behind the sender's own queue: `deviations` times the distance
-//! from p50 to p90 after the p50 (default 1.5), but never after the p99. (The p99 alone includes the path's bad times,
-//! in which late answers are normal.) If the DATA_ACK has not arrived by then, the segment is also sent on the fastest
-//! other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss is then
-//! the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected, and its
-//! own recovery continues. If nothing at all was received on the path after the overdue segment was sent, the path is
-//! silent. Then its other outstanding data is copied immediately, and so is everything sent until something is received
-//! on it. On a path that has never answered, nothing is overdue.
+//! from p50 to p90 after the p50 (default 1.5), but never after the p99. (The p99 alone includes the path's bad
+//! periods, in which late answers are normal.) If the DATA_ACK has not arrived by then, the segment is also sent on the
+//! fastest other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss
+//! is then the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected,
+//! and its own recovery continues. If nothing at all was received on the path after the overdue segment was sent, the
+//! path is silent. Then its other outstanding data is copied immediately, and so is everything sent until something is
+//! received on it. On a path that has never answered, nothing is overdue.
 //!
 //! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has been sent. Within bulk
 //! data, later segments reveal losses.

@@ -210,7 +210,7 @@ async fn one_round(ends: &mut [End; 2], forward: SocketAddr, count: usize, busy:
     println!(
         "    all ends read after {read_s:.1} s, all streams gone after {gone_s:.1} s ({} left), \
          lost {lost}, not opened {unopened}; server and client: datagrams per stream \
-        {datagrams:.1?}, received twice {repeated:.2?}, processor time {worked_s:.1?} s, resident \
+        {datagrams:.1?}, received twice {repeated:.2?}, CPU time {worked_s:.1?} s, resident \
         {held:?} KiB, at most {most:?} KiB; paths judged unusable {bad}, judged blocked {rerouted}",
         after[0].open + after[1].open
     );

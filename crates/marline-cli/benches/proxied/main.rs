@@ -17,7 +17,7 @@
 //! `crowd`: echoes on 1,000 streams of one client, alone and with a concurrent bulk transfer of another.
 //!
 //! `silent`: memory of 10,000 idle streams at each end. `silent=100000` uses that many, through four clients, or
-//! through as many servers as the limit of descriptors requires. They are opened, echo a message each and are
+//! through as many servers as the limit on descriptors requires. They are opened, echo a message each and are
 //! closed, three times. `silent=N,ROUNDS` sets the number of rounds.
 //!
 //! `closing`: 12,000 streams whose applications all close at the same moment, with four busy threads: datagrams per

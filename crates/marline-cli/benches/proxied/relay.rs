@@ -97,7 +97,7 @@ fn serve(mut stream: TcpStream, taken: &AtomicU64) {
     }
 }
 
-/// Rate of this connection in Gbit/s, and processor seconds of these processes per GB.
+/// Rate of this connection in Gbit/s, and CPU seconds of these processes per GB.
 pub(crate) fn transfer(
     bulk: &Bulk,
     mut stream: TcpStream,
@@ -156,7 +156,7 @@ pub(crate) fn measure() {
             Spread::of(anchor)
         );
         println!(
-            "    ratio {ratio}; processor seconds per GB {}, QUIC {}, ratio {costs}",
+            "    ratio {ratio}; CPU seconds per GB {}, QUIC {}, ratio {costs}",
             Spread::of(cost),
             Spread::of(anchor_cost)
         );

@@ -33,7 +33,11 @@ where
     // A set of one task, so that dropping it ends the task.
     let mut beside = JoinSet::new();
     beside.spawn(serve_all(listener, stop, serve));
-    beside.join_next().await.context("no listener started")?.context("accepting failed")?
+    beside
+        .join_next()
+        .await
+        .context("the listener task did not start")?
+        .context("the listener task failed")?
 }
 
 /// Resolves when another process accepts and no connection is left here.

@@ -210,7 +210,7 @@ async fn serve_ports<O: Open>(
                 let closed = async { drop(closed.await) };
                 serving.spawn(Arc::clone(&front).serve(listener, service, closed));
             }
-            Some(ended) = serving.join_next() => ended.context("a listening port failed")?,
+            Some(ended) = serving.join_next() => ended.context("a listener task failed")?,
             () = stop.draining(), if serving.is_empty() => return Ok(()),
         }
     }

@@ -19,7 +19,7 @@ use marline_emulator::report_text;
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Seconds for which the applications run, without start and catch-up [default: 24, or 60 with
+    /// Seconds for which the applications run, excluding startup and catch-up [default: 24, or 60 with
     /// --dashboard]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=600))]
     pub seconds: Option<u32>,
@@ -131,8 +131,8 @@ fn describe_doubts(reports: &[RelayReport]) -> Option<String> {
     let worst = doubtful.iter().map(late).max().unwrap_or(0) as f64 / 1e3;
     let dropped: u64 = doubtful.iter().map(|report| report.kernel_drops).sum();
     Some(format!(
-        "WARNING: unreliable results, as this machine was busy: on {} of {} emulated links, 1 % of the \
-         datagrams left late (on the worst link by {worst:.1} ms or more), and {dropped} were dropped \
+        "WARNING: unreliable results, as this machine was busy: on {} of {} emulated links, 1% of the \
+         datagrams were sent late (on the worst link by {worst:.1} ms or more), and {dropped} were dropped \
          before they reached a link",
         doubtful.len(),
         reports.len(),

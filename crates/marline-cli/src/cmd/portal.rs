@@ -147,7 +147,7 @@ fn become_program(
 ) -> anyhow::Result<Infallible> {
     let tun = inside::enter(addresses, names)?;
     program.hand_over(tun)?;
-    let (name, rest) = args.command.split_first().context("no program given")?;
+    let (name, rest) = args.command.split_first().context("missing program to run")?;
     let page = args.probe.to_string();
     let filled = |word: &OsString| match word == OsStr::new(PLACEHOLDER) {
         true => OsString::from(&page),

@@ -144,7 +144,7 @@ fn become_program(
 ) -> anyhow::Result<Infallible> {
     let tun = inside::enter(addresses, names)?;
     program.hand_over(tun)?;
-    let (name, arguments) = command.split_first().context("no program given")?;
+    let (name, arguments) = command.split_first().context("missing program to run")?;
     become_command(Command::new(name).args(arguments))
 }
 

@@ -89,9 +89,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(NOT_RUNNING));
         }
     };
-    let Answer::Hello(hello) = client.request(Command::Hello).await? else { bail!("no hello") };
+    let Answer::Hello(hello) = client.request(Command::Hello).await? else {
+        bail!("unexpected answer to the hello command")
+    };
     let Answer::Connections(connections) = client.request(Command::Connections).await? else {
-        bail!("no connections")
+        bail!("unexpected answer to the connections command")
     };
     // A server has no paths of its own.
     let paths = match client.request(Command::Paths).await {
@@ -107,7 +109,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => None,
         true => match client.request(Command::Targets).await? {
             Answer::Targets(targets) => Some(targets),
-            _ => bail!("no targets"),
+            _ => bail!("unexpected answer to the targets command"),
         },
     };
     let status = Status { targets, ..status(hello, &connections, &paths, clients) };
@@ -179,8 +181,8 @@ fn status_text(status: &Status) -> String {
         text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
-        let (sent, computed) = (status.repairs_sent, bytes(status.bytes_repaired));
-        text += &format!("repairs: {sent} sent; {computed} computed from the peer's\n");
+        let (sent, recovered) = (status.repairs_sent, bytes(status.bytes_repaired));
+        text += &format!("repairs: {sent} sent; {recovered} recovered from received repairs\n");
     }
     text += &format_memory(&status.memory);
     if !status.paths.is_empty() {
@@ -265,11 +267,11 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     let of_all = |bytes: u64| bytes as f64 / all as f64;
     let (used, left): (Vec<_>, Vec<_>) =
         paths.iter().partition(|path| of_all(new(path)) >= MIN_SHARE);
-    let share = |path: &&PathSummary| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
+    let share = |path: &&PathSummary| format!("{} {:.0}%", path.name, of_all(new(path)) * 100.0);
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
     let copied = of_all(copied) * 100.0;
-    let mut text = format!("new data: {}; copies: {copied:.1} %", used.join(", "));
+    let mut text = format!("new data: {}; copies: {copied:.1}%", used.join(", "));
     for path in left {
         text += &format!("; {} unused: {}", path.name, exclusion_reason(path, paths));
     }
@@ -432,7 +434,7 @@ mod tests {
         let text = status_text(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
-new data: wlan0 75 %, wwan0 25 %; copies: 0.3 %; eth0 unused: unreachable
+new data: wlan0 75%, wwan0 25%; copies: 0.3%; eth0 unused: unreachable
 path   state            local         last rx  srtt  retx   sent  copies   recv
 wlan0  usable           192.0.2.7        1.2s  28ms  1.5%  6.0MB    15kB  3.0kB
 wwan0  degraded,backup  2001:db8::7      1.2s  90ms  1.5%  2.0MB   5.0kB   999B
@@ -452,7 +454,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         };
         let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
-        let head = "new data: wifi 100 %; copies: 0.0 %; lte unused: ";
+        let head = "new data: wifi 100%; copies: 0.0%; lte unused: ";
         assert_eq!(two(lte()), format!("{head}slower than wifi"));
         assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}backup"));
         let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
@@ -464,7 +466,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),
-            Some("new data: lte 100 %; copies: 0.0 %; wifi unused: not needed so far")
+            Some("new data: lte 100%; copies: 0.0%; wifi unused: not needed so far")
         );
         assert_eq!(policy(&[path("wifi", 20_000, 0), path("lte", 80_000, 0)]), None);
     }
@@ -501,7 +503,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let all = Status { paths, repairs_sent: 12, bytes_repaired: 3_000, ..base };
         let text = status_text(&Status { targets: Some(targets), ..all.clone() });
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "repairs: 12 sent; 3.0kB computed from the peer's");
+        assert_eq!(lines[1], "repairs: 12 sent; 3.0kB recovered from received repairs");
         assert_eq!(
             lines[5..],
             [
@@ -566,7 +568,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             memory_waits: 0,
         };
         let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
-        let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();
+        let text = "1.0GB of 1GB (100%) until 2026-12-01 UTC".to_owned();
         clients[0].quota = Some(Quota { state: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -575,7 +577,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 client  open  so far  to targets  from targets   last seen
 busy       2       7        12kB         3.4MB    10 s ago
 idle       0       7        12kB         3.4MB  16 min ago
-idle: quota: 1.0GB of 1GB (100 %) until 2026-12-01 UTC: used up
+idle: quota: 1.0GB of 1GB (100%) until 2026-12-01 UTC: used up
 refused: credential 10000
 ";
         assert_eq!(text, expected);

@@ -34,7 +34,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let program = match &args.program {
         None => None,
         Some(program) => {
-            let absolute = std::path::absolute(program).context("--program")?;
+            let absolute = std::path::absolute(program).context("invalid --program")?;
             let text = absolute.to_str().context("--program: the path is not valid UTF-8")?;
             Some(text.to_owned())
         }

@@ -281,7 +281,7 @@ impl ServedViews {
             return Ok(());
         }
         let captured = self.handle.capture(wanted.pcap.as_deref(), wanted.pcap_secrets);
-        captured.context("captures")
+        captured.context("cannot start captures")
     }
 
     fn commit_dashboard(

@@ -26,7 +26,7 @@ use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
 
-/// Default limit of concurrent application connections.
+/// Default limit on concurrent application connections.
 const CONNECTIONS: usize = 16_384;
 
 options! {

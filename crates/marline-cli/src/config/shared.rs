@@ -95,8 +95,8 @@ macro_rules! options {
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
                 tun: Vec<$crate::config::StringValue<$crate::config::Tun>>,
                 /// Memory limit for streams, datagrams and handshakes, for example `300MB`; near it, streams
-                /// slow down and new ones wait (docs/operate/memory.md) [default: 75 % of the control group's
-                /// limit, or 25 % of the machine's memory]
+                /// slow down and new ones wait (docs/operate/memory.md) [default: 75% of the control group's
+                /// limit, or 25% of the machine's memory]
                 #[arg(long, value_name = "BYTES")]
                 memory: Option<$crate::config::StringValue<$crate::config::Bytes>>,
                 /// Protect data with DSS checksums (TLS detects damage too, but then ends the
@@ -119,7 +119,7 @@ macro_rules! options {
                 /// Serve Prometheus metrics on this address
                 #[arg(long, value_name = "ADDR:PORT")]
                 metrics: Option<std::net::SocketAddr>,
-                /// Serve the dashboard, a page with paths, holes and connections, on this address
+                /// Serve the dashboard, a page with paths, gaps and connections, on this address
                 /// (docs/operate/dashboard.md)
                 #[arg(long, value_name = "ADDR:PORT")]
                 dashboard: Option<std::net::SocketAddr>,
@@ -406,7 +406,7 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// Limit of connections, if it is valid.
+/// Limit on connections, if it is valid.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),

@@ -63,7 +63,7 @@ pub struct ClientHandle {
     pub reloads: Option<ReloadSender>,
     /// Targets of its applications' streams.
     pub targets: OpenTargets,
-    /// Numbers of its connections, and its mode.
+    /// Connection numbers and mode of the server.
     pub labels: Labels,
 }
 
@@ -86,7 +86,7 @@ pub struct ServerHandle {
     pub upgrades: UpgradeSender,
     /// Sender of reload requests.
     pub reloads: ReloadSender,
-    /// Numbers of its connections, and its mode.
+    /// Connection numbers and mode of the server.
     pub labels: Labels,
 }
 

@@ -1,5 +1,5 @@
-//! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and holes in
-//! delivery, with their cause and the policy's reaction.
+//! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and delivery
+//! gaps, with their cause and the policy's reaction.
 //!
 //! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are received
 //! only while there is a viewer and the program has at most [`MAX_WATCHED_CONNECTIONS`] connections.
@@ -25,7 +25,7 @@ use crate::control::protocol::Event;
 /// Largest number of connections for which decisions are received.
 const MAX_WATCHED_CONNECTIONS: usize = 16;
 
-/// Largest number of decisions kept until a hole ends.
+/// Largest number of decisions kept until a delivery gap ends.
 const MAX_DECISIONS: usize = 256;
 
 /// Interval of checks whether decisions are needed.
@@ -150,7 +150,7 @@ impl DashboardEvents {
 
     /// Decisions for a connection in this period: how often each rule was used, and its last decision as text.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
-        // Decisions made before the hole's end may not have been received yet.
+        // Decisions made before the gap's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
             self.record_decision(&event);
         }

@@ -25,7 +25,8 @@ pub const MESSAGE: usize = 200;
 /// # Errors
 /// The proxy cannot be reached or refuses.
 pub async fn connect(proxy: SocketAddr, target: SocketAddr) -> anyhow::Result<TcpStream> {
-    let mut stream = TcpStream::connect(proxy).await.context("SOCKS5 port")?;
+    let mut stream =
+        TcpStream::connect(proxy).await.context("cannot connect to the SOCKS5 port")?;
     stream.set_nodelay(true)?;
     stream.write_all(&[5, 1, 0]).await?;
     let mut method = [0; 2];

@@ -66,8 +66,8 @@ impl Process {
             .with_context(|| format!("cannot start {what}"))?;
         let said = Arc::new(Mutex::new(VecDeque::new()));
         let (lines, mut first) = tokio::sync::mpsc::channel(64);
-        let out = child.stdout.take().context("standard output")?;
-        let error = child.stderr.take().context("standard error")?;
+        let out = child.stdout.take().context("cannot read standard output")?;
+        let error = child.stderr.take().context("cannot read standard error")?;
         let readers = vec![
             tokio::spawn(listen(out, said.clone(), Some(lines))),
             tokio::spawn(listen(error, said.clone(), None)),

@@ -104,7 +104,7 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
         .iter()
         .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
         .collect::<std::io::Result<_>>()
-        .context("no UDP port on loopback")?;
+        .context("cannot bind a UDP port on loopback")?;
     Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
 }
 
@@ -190,7 +190,7 @@ async fn start_variant(
     let invite_file = place.join("invite");
     write_private(&invite_file, invite.trim())?;
     let serve = format!("server --config {config} --scheduler {scheduler} --control {control}");
-    let name = format!("the server of {}", way.name);
+    let name = format!("server for \"{}\"", way.name);
     let with_traces =
         |text: &str| [words(text), traces.iter().flatten().cloned().collect()].concat();
     let (server, _) = Process::start(&name, &with_traces(&serve), "listening on ").await?;
@@ -228,11 +228,11 @@ async fn run_applications(
         let both = async { anyhow::Ok((open(origin.echo).await?, open(origin.http).await?)) };
         let opened = tokio::time::timeout(OPEN_TIMEOUT, both)
             .await
-            .context("no connection within the time limit");
+            .context("cannot connect within the time limit");
         let opened = opened.and_then(|result| result);
         streams.push(opened.with_context(|| {
             let (name, words) = (way.way.name, way.client.last_output_lines());
-            format!("{name}: no connection through SOCKS5; its client's output:\n{words}")
+            format!("{name}: cannot connect through SOCKS5; output of its client:\n{words}")
         })?);
     }
     let start = Instant::now() + START_PAUSE;

@@ -93,7 +93,7 @@ pub(super) fn describe(counted: &mut Exposition) {
         MEMORY_WAITS,
         "Number of times a writer or a new stream waited for memory",
     );
-    counted.describe_counter(STATE_FAILURES, "Failed writes of the usage file");
+    counted.describe_counter(STATE_FAILURES, "Failed writes to the usage file");
     counted.describe_counter(LOG_LOST, "Log lines that could not be written");
     counted.describe_counter(NOT_CAPTURED, "Packets missing from captures because of write errors");
     counted.describe_gauge(BUILD, "Always 1, with role and version as labels");

@@ -53,7 +53,7 @@ struct State {
     /// Start of each running handshake.
     started_at: BTreeMap<ConnectionId, Instant>,
     handshakes: DelayHistogram,
-    /// Holes in sent data, and in received data.
+    /// Delivery gaps in sent data, and in received data.
     holes: [DelayHistogram; 2],
     /// Delay from writing to the DATA_ACK.
     delivery: DelayHistogram,
@@ -86,7 +86,7 @@ const COUNTERS: [(&str, &str, CountFn); 7] = [
     }),
     (
         "marline_path_reinjected_bytes_total",
-        "Payload bytes sent that another path had carried before",
+        "Payload bytes sent that another path had already carried",
         |s| s.bytes_reinjected,
     ),
     ("marline_path_duplicate_bytes_total", "Duplicate payload bytes received", |s| {
@@ -154,16 +154,14 @@ impl Totals {
         for (name, meaning, _) in ADDRESS_PAIRS {
             counted.describe_gauge(name, meaning);
         }
-        counted.describe_counter(
-            DEGRADED_PAIRS,
-            "Number of times the path health monitor found a fault of the pair",
-        );
+        counted
+            .describe_counter(DEGRADED_PAIRS, "Number of times the address pair became degraded");
         counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
         counted.describe_gauge(STATE, "1 for the path's current state, 0 for the others");
         counted.describe_gauge(PATH_QUOTA, "Monthly quota of the path");
         counted.describe_gauge(PATH_QUOTA_USED, "Bytes used of the path's monthly quota");
         counted.describe_counter(EVENTS, "Events, by the names of `marline monitor`");
-        counted.describe_counter(OPENED, "Connections since the start");
+        counted.describe_counter(OPENED, "Connections opened since the process started");
         counted.describe_gauge(OPEN, "Open connections");
         counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
         counted.describe_counter(WRITTEN, "Bytes applications wrote");
@@ -358,7 +356,7 @@ impl State {
                 "Time from sending to the first acknowledgment, for datagrams that may be copied";
             write_histogram(text, DATAGRAMS, about, &alone(delays));
         }
-        let about = "Holes: times of 100 ms or more in which due data was not delivered";
+        let about = "Delivery gaps: times of 100 ms or more in which due data was not delivered";
         let [sent, received] = self.holes;
         let named = [("sent", sent), ("received", received)];
         let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));

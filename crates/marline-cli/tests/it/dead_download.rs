@@ -102,7 +102,7 @@ fn download(dir: &Path, options: &str) -> Hole {
         reason: event["reason"].as_str().unwrap_or_default().to_owned(),
     };
     println!(
-        "{options}: hole {:.0} ms ({}; from the verdict to the subflow {:.0} ms), 20 MB in {:.1} s",
+        "{options}: gap {:.0} ms ({}; from the verdict to the subflow {:.0} ms), 20 MB in {:.1} s",
         hole.total_ms,
         hole.reason,
         hole.open_ms,

@@ -24,7 +24,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 struct Held {
     kib: u64,
     descriptors: usize,
-    /// Processor time so far in ms, whose growth must not accelerate.
+    /// CPU time so far in ms, whose growth must not accelerate.
     processor_ms: u128,
 }
 
@@ -123,10 +123,7 @@ fn churn(connections: u64) {
         let [(before, then), (after, now)] = pair else { return 0 };
         (now.processor_ms - then.processor_ms) * 1_000 / u128::from(after - before).max(1)
     });
-    println!(
-        "  processor time of each, us, from tenth to tenth: {:?}",
-        each_us.collect::<Vec<_>>()
-    );
+    println!("  CPU time of each, us, from tenth to tenth: {:?}", each_us.collect::<Vec<_>>());
     println!("  2 s after the last one {end:?}; failed: {}", failed.load(Ordering::Relaxed));
     assert_eq!(failed.load(Ordering::Relaxed), 0, "every page arrived complete");
     let warm = samples.first().map_or(begin, |(_, held)| *held);
@@ -150,7 +147,7 @@ fn a_front_survives_two_hundred_thousand_connections() {
     churn(200_000);
 }
 
-/// Raises the limit of descriptors, up to the maximum for root.
+/// Raises the limit on descriptors, up to the maximum for root.
 pub(crate) fn raise_descriptors(wanted: u64) -> bool {
     let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
     let enough = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= wanted);

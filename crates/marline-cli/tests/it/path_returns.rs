@@ -29,7 +29,7 @@ const EVERY: Duration = Duration::from_millis(100);
 const OVER_WIFI: Duration = Duration::from_millis(90);
 /// Time after which only probes are sent on a silent path.
 const SETTLING: Duration = Duration::from_secs(2);
-/// Limit of both sides' probes on a silent path. They are counted during silences of at least this length, because
+/// Limit on both sides' probes on a silent path. They are counted during silences of at least this length, because
 /// in shorter ones a single probe counts much.
 const MOST_PROBE_BYTES_PER_S: f64 = 300.0;
 const COUNTED_S: u64 = 10;

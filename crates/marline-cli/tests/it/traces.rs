@@ -1,5 +1,5 @@
 //! Test of `--qlog` in real programs: a download over WiFi and LTE, during which WiFi fails. The traces of both
-//! ends must contain the hole, the rescued data and its arrival. Needs root.
+//! ends must contain the gap, the rescued data and its arrival. Needs root.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -91,7 +91,7 @@ fn both_ends_trace_the_hole_of_a_dead_path_and_the_rescued_data() {
     let dir = tempfile::tempdir().expect("directory");
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(WIFI, LTE), "qlog", dir.path());
     hear(&hosts.role(Side::Server, "", source), "ready");
-    // This scheduler leaves reinjection to the retransmission timer, so that there is a hole.
+    // This scheduler leaves reinjection to the retransmission timer, so that there is a gap.
     hosts.marline_server("udp --scheduler linux --qlog at-server");
     let client = "marline client --invite-file invite --path wifi --path lte -L 9000:127.0.0.1:8080 \
                   --warm 0 --scheduler linux --qlog at-client";
@@ -107,7 +107,7 @@ fn both_ends_trace_the_hole_of_a_dead_path_and_the_rescued_data() {
         acked && course.bytes(TransmissionKind::Reinjection) > 0
     };
     let (file, server) = trace(&dir.path().join("at-server"), sent);
-    // A busy machine also causes holes, which end on WiFi. This one ends on LTE.
+    // A busy machine also causes gaps, which end on WiFi. This one ends on LTE.
     let rescued_by_lte = |recording: &Recording| {
         let hole = |record: &marline_qlog::Record| {
             record.name == "delivery_hole" && record.word("direction") == Some("received")

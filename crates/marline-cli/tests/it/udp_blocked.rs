@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// Requests of a client without processor time: number of rounds, and concurrent requests per round.
+/// Requests of a client without CPU time: number of rounds, and concurrent requests per round.
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
@@ -203,7 +203,7 @@ impl Starvation {
     }
 }
 
-/// A client with hardly any processor time sees the answer and its own timeout at the same time.
+/// A client with hardly any CPU time sees the answer and its own timeout at the same time.
 fn does_not_take_its_own_delay_for_blocked_udp(
     starve: impl FnOnce([u32; 2]) -> Option<Starvation>,
 ) {

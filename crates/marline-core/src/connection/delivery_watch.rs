@@ -1,16 +1,16 @@
 //! Delivery watch: records when data became due in either direction of the stream, for monitoring.
 //!
-//! *Problem.* Users notice holes: times in which data should have arrived and did not. A pause of the application
-//! causes the same silence, so silence alone is not a hole. The delivered bytes do not distinguish the two cases,
-//! but the protocol state does.
+//! *Problem.* Users notice delivery gaps: times in which data should have arrived and did not. A pause of the
+//! application causes the same silence, so silence alone is not a gap. The delivered bytes do not distinguish the two
+//! cases, but the protocol state does.
 //!
-//! *Sending*: data was sent and is not DATA_ACKed. The hole lasts from the start of this state, or from the last
-//! DATA_ACK that advanced, to the next one. Up to a round trip is the normal delivery time, so a hole counts once it
+//! *Sending*: data was sent and is not DATA_ACKed. The gap lasts from the start of this state, or from the last
+//! DATA_ACK that advanced, to the next one. Up to a round trip is the normal delivery time, so a gap counts once it
 //! is [`MIN_HOLE`] longer than that.
 //!
 //! *Receiving*: received data cannot be read because earlier data is missing, or the peer marks its last data
-//! (MP_IDLE) and the last data had no mark. The hole is the time since the last in-order byte. A peer that falls
-//! silent in other cases is not known to have more data, and its silence is not a hole.
+//! (MP_IDLE) and the last data had no mark. The gap is the time since the last in-order byte. A peer that falls
+//! silent in other cases is not known to have more data, and its silence is not a gap.
 //!
 //! This takes four bytes of memory for each direction, with a resolution of 65.5 µs, and a comparison for each
 //! segment. It influences no decision.
@@ -19,7 +19,7 @@ use marline_time::{Duration, Instant};
 
 use crate::compact_instant::NonZeroCompactInstant;
 
-/// Shortest hole that is reported.
+/// Shortest gap that is reported.
 pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
 
 /// When data became due in one direction, if it is due. Every connection has two of these, so each uses four bytes.
@@ -37,7 +37,7 @@ impl DeliveryWatch {
     }
 
     /// Handles progress of delivery. `due` is true if more data is due, and `usual` is the normal delivery time.
-    /// Returns the start of the wait if it was a hole.
+    /// Returns the start of the wait if it was a gap.
     pub(super) fn on_progress(
         &mut self,
         now: Instant,

@@ -6,7 +6,7 @@
 //! and docs/decisions/opening.md explains the security.
 //!
 //! ```text
-//! opener                                          answerer
+//! active opener                                   passive opener
 //!   SYN      OUT(token, DSN, HMAC) + data    ->            delivered at once
 //!            or IN(token, DATA_ACK, HMAC)    ->            data after it is sent again
 //!                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN

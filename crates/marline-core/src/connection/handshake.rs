@@ -8,7 +8,7 @@
 //!   ACK       MP_CAPABLE(key A, key B) ->          (may be lost)
 //!   data      MP_CAPABLE(key A, key B, length) ->  (until the peer sends a DSS)
 //!
-//! opener                                    answerer
+//! active opener                             passive opener
 //!   SYN      MP_JOIN(token, nonce A)    ->
 //!                                       <-  SYN/ACK  MP_JOIN(HMAC-B, nonce B)
 //!   ACK      MP_JOIN(HMAC-A)            ->           repeated until the fourth ACK

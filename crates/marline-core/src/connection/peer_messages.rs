@@ -109,7 +109,7 @@ impl PeerMessages<'_> {
         }
     }
 
-    /// Handles the peer's retransmission timeout.
+    /// Handles RTO_INFO: the RTO that the peer uses.
     pub(super) fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
         if self.rto_exchange.on_peer_rto(cx.now, Duration::from_micros(u64::from(rto_us))) {
             cx.out.counters.rto_info_rx += 1;

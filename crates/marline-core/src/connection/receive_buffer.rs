@@ -453,8 +453,8 @@ impl ReceiveBuffer {
         self.open_window();
     }
 
-    /// Moves the edge after the application read. Returns true if it moved enough for an update (RFC 9293 section
-    /// 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
+    /// Advances the edge after the application has read data. Returns true if it moved enough for an update (RFC 9293
+    /// section 3.8.6.2.2: half the window), or reopened a nearly closed window.
     fn open_window(&mut self) -> bool {
         let edge = self.wanted_edge();
         if self.end_withdrawal() {

@@ -8,7 +8,7 @@
 //! they never change, their number is limited, and payload without a mapping ends the subflow. A repair with a wrong
 //! checksum is dropped, because unlike data it is not needed.
 //!
-//! *Behind holes.* A lost segment is computed from later ones, which wait on the subflow for the lost one. So data
+//! *Behind holes.* A lost segment is recovered from later ones, which wait on the subflow for the lost one. So data
 //! behind a hole of its subflow is used immediately if a mapping covers it. (TCP on the subflow acknowledges and
 //! retransmits as usual, and the repeated data is dropped as a duplicate.) As a side effect, any copy of a lost
 //! segment that arrives on another path releases the data behind it.
@@ -35,7 +35,7 @@ use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
 /// Bytes of the largest receive window for each mapping that a connection may keep.
 const BYTES_PER_MAPPING: u64 = 128;
-/// Step by which the limit of a subflow is raised.
+/// Step by which the limit on a subflow is raised.
 const MAPPING_LIMIT_STEP: usize = 256;
 /// Bytes kept after they were read: the range of a repair.
 const HISTORY: u64 = u16::MAX as u64;
@@ -329,7 +329,7 @@ impl Receiver {
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
 
-    /// Adds a mapping. The limit of a subflow follows the buffer: all subflows together may have a mapping for
+    /// Adds a mapping. The limit on a subflow follows the buffer: all subflows together may have a mapping for
     /// every `BYTES_PER_MAPPING` bytes of the largest window.
     pub(super) fn announce(
         &mut self,

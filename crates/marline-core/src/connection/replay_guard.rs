@@ -24,7 +24,7 @@ pub(super) struct SeenSyn {
     pub(super) at: Dsn,
 }
 
-/// State of the answerer that prevents replays and limits guesses.
+/// State of the passive opener that prevents replays and limits guesses.
 #[derive(Debug, Default)]
 pub(super) struct ReplayGuard {
     /// HMACs of accepted SYNs, with the position in each.

@@ -205,7 +205,7 @@ impl Silence<'_> {
     }
 
     /// Updates the delivery watch after bytes arrived in order, the first of them on this subflow. Returns the start
-    /// of a hole that should be reported.
+    /// of a delivery gap that should be reported.
     pub(super) fn watch_delivery_of_received(
         &mut self,
         now: Instant,

@@ -53,7 +53,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Bytes of memory that lists use, without the bytes of the stream.
+    /// Memory of the bookkeeping lists, excluding stream data, in bytes.
     fn bookkeeping(&self) -> u64 {
         self.paths.bookkeeping() + self.sender.bookkeeping() + self.receiver.bookkeeping()
     }

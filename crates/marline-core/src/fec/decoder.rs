@@ -22,7 +22,7 @@ use super::code::Repair;
 const MAX_REPAIRS: usize = 24;
 /// Limit on the total bytes of the repairs held.
 const MAX_BYTES: usize = 96 * 1024;
-/// Limit on holes under all repairs for which solving is attempted.
+/// Maximum number of holes, over all repairs, for which decoding is attempted.
 const MAX_HOLES: usize = 48;
 
 /// Known part of the stream.

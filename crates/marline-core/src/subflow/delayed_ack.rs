@@ -183,7 +183,7 @@ impl DelayedAck {
         if self.owed { None } else { self.deadline }
     }
 
-    /// Withdraws a request (rate limit); a running delay continues.
+    /// Withdraws the request for an immediate ACK (rate limit). A running delayed-ACK timer continues.
     pub(super) const fn withdraw(&mut self) {
         self.owed = false;
     }

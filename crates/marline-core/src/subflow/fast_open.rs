@@ -1,4 +1,4 @@
-//! Fast Open on a subflow (RFC 7413 section 4.2.2): the answerer may send before the third ACK.
+//! Fast Open on a subflow (RFC 7413 section 4.2.2): the passive opener may send before the third ACK.
 //!
 //! The subflow stays in SYN-RECEIVED. New data is sent after the SYN/ACK. Lost data is retransmitted once the
 //! handshake is complete. Until then, only the SYN/ACK is. A FIN waits for the third ACK.
@@ -9,14 +9,14 @@ use crate::SubflowState;
 /// Fast Open state of a subflow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct FastOpen {
-    /// Answerer: data may be sent in SYN-RECEIVED.
+    /// Passive opener: data may be sent in SYN-RECEIVED.
     open: bool,
     /// All data in the SYN was accepted, by the peer or by this side.
     took_data: bool,
 }
 
 impl Subflow {
-    /// Answerer: allows data early, because a cookie proves the opener's address.
+    /// Passive opener: allows data early, because a cookie proves the opener's address.
     pub(crate) fn open_early(&mut self) {
         debug_assert!(self.state.matches_state(SubflowState::SynReceived));
         self.fast_open.open = true;
@@ -27,7 +27,7 @@ impl Subflow {
         self.fast_open.took_data = true;
     }
 
-    /// Answerer: disables timestamps, because the SYN/ACK has no room for them.
+    /// Passive opener: disables timestamps, because the SYN/ACK has no room for them.
     pub(crate) fn disable_timestamps(&mut self) {
         self.timestamps.enabled = false;
         self.apply_mss();

@@ -28,7 +28,7 @@ pub(super) struct RateSampler {
 /// Send time and stamp of the newest segment that an ACK delivers.
 pub(super) type NewestSegment = Option<(Instant, RateStamp)>;
 
-/// Largest of the last samples, kept for two time spans.
+/// Largest sample of the current and the previous time span.
 #[derive(Copy, Clone, Debug, Default)]
 struct Peak {
     now: LargestRate,

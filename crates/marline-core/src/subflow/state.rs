@@ -11,12 +11,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Initial state of an opener.
+    /// Initial state of an active opener.
     pub(super) const fn syn_sent() -> Self {
         State { current: SubflowState::SynSent }
     }
 
-    /// Initial state of an answerer.
+    /// Initial state of a passive opener.
     pub(super) const fn syn_received() -> Self {
         State { current: SubflowState::SynReceived }
     }

@@ -1,8 +1,8 @@
 //! Data in the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes the effects of middleboxes).
 //!
-//! The opener sends it once: a repeated SYN has no data, because the first one may have been dropped for its data. An
-//! answerer that accepts the data acknowledges it with its SYN/ACK. Otherwise it acknowledges only the SYN, and the
-//! data counts as lost: it is sent again at its sequence number, before all other data.
+//! The active opener sends it once: a repeated SYN has no data, because the first one may have been dropped for its
+//! data. A passive opener that accepts the data acknowledges it with its SYN/ACK. Otherwise it acknowledges only the
+//! SYN, and the data counts as lost: it is sent again at its sequence number, before all other data.
 
 use marline_policy::{DataRange, SentSegment, Ssn};
 use marline_time::Instant;
@@ -115,21 +115,21 @@ impl Subflow {
         self.syn_data.take().map(|data| data.range)
     }
 
-    /// Answerer: sets whether the SYN/ACK acknowledges only the SYN although its data was accepted, because the
-    /// opener repeated the SYN without data.
+    /// Passive opener: sets whether the SYN/ACK acknowledges only the SYN although its data was accepted, because the
+    /// active opener repeated the SYN without data.
     pub(crate) fn acknowledge_syn_alone(&mut self, alone: bool) {
         self.syn_alone = alone;
     }
 
-    /// Answerer: drops the accepted data, because the opener continues from its SYN without data and sends the data
-    /// again.
+    /// Passive opener: drops the accepted data, because the active opener continues from its SYN without data and sends
+    /// the data again.
     pub(crate) fn forget_syn_payload(&mut self) {
         self.rx.nxt = Ssn(1);
         self.rx.delivered_to = Ssn(1);
         self.timestamps.on_ack_sent(Ssn(1));
     }
 
-    /// Answerer: records that this many bytes of the SYN were accepted.
+    /// Passive opener: records that this many bytes of the SYN were accepted.
     pub(crate) fn take_syn_payload(&mut self, len: u64) {
         let end = Ssn(1).plus(len);
         self.rx.nxt = end;

@@ -56,7 +56,7 @@ enum Traffic {
 #[derive(Copy, Clone, Debug)]
 struct Place {
     towards: Side,
-    /// Segments towards that side, without the SYN, before the fault begins.
+    /// Segments towards that side, excluding the SYN, before the fault begins.
     nth: usize,
     fault: Fault,
 }

@@ -27,7 +27,7 @@ fn agreed() -> (Script, Peer, ConnectionId) {
     (script, peer, id)
 }
 
-/// As [`agreed`], with numbered SYNs.
+/// Like [`agreed`], with numbered SYNs.
 fn agreed_to_count() -> (Script, Peer, ConnectionId) {
     let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
     let both = Bits::FAST_JOIN.union(Bits::COUNTED_JOIN);

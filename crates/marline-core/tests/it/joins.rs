@@ -181,7 +181,7 @@ fn pending_joins_are_bounded_and_their_places_come_free() {
     let states = subflows(&script, id);
     assert_eq!(states.len(), 1 + 3, "{states:?}");
     assert_eq!(script.endpoint.counters().mp_join_rejected, 997);
-    println!("997 of 1000 joins refused, {refused} with a reset within the limit of answers");
+    println!("997 of 1000 joins refused, {refused} with a reset within the limit on answers");
     unharmed_by_pending(&mut script, &mut first, id);
     // The attempts end by themselves, and a real join finds room.
     script.advance(Duration::from_secs(300));

@@ -291,9 +291,9 @@ fn a_path_that_removes_options_early_leads_to_plain_tcp() {
     }
 }
 
-/// Three faults at any point of the main scene within half an hour of processor time, and two in all scenes.
+/// Three faults at any point of the main scene within half an hour of CPU time, and two in all scenes.
 #[test]
-#[ignore = "an hour and a half of processor time; `cargo xtask nightly small-worlds` runs it"]
+#[ignore = "an hour and a half of CPU time; `cargo xtask nightly small-worlds` runs it"]
 fn two_faults_everywhere_and_three_for_half_an_hour() {
     const MINUTE: Duration = Duration::from_secs(60);
     let two = scenes().into_iter().map(|scene| (scene, 2, 10 * MINUTE));

@@ -417,7 +417,7 @@ fn a_checksum_that_is_missing_or_was_not_asked_for_ends_the_subflow() {
 }
 
 /// The only subflow falls silent with data in flight, dies, and another one takes its slot. The new one was silent
-/// for a while as well; when it is heard, the reinjections of the dead one are not withdrawn.
+/// for a while as well; when the peer answers on it, the reinjections of the dead one are not withdrawn.
 #[test]
 fn data_of_a_dead_subflow_stays_queued_when_its_successor_recovers() {
     let mut line = connection(false);

@@ -428,8 +428,8 @@ fn a_first_path_that_is_silent_for_a_second_stays_multipath_and_is_joined() {
     assert_eq!(line.fallback(), None);
 }
 
-/// The timer does not back off while the peer is heard: the third timeout comes 420 ms after the first, like the
-/// second one of a silent path.
+/// The timer does not back off while segments from the peer arrive: the third timeout comes 420 ms after the first,
+/// like the second one of a silent path.
 #[test]
 fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_timeout() {
     let mut line = unanswered();

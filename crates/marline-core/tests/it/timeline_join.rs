@@ -207,7 +207,7 @@ fn syns_that_may_not_join_are_refused_with_a_reason() {
     line.send(b, syn.mptcp(MptcpOption::Join(stranger)));
     assert_eq!(line.sent(), ["b: R 0 reset 1"]);
 
-    // More than the limit of half-open joins.
+    // More than the limit on half-open joins.
     let limits = Limits { pending_joins: 1, ..Limits::default() };
     let config = EndpointConfig { limits, ..endpoint_config(Some(multipath())) };
     let mut line = Subflows::listening_with_config(config);

@@ -1,4 +1,4 @@
-// Line charts over time with one line per path, and holes as bands behind them.
+// Line charts over time with one line per path, and delivery gaps as bands behind them.
 
 import uPlot from "uplot";
 import { clock, rate } from "./format";
@@ -13,11 +13,11 @@ interface Kind {
 }
 
 const KINDS: Kind[] = [
-  { title: "Round trip", of: (p) => p.srtt_ms, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} ms` },
+  { title: "RTT", of: (p) => p.srtt_ms, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} ms` },
   { title: "Health", of: (p) => p.health, show: (v) => ["unreachable", "degraded", "usable"][v] ?? "", stepped: true },
   { title: "Received", of: (p) => p.receives_bits_per_s, show: rate },
   { title: "Sent", of: (p) => p.sends_bits_per_s, show: rate },
-  { title: "Loss (share retransmitted)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} %` },
+  { title: "Loss (share retransmitted)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)}%` },
 ];
 
 /** Colors that color-blind users can distinguish, and dashes for users who see no colors. */
@@ -129,7 +129,7 @@ export class Charts {
     };
   }
 
-  /** Draws holes from their start to their end. */
+  /** Draws delivery gaps from their start to their end. */
   private bands(plot: uPlot): void {
     plot.ctx.save();
     plot.ctx.fillStyle = color("--hole");

@@ -22,7 +22,7 @@ export function time(us: number | null): string {
 }
 
 export const share = (part: number, whole: number): string =>
-  whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : "–";
+  whole > 0 ? `${((100 * part) / whole).toFixed(1)}%` : "–";
 
 export function clock(unix_ms: number): string {
   const at = new Date(unix_ms);

@@ -4,7 +4,7 @@ import type { Happening, PathSummary, Sample } from "./messages";
 
 /** Maximum number of samples: fifteen minutes at four per second. */
 export const KEPT = 3600;
-/** Maximum number of holes and of events. */
+/** Maximum number of delivery gaps and of events. */
 export const EVENTS = 200;
 /** Number of samples over which rates and shares are computed. */
 const WINDOW = 4;
@@ -85,7 +85,7 @@ export class History {
     if (list.length > EVENTS) list.shift();
   }
 
-  /** Starts and ends of the holes, including the current one. */
+  /** Starts and ends of the delivery gaps, including the current one. */
   bands(): [since_us: number, until_us: number][] {
     const all = this.holes.map((hole): [number, number] => [hole.since_us ?? hole.at_us, hole.at_us]);
     const now = this.latest;

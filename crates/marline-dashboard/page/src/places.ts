@@ -148,7 +148,7 @@ export class PlacesView {
     ctx.stroke();
   }
 
-  /** Visible holes of this connection and direction. */
+  /** Visible delivery gaps of this connection and direction. */
   private holes(): [number, number][] {
     const way = this.sent ? "sent" : "received";
     const since = this.now_us - SPAN_S * 1e6;
@@ -168,7 +168,7 @@ export class PlacesView {
       return `${this.names.get(slot) ?? `subflow ${slot}`}: ${said.join(", ")}`;
     });
     const left = this.missed > 0 ? `; ${this.missed} events are left out` : "";
-    const text = `${paths.join("; ") || "nothing"}; ${holes} holes${left} (last ${time(SPAN_S * 1e6)})`;
+    const text = `${paths.join("; ") || "nothing"}; ${holes} gaps${left} (last ${time(SPAN_S * 1e6)})`;
     this.words.textContent = text;
     this.figure.setAttribute("aria-label", `Positions in the stream, ${this.sent ? "sent" : "received"}. ${text}`);
     for (const [manner] of MANNERS) {

@@ -71,7 +71,7 @@ export function price(paths: PathSummary[], totals: Totals): string {
   let text = `Of ${bytes(sent)} sent, ${bytes(fresh)} were new, ${bytes(copied)} copies (${share(copied, sent)}) and ` +
     `${bytes(repeated)} retransmitted (${share(repeated, sent)}). Duplicates received: ${bytes(sum((p) => p.bytes_duplicate))}.`;
   if (totals.repairs_sent > 0 || totals.bytes_repaired > 0) {
-    text += ` Coding: ${totals.repairs_sent} repairs sent, ${bytes(totals.bytes_repaired)} computed from the peer's.`;
+    text += ` Coding: ${totals.repairs_sent} repairs sent, ${bytes(totals.bytes_repaired)} recovered from received repairs.`;
   }
   if (totals.memory_limit_bytes !== null) {
     text += ` Memory: ${bytes(totals.memory_bytes)} of ${bytes(totals.memory_limit_bytes)}`;

@@ -33,7 +33,7 @@ impl Lane {
         self.config.limits.inbox_bytes.min(self.max_queue_bytes)
     }
 
-    /// Limits of frames kept for retransmission, and of their bytes.
+    /// Limits on frames kept for retransmission, and on their bytes.
     pub(super) fn kept_limits(&self) -> KeptLimits {
         let limits = &self.config.limits;
         let bytes = limits.kept_bytes.min(self.max_queue_bytes);

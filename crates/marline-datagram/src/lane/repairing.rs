@@ -1,4 +1,4 @@
-//! Repair of received data: frames kept for some time, and lost frames computed from repairs.
+//! Repair of received data: frames kept for some time, and lost frames recovered from repairs.
 //!
 //! Frames are kept only after the peer has sent a repair, until [`KEEP_TIME`] after its last one. A repair over n
 //! frames, of which n - 1 are known, yields the missing one. In general, k repairs over one set of frames yield k
@@ -194,7 +194,7 @@ fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
 }
 
 impl Lane {
-    /// Processes frames that were computed from repairs.
+    /// Processes frames that were recovered from repairs.
     pub(super) fn process_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
         for (number, part) in found {
             // The frame may have arrived before frames were kept, or long ago.

@@ -62,7 +62,7 @@ pub(super) struct FrameToKeep {
     pub(super) path: PathId,
 }
 
-/// Limits of the kept frames.
+/// Limits on kept frames.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct KeptLimits {
     /// Maximum number of frames.

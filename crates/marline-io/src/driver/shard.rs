@@ -43,7 +43,7 @@ pub struct ShardConfig {
     pub reset_seed: Option<ResetSeed>,
     /// Configuration of accepted connections; `None` to accept none.
     pub accept: Option<ConnectionConfig>,
-    /// Limits of the endpoint's resources.
+    /// Limits on the endpoint's resources.
     pub limits: Limits,
     /// Queue of incoming connections.
     pub queue: Option<Arc<AcceptQueue>>,

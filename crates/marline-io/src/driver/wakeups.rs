@@ -23,7 +23,7 @@ use marline_time::{Duration, Instant};
 
 use super::streams::{register, wake};
 
-/// Upper limit of the polling time after the last exchange.
+/// Upper limit on the polling time after the last exchange.
 pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// Maximum length of a write that waits, in bytes. Longer writes are worth their own system call.

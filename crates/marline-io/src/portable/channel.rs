@@ -5,12 +5,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::unsupported_error;
 
-/// Fails: there are no channels.
+/// Stub: this platform has no channels.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Err(unsupported_error("upgrades without interruption"))
 }
 
-/// Fails: there are no channels.
+/// Stub: this platform has no channels.
 pub(crate) fn send(
     _to: BorrowedFd<'_>,
     _parts: &[&[u8]],
@@ -19,7 +19,7 @@ pub(crate) fn send(
     Err(unsupported_error("upgrades without interruption"))
 }
 
-/// Fails: there are no channels.
+/// Stub: this platform has no channels.
 pub(crate) fn receive(
     _from: BorrowedFd<'_>,
     _buffer: &mut [u8],

@@ -14,22 +14,22 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Fails: there are no guards.
+    /// Stub: this platform has no guards.
     pub(crate) fn on_address(_local: SocketAddr) -> io::Result<Self> {
         Err(unsupported_error("native carriers"))
     }
 
-    /// Fails: there are no guards.
+    /// Stub: this platform has no guards.
     pub(crate) fn on_all_addresses(_port: u16) -> io::Result<Self> {
         Err(unsupported_error("native carriers"))
     }
 
-    /// Fails: there are no guards.
+    /// Stub: this platform has no guards.
     pub(crate) fn inherited(_socket: OwnedFd) -> io::Result<Self> {
         Err(unsupported_error("native carriers"))
     }
 
-    /// Fails: there are no guards.
+    /// Stub: this platform has no guards.
     pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
         Err(unsupported_error("native carriers"))
     }

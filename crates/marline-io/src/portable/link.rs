@@ -52,7 +52,7 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
 }
 
 impl TcpInfo {
-    /// Fails: the kernel's state is not available.
+    /// Stub: the kernel's state is not available on this platform.
     pub(crate) fn of(_socket: &impl AsRawFd) -> io::Result<Self> {
         Err(unsupported_error("states of TCP connections"))
     }

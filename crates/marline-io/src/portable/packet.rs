@@ -5,12 +5,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::unsupported_error;
 
-/// Fails: there are no packet sockets.
+/// Stub: this platform has no packet sockets.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     Err(unsupported_error("packet sockets"))
 }
 
-/// Fails: there are no packet sockets.
+/// Stub: this platform has no packet sockets.
 pub(crate) fn send(
     _fd: BorrowedFd<'_>,
     _interface: u32,

@@ -7,7 +7,7 @@ use marline_core::Shard;
 
 use super::unsupported_error;
 
-/// Fails: there are no raw sockets.
+/// Stub: this platform has no raw sockets.
 pub(crate) fn install(
     _socket: BorrowedFd<'_>,
     _ipv6: bool,

@@ -11,7 +11,7 @@ use super::unsupported_error;
 pub struct Pref64Listener(());
 
 impl Pref64Listener {
-    /// Fails: the kernel does not pass these options to programs.
+    /// Stub: this platform's kernel does not pass these options to programs.
     ///
     /// # Errors
     /// Always `Unsupported`.

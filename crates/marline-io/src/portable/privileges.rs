@@ -5,7 +5,7 @@ use std::io;
 use super::unsupported_error;
 use crate::edge::capabilities::KeptCapabilities;
 
-/// Fails: there are no capabilities to drop.
+/// Stub: this platform has no capabilities to drop.
 ///
 /// # Errors
 /// Always `Unsupported`.

@@ -6,22 +6,22 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::unsupported_error;
 use crate::edge::raw_packet::{RawDestination, RawMeta};
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn open(_ipv6: bool) -> io::Result<OwnedFd> {
     Err(unsupported_error("native carriers"))
 }
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn open_sender(_ipv6: bool) -> io::Result<OwnedFd> {
     Err(unsupported_error("native carriers"))
 }
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn bind_to_interface(_fd: BorrowedFd<'_>, _index: u32) -> io::Result<()> {
     Err(unsupported_error("native carriers"))
 }
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn send(
     _fd: BorrowedFd<'_>,
     _to: &RawDestination,
@@ -31,7 +31,7 @@ pub(crate) fn send(
     Err(unsupported_error("native carriers"))
 }
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn send_parts(
     _fd: BorrowedFd<'_>,
     _to: &RawDestination,
@@ -40,7 +40,7 @@ pub(crate) fn send_parts(
     Err(unsupported_error("native carriers"))
 }
 
-/// Fails: there are no raw sockets for TCP.
+/// Stub: this platform has no raw sockets for TCP.
 pub(crate) fn kernel_mtu(_fd: BorrowedFd<'_>, _to: &RawDestination) -> io::Result<u32> {
     Err(unsupported_error("native carriers"))
 }
@@ -53,7 +53,7 @@ impl RawBuffer {
         RawBuffer
     }
 
-    /// Fails: there are no raw sockets for TCP.
+    /// Stub: this platform has no raw sockets for TCP.
     pub(crate) fn receive(&mut self, _fd: BorrowedFd<'_>) -> io::Result<usize> {
         Err(unsupported_error("native carriers"))
     }

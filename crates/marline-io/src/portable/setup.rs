@@ -5,12 +5,12 @@ use std::io;
 
 use super::unsupported_error;
 
-/// Interface that this process sets up, which is never found.
+/// Stub: interfaces cannot be set up on this platform.
 #[derive(Debug)]
 pub struct InterfaceSetup(());
 
 impl InterfaceSetup {
-    /// Fails: interfaces cannot be set up.
+    /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -24,7 +24,7 @@ impl InterfaceSetup {
         0
     }
 
-    /// Fails: interfaces cannot be set up.
+    /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -32,7 +32,7 @@ impl InterfaceSetup {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: interfaces cannot be set up.
+    /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -40,7 +40,7 @@ impl InterfaceSetup {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: interfaces cannot be set up.
+    /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.

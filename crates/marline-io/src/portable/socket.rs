@@ -38,7 +38,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Fails if a mark is given: there are no packet marks.
+/// Returns an error if a mark is given: this platform has no packet marks.
 pub(crate) fn set_mark(_socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { Err(unsupported_error("packet marks")) }
 }
@@ -74,7 +74,7 @@ fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// Fails: the kernel would no longer tune the buffer.
+/// Always returns an error: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.
@@ -82,7 +82,7 @@ pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io:
     Err(unsupported_error("initial buffer sizes"))
 }
 
-/// Fails: the kernel would no longer tune the buffer.
+/// Always returns an error: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.
@@ -90,17 +90,17 @@ pub fn restore_receive_buffer(_socket: BorrowedFd<'_>) -> io::Result<()> {
     Err(unsupported_error("initial buffer sizes"))
 }
 
-/// Fails: the kernel does not select sockets by the content of datagrams.
+/// Stub: this platform's kernel does not select sockets by datagram content.
 pub(crate) fn spread_by_flow_id(_socket: BorrowedFd<'_>, _shards: u8) -> io::Result<()> {
     Err(unsupported_error("several shards"))
 }
 
-/// Fails: the MTU of a route is not known and must be probed.
+/// Stub: this platform does not report the MTU of a route, so it must be probed.
 pub(crate) fn route_mtu(_spec: &SocketSpec<'_>, _remote: SocketAddr) -> io::Result<u32> {
     Err(unsupported_error("MTUs of routes"))
 }
 
-/// Fails: the MTU of a route is not known.
+/// Stub: this platform does not report the MTU of a route.
 pub(crate) fn route_mtu_by_index(
     _local: IpAddr,
     _interface: u32,

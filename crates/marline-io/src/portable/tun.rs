@@ -12,7 +12,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -20,7 +20,7 @@ impl Tun {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -28,7 +28,7 @@ impl Tun {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -36,7 +36,7 @@ impl Tun {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -58,7 +58,7 @@ impl Tun {
         false
     }
 
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.
@@ -66,7 +66,7 @@ impl Tun {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Fails: there are no TUN interfaces.
+    /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
     /// Always `Unsupported`.

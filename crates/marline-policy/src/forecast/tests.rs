@@ -13,7 +13,7 @@ fn numbers() -> impl FnMut() -> f64 {
     }
 }
 
-/// Share of answers below each forecast quantile, without the first 200.
+/// Share of answers below each forecast quantile, excluding the first 200.
 fn calibration(mut answer_ms: impl FnMut(usize, f64) -> Option<f64>) -> [f64; 3] {
     let (mut forecaster, mut below) = (Forecaster::default(), [0_u32; 3]);
     let mut unit = numbers();

@@ -200,13 +200,13 @@ impl Reason {
         let all = if spending.unlimited {
             "the budget has no limit".to_owned()
         } else if spending.spent.is_finite() {
-            format!("{:.0} % of the budget spent", spending.spent * 100.0)
+            format!("{:.0}% of the budget spent", spending.spent * 100.0)
         } else {
             "there is no budget".to_owned()
         };
         match self.grounds.path.and_then(|id| Some((name(id), spending.path_budget(id)?))) {
             Some((path, spent)) if spent.is_finite() => {
-                format!("{all}, and {:.0} % of what may be copied to {path}", spent * 100.0)
+                format!("{all}, and {:.0}% of what may be copied to {path}", spent * 100.0)
             }
             _ => all,
         }

@@ -102,7 +102,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     assert_eq!(
         words(copy, grounds),
         "copy of 14 kB on lte: wifi's answer is due in 31 ms (p90 84 ms); a copy arrives in 45 ms and is expected to \
-         save 12 ms, at a price of 3.2 ms; 36 % of the budget spent"
+         save 12 ms, at a price of 3.2 ms; 36% of the budget spent"
     );
     let late = Grounds { other_us: Some(0), other_late_us: Some(0), price_us: None, ..grounds };
     let mut free = reason(send(1, 4_500, 5_000), Grounds { rule: Rule::End, ..late });
@@ -180,14 +180,14 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
     let repair = reason(sum, Grounds { other: Some(WIFI), ..by(Rule::Repair, LTE) });
     assert_eq!(
         repair.text(&name),
-        "repair of 28 kB on lte: it replaces any one of these segments that wifi loses; 36 % of the budget spent"
+        "repair of 28 kB on lte: it replaces any one of these segments that wifi loses; 36% of the budget spent"
     );
     let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
     copy.grounds.rule = Rule::End;
     copy.inputs.spending.path_budgets = vec![(LTE, 0.5)];
     let text = copy.text(&name);
     assert!(
-        text.ends_with("36 % of the budget spent, and 50 % of what may be copied to lte"),
+        text.ends_with("36% of the budget spent, and 50% of what may be copied to lte"),
         "{text}"
     );
 }

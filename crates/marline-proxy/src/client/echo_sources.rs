@@ -68,7 +68,7 @@ impl EchoSources {
         sender.send(request, payload)
     }
 
-    /// Removes sources that have been silent for long.
+    /// Removes sources that have been silent for a long time.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.lock().retain(|_, (_, used_at)| now.duration_since(*used_at) < ECHO_IDLE);

@@ -117,7 +117,7 @@ async fn refusals_have_their_status_and_their_reason() {
                 "POST http://{closed}/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc"
             ),
             400,
-            "a chunk's size",
+            "the chunk size",
         ),
     ] {
         let said = talk(&near, request.as_bytes()).await;

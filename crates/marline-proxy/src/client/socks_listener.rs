@@ -31,7 +31,7 @@ use crate::transport::Transport;
 /// Time limit for an application's complete request.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Limit of applications without a complete request. Beyond it, the oldest one of the source that has the most is
+/// Limit on applications without a complete request. Beyond it, the oldest one of the source that has the most is
 /// disconnected.
 const PENDING_APPLICATIONS: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
 

@@ -14,7 +14,7 @@ const MAX_DIGITS: u8 = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBody {
     /// A byte that is not allowed here.
-    #[error("invalid byte {byte:#04x} in {place} of chunked content")]
+    #[error("invalid byte {byte:#04x} in {place} (chunked body)")]
     Byte {
         /// The byte.
         byte: u8,
@@ -22,7 +22,7 @@ pub enum BadBody {
         place: &'static str,
     },
     /// Extensions or trailers that exceed their limit.
-    #[error("{0} of chunked content is too long")]
+    #[error("{0} is too long (chunked body)")]
     Long(&'static str),
 }
 
@@ -127,7 +127,7 @@ fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
         (Place::Size { digits: 1.., value }, b';' | b' ' | b'\t') => {
             Place::Extension { len: 1, value }
         }
-        (Place::Size { .. }, _) => return wrong("a chunk's size"),
+        (Place::Size { .. }, _) => return wrong("the chunk size"),
         (Place::Extension { value, .. }, b'\r') => Place::SizeEnd { value },
         (Place::Extension { len: MAX_EXTENSION.., .. }, _) => {
             return Err(BadBody::Long("an extension"));

@@ -21,9 +21,9 @@ use socket2::{SockRef, Socket};
 
 use crate::sys;
 
-/// Limit of unsent bytes that the kernel holds for a socket.
+/// Limit on unsent bytes that the kernel holds for a socket.
 const UNSENT: u32 = 128 * 1_024;
-/// Limit of unsent bytes when no memory is left.
+/// Limit on unsent bytes when no memory is left.
 const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 /// Size of a buffer when no memory is left. Half of a receive buffer is its window.
 const MIN_BUFFER_BYTES: usize = 8 * 1_024;
@@ -42,7 +42,7 @@ pub(super) struct SocketBuffers {
     blocked: BlockedDirections,
     /// True if the receive buffer does not grow.
     is_fixed: bool,
-    /// Limit of unsent bytes. 0: the kernel's default.
+    /// Limit on unsent bytes. 0: the kernel's default.
     unsent: u32,
 }
 

@@ -76,9 +76,9 @@ pub struct Permit<K: Ord> {
 /// The limit that was reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// The limit of the key.
+    /// The limit on the key.
     Key,
-    /// The limit of all keys together.
+    /// The limit on all keys together.
     Total,
 }
 

@@ -247,7 +247,7 @@ struct Visitors {
 }
 
 impl Visitors {
-    /// Accepts the next visitor when there is a place.
+    /// Waits for a free slot, then accepts the next visitor.
     async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
         loop {
             // The semaphore is never closed.

@@ -20,11 +20,11 @@ use super::keys::{Cipher, expand};
 
 /// Length of a generation in bytes.
 pub const GENERATION_LEN: usize = 16;
-/// Limits of one AES-GCM key: sealed packets, and forgeries tried on it, if no packet is longer than 2^11 bytes
-/// (RFC 9001 appendices B.1.1 and B.1.2). Frames of a lane are shorter.
+/// Limits on the use of one AES-GCM key: sealed packets, and forgeries tried on it, if no packet is longer than 2^11
+/// bytes (RFC 9001 appendices B.1.1 and B.1.2). Frames of a lane are shorter.
 const GCM_PACKETS: u64 = 1 << 28;
 const GCM_FORGERIES: u64 = 1 << 57;
-/// Limit of forgeries tried on one ChaCha20-Poly1305 key (RFC 9001 section 6.6). Sealed packets are limited only by
+/// Limit on forgeries tried on one ChaCha20-Poly1305 key (RFC 9001 section 6.6). Sealed packets are limited only by
 /// their numbers.
 const CHACHA_FORGERIES: u64 = 1 << 36;
 

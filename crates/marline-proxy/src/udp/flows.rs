@@ -19,7 +19,7 @@ pub(crate) struct FlowKey {
 #[derive(Debug)]
 struct Entry<T> {
     key: FlowKey,
-    /// Second key, with the address of a named peer.
+    /// Alternative key of a flow whose peer was given by name: its resolved address.
     alias: Option<FlowKey>,
     /// Position in the order of use.
     used: u64,

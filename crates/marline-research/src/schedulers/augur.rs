@@ -30,7 +30,7 @@
 //! regardless of the budget.
 //!
 //! *Extra bytes:* at most `budget` of the data, plus the stored budget and retransmissions. *p99 of a small message:*
-//! equal to the second path's if the RTT, losses or history of the primary reveal its bad times, while the budget
+//! equal to the second path's if the RTT, losses or history of the primary reveal its bad periods, while the budget
 //! lasts. An unpredicted loss costs the time until the answer is overdue plus the second path's delay.
 
 mod model;

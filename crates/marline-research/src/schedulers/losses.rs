@@ -11,7 +11,7 @@ use marline_time::Duration;
 const INTERVAL_GAIN: f64 = 0.25;
 /// Default probability of loss on a path in recovery.
 pub(super) const BURST: f64 = 0.3;
-/// Upper limit of a path's loss probability, so that it can still be tried.
+/// Upper limit on a path's loss probability, so that it can still be tried.
 const MAX_LOSS: f64 = 0.9;
 
 /// Losses of one path so far.

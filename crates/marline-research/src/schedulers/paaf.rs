@@ -28,8 +28,8 @@
 //! byte budget: the cost depends only on the duration of warnings.
 //!
 //! *Extra bytes:* those sent during warnings. A bulk transfer that fills the primary's queue raises the RTT, which
-//! causes a warning. *p99 of a small message:* that of the primary without its bad times, if these show in advance. A
-//! loss at a good time costs its recovery, or the silence plus the second path's delay.
+//! causes a warning. *p99 of a small message:* that of the primary without its bad periods, if these show in advance. A
+//! loss in a good period costs its recovery, or the silence plus the second path's delay.
 
 use marline_algos::schedulers::{Redundant, classes};
 use marline_policy::{

@@ -50,11 +50,11 @@ const MAX_EPISODES: usize = 32;
 const EPISODE_RTTS: u32 = 4;
 /// Maximum time to wait, in RTTs of the awaited path.
 const PATIENCE_RTTS: u32 = 2;
-/// Upper limit of features and rewards.
+/// Upper limit on features and rewards.
 const MAX_FEATURE: f64 = 4.0;
 /// Number of round trips after which the discount no longer grows.
 const MAX_ROUNDS: u128 = 64;
-/// Lower limit of an RTT.
+/// Lower limit on an RTT.
 const RTT_FLOOR: Duration = Duration::from_micros(100);
 
 /// Settings of the learning.

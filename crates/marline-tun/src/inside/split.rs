@@ -66,7 +66,7 @@ pub fn split() -> anyhow::Result<ProcessRole> {
     let me = rustix::process::getpid();
     let between = match fork().context("cannot start another process")? {
         Fork::Parent(between) => between,
-        // Intermediate process: its exit leaves the half outside without a parent that must wait for it.
+        // Intermediate process: its exit orphans the outer half, so this process does not have to reap it.
         Fork::Child => {
             drop(ours);
             return run_outer_half(theirs, me);

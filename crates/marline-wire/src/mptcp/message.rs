@@ -157,9 +157,9 @@ pub enum ExperimentalMessage {
         form: FastJoinForm,
         /// Use as backup only.
         backup: bool,
-        /// Leftmost 64 bits of the answerer's HMAC.
+        /// Leftmost 64 bits of the passive opener's HMAC.
         hmac: u64,
-        /// Low 32 bits of the DSN that the answerer sends next (IN), or of its DATA_ACK (OUT).
+        /// Low 32 bits of the DSN that the passive opener sends next (IN), or of its DATA_ACK (OUT).
         point: u32,
     },
     /// Length 18, or 20 with a checksum, on a segment with a repair.

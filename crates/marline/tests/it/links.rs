@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// First bytes of a Marline client.
 const PREAMBLE: &[u8] = b"Marline\x01";
-/// Limit of unvalidated links from one address.
+/// Limit on unvalidated links from one address.
 const PENDING_OF_ONE: usize = 128;
 
 async fn server_on_both(shards: usize) -> Server {

@@ -96,7 +96,7 @@ impl Testbed {
     }
 }
 
-/// Processor time of the thread of this process's only emulator.
+/// CPU time of the thread of this process's only emulator.
 pub(crate) fn processor_time() -> io::Result<Duration> {
     for entry in std::fs::read_dir("/proc/self/task")?.flatten() {
         let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();

@@ -21,7 +21,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
         Ok(ScheduledCommand { at, path, order })
     };
     let schedule = args.at.iter().map(scheduled).collect::<anyhow::Result<Vec<_>>>();
-    let schedule = schedule.context("--at")?;
+    let schedule = schedule.context("invalid --at")?;
     let links = Links::join_namespaces(namespaces, &args.path, schedule, &options)?;
     links.set_up()?;
     Ok(links)

@@ -35,8 +35,8 @@ impl Relay {
         let mut settings = Settings::new(spec, args.trace_dir.as_deref(), seeds);
         let mut config = RelayConfig::new(&args.name, listen, to, settings.first()?);
         let orders = args.at.iter().map(|text| script::parse_scheduled(text));
-        let orders = orders.collect::<anyhow::Result<Vec<_>>>().context("--at")?;
-        config.schedule = settings.schedule(orders).context("--at")?;
+        let orders = orders.collect::<anyhow::Result<Vec<_>>>().context("invalid --at")?;
+        config.schedule = settings.schedule(orders).context("invalid --at")?;
         config.seeds = seeds;
         config.max_flows = args.max_clients as usize;
         let spin = Duration::from_micros(args.supervisor.spin_us);

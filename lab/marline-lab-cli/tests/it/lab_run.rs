@@ -79,7 +79,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     );
     let same = ["compare", "target/lab/first", "target/lab/first"];
     let same = good(&marline(dir.path(), &same));
-    assert_eq!(same.matches("equal in every seed").count(), 2 * 5, "{same}");
+    assert_eq!(same.matches("the same for every seed").count(), 2 * 5, "{same}");
     let wrong = ["compare", "target/lab/first:default", "target/lab/first:thrice"];
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);

@@ -20,7 +20,7 @@ pub enum Contestant {
     Kernel,
     /// Marline with its defaults.
     Marline,
-    /// Marline with the policies that are best for the row.
+    /// Marline with the best policies for the row.
     Best,
 }
 

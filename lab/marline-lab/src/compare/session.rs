@@ -23,7 +23,7 @@ pub struct Sample {
     pub values: BTreeMap<String, Vec<f64>>,
     /// Bytes offered to the links in both directions, including IP headers.
     pub wire_bytes: u64,
-    /// Reasons to doubt the run, even after repetition.
+    /// Reasons why the run may be unreliable, even after repetition.
     pub doubts: Vec<String>,
     /// Error, if there is no result.
     pub error: Option<String>,

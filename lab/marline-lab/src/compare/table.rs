@@ -64,7 +64,7 @@ impl Pool {
         quantile(self.values_of(name), q)
     }
 
-    /// Numbers of runs, of doubtful runs, and of failed runs.
+    /// Numbers of runs, of unreliable runs, and of failed runs.
     #[must_use]
     pub fn runs(&self) -> (usize, usize, usize) {
         (self.runs, self.doubtful, self.failed.len())
@@ -202,7 +202,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
             };
             let mut runs = pool.runs.to_string();
             if pool.doubtful > 0 {
-                let _ = write!(runs, " ({} doubtful)", pool.doubtful);
+                let _ = write!(runs, " ({} unreliable)", pool.doubtful);
             }
             if !pool.failed.is_empty() {
                 let _ = write!(runs, " ({} failed)", pool.failed.len());

@@ -78,7 +78,8 @@ impl Settings {
             ParsedCommand::Rebind => LinkCommand::Rebind,
             ParsedCommand::Set(items) => {
                 let past = self.specs.partition_point(|(from, _)| *from <= at);
-                let (_, current) = self.specs[..past].last().context("before the link's start")?;
+                let (_, current) =
+                    self.specs[..past].last().context("the time is before the link's start")?;
                 let spec = script::amend(current, items)?;
                 let config = self.resolve(&spec)?;
                 self.specs.insert(past, (at, spec));

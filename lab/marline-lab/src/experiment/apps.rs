@@ -76,7 +76,7 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
     let listening = Rc::clone(&servers);
     paths.listen_by_port(Box::new(move |port| listening.borrow_mut().remove(&port)));
     for (port, client) in clients {
-        paths.connect_to(0, port, Box::new(client)).context("connect")?;
+        paths.connect_to(0, port, Box::new(client)).context("cannot connect")?;
     }
     let mut port = FIRST_PAGE_PORT;
     for (number, load) in loads.iter().enumerate() {

@@ -53,7 +53,7 @@ impl Calibration {
         self.within.map(|within| within as f64 / self.answers as f64)
     }
 
-    /// As [`shares`](Self::shares), for the quantiles just before each answer arrived.
+    /// Like [`shares`](Self::shares), for the quantiles just before each answer arrived.
     #[must_use]
     pub fn latest_shares(&self) -> [f64; 3] {
         self.within_latest.map(|within| within as f64 / self.answers as f64)

@@ -26,7 +26,7 @@ pub struct EndCapture {
 /// address: the client has one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
-/// As [`simulate`](super::simulate).
+/// Those of [`simulate`](super::simulate).
 pub fn simulate_captured(
     experiment: &Experiment,
     variant: &Variant,

@@ -76,7 +76,7 @@ pub(super) struct Job {
 /// # Errors
 /// Any failure of the run, which makes it invalid.
 pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
-    let job: Job = serde_json::from_str(job).context("the job")?;
+    let job: Job = serde_json::from_str(job).context("cannot parse the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let traces = job.traces(time_of_day);
     let log = runtime.block_on(LocalSet::new().run_until(async {
@@ -126,7 +126,9 @@ impl Job {
     async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
         for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
-            timeout(CONNECTING, stream.read_exact(&mut byte)).await.context("no greeting")??;
+            timeout(CONNECTING, stream.read_exact(&mut byte))
+                .await
+                .context("the server did not send its greeting in time")??;
             stream.write_all(&[number]).await?;
             stream.flush().await?;
         }
@@ -141,7 +143,9 @@ impl Job {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
             // Connections are accepted in any order.
-            let number = timeout(CONNECTING, stream.read_u8()).await.context("no number")??;
+            let number = timeout(CONNECTING, stream.read_u8())
+                .await
+                .context("the client did not send its stream number in time")??;
             numbered.push((number, stream));
         }
         numbered.sort_by_key(|(number, _)| *number);
@@ -200,18 +204,20 @@ async fn kernel_client(job: &Job) -> anyhow::Result<EndLogs> {
     for from in from {
         let connecting = job.kernel();
         let stream = timeout(CONNECTING, connecting.connect(Some(from), job.address)).await;
-        streams.push(box_stream(stream.context("connect")?.context("connect")?)?);
+        streams.push(box_stream(stream.context("cannot connect")?.context("cannot connect")?)?);
     }
     job.run_client(streams).await
 }
 
 async fn kernel_server(job: &Job) -> anyhow::Result<EndLogs> {
     let kernel = job.kernel();
-    let listener = kernel.listen(job.address).context("listen")?;
+    let listener = kernel.listen(job.address).context("cannot listen")?;
     println!("ready");
     let mut streams = Vec::new();
     for _ in 0..job.connections() {
-        let stream = timeout(CONNECTING, kernel.accept(&listener)).await.context("accept")??;
+        let stream = timeout(CONNECTING, kernel.accept(&listener))
+            .await
+            .context("cannot accept a connection")??;
         streams.push(box_stream(stream)?);
     }
     job.run_server(streams).await
@@ -232,7 +238,7 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     let client = client.bind().await?;
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..job.connections() {
-        streams.push(Box::new(client.connect(job.address).await.context("connect")?));
+        streams.push(Box::new(client.connect(job.address).await.context("cannot connect")?));
     }
     let mut log = job.run_client(streams).await?;
     log.reinjected_bytes = reinjected_bytes(client.connections());
@@ -254,7 +260,8 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     println!("ready");
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..job.connections() {
-        let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
+        let accepted =
+            timeout(CONNECTING, server.accept()).await.context("cannot accept a connection")?;
         streams.push(Box::new(accepted.context("accept: the server was closed")?.0));
     }
     let mut log = job.run_server(streams).await?;

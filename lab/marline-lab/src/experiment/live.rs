@@ -68,11 +68,11 @@ pub fn run_live(
     Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
-/// As [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
+/// Like [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
 /// a record of each segment.
 ///
 /// # Errors
-/// As [`run_live`].
+/// Those of [`run_live`].
 pub fn run_live_watched(
     experiment: &Experiment,
     stack: Stack,
@@ -260,7 +260,8 @@ fn job(
     side: Side,
 ) -> anyhow::Result<Job> {
     let used = experiment.used_paths(variant)?;
-    let first = scenario.path_number(&used.first().context("no path")?.name)?;
+    let first =
+        scenario.path_number(&used.first().context("the variant does not use any path")?.name)?;
     let server = scenario.paths[first].server.first().context("the server has no address")?;
     let only_requests =
         matches!(experiment.loads[..], [Load { workload: Workload::Ask { .. }, .. }]);

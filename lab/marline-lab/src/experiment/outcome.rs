@@ -74,7 +74,7 @@ pub struct Outcome {
     pub reinjected_bytes: u64,
     /// Reason why the run is incomplete: messages that never arrived.
     pub incomplete: Option<String>,
-    /// Reasons to doubt the run, such as late emulated links. Empty in virtual time.
+    /// Reasons why the run may be unreliable, such as late emulated links. Empty in virtual time.
     pub doubts: Vec<String>,
 }
 

@@ -90,7 +90,7 @@ impl Source for Schedule {
 struct DialogueRequests {
     pieces: VecDeque<(Instant, Message)>,
     request_bytes: u64,
-    /// Limit of unanswered bytes.
+    /// Limit on unanswered bytes.
     limit: u64,
     asked_bytes: u64,
     /// Number of requests made.

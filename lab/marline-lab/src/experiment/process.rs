@@ -33,7 +33,8 @@ impl End {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             net.spawn(side, &mut command).with_context(|| format!("cannot start the {side}"))?;
-        let lines = BufReader::new(child.stdout.take().context("no output")?);
+        let lines =
+            BufReader::new(child.stdout.take().context("cannot read the end's standard output")?);
         Ok(End { child, lines, name: side })
     }
 
@@ -80,7 +81,7 @@ impl End {
             bail!("the {name} ended with {status}: {}", self.read_stderr());
         }
         let line = |begin: char| text.lines().find(|line| line.starts_with(begin));
-        let log = serde_json::from_str(line('{').context("no log")?)?;
+        let log = serde_json::from_str(line('{').context("the end did not print its log")?)?;
         Ok((log, line('[').map(serde_json::from_str).transpose()?.unwrap_or_default()))
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::simulation::{run_staged, stage_seen};
 use super::{Experiment, Outcome, Variant};
 
-/// Limits of a run's traces.
+/// Limits on a run's traces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QlogConfig {
     /// Largest trace of a connection at an end, bytes.
@@ -105,7 +105,7 @@ impl EventObserver for Traces {
 /// for bit.
 ///
 /// # Errors
-/// As [`simulate`](super::simulate).
+/// Those of [`simulate`](super::simulate).
 pub fn simulate_traced(
     experiment: &Experiment,
     variant: &Variant,

@@ -46,7 +46,7 @@ impl Fault {
     }
 }
 
-/// A pause of the process at one end, as when it gets no processor time; on stack sim.
+/// A pause of the process at one end, as when it gets no CPU time; on stack sim.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Stop {
     /// The end.

@@ -29,10 +29,10 @@ pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow
     run(&mut paths, &flows, experiment, variant, seed, &mut None)
 }
 
-/// As [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
+/// Like [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
 ///
 /// # Errors
-/// As [`simulate`], or the interval of the samples is too short.
+/// Those of [`simulate`], or the interval of the samples is too short.
 pub fn simulate_recorded(
     experiment: &Experiment,
     variant: &Variant,
@@ -103,12 +103,12 @@ fn run(
 /// the server have number 0.
 ///
 /// # Errors
-/// As [`simulate`].
+/// Those of [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
     stage_seen(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
 }
 
-/// As [`stage`], for observers that must see the client's SYN, which is sent last.
+/// Like [`stage`], for observers that must see the client's SYN, which is sent last.
 pub(super) fn stage_seen(
     experiment: &Experiment,
     variant: &Variant,

@@ -38,7 +38,7 @@ pub struct TimelineConfig {
 impl TimelineConfig {
     /// The shortest interval: ten microseconds.
     pub const MIN_INTERVAL: Duration = Duration::from_micros(10);
-    /// Default limit of the rows of each kind.
+    /// Default limit on the rows of each kind.
     pub const MAX_ROWS: usize = 500_000;
 
     /// Creates settings with this interval.
@@ -62,7 +62,7 @@ impl Default for TimelineConfig {
     }
 }
 
-/// Time lines of a run, without the columns that identify the run. Times count from the start of the workload.
+/// Time lines of a run, excluding the columns that identify the run. Times count from the start of the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// Samples in order of time.

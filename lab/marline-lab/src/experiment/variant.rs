@@ -206,7 +206,7 @@ impl Variant {
     /// Costs of a path as configured in Marline.
     ///
     /// # Errors
-    /// As [`path_spec`](Self::path_spec).
+    /// Those of [`path_spec`](Self::path_spec).
     pub fn path_cost(&self, name: &str) -> anyhow::Result<PathCost> {
         let spec = self.path_spec(name)?;
         let tail_ms = spec.radio.map_or(0, RadioKind::tail_ms);
@@ -229,7 +229,7 @@ impl Variant {
     /// Configuration of the connections of one end.
     ///
     /// # Errors
-    /// As [`Variant::connection`], or the mode is unknown.
+    /// Those of [`Variant::connection`], or the mode is unknown.
     pub fn end(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
         let mut config = self.connection()?;
         if let Some(parameters) = self.interactive()? {

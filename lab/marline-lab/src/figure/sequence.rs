@@ -26,7 +26,7 @@ use super::sheet::{
 const SIZE: Size = Size { width: 840, height: 420 };
 /// Opacity of a shaded time without delivery.
 const SHADE_OPACITY: f64 = 0.15;
-/// Resolution, units: half a pixel. Elements within it are drawn once.
+/// Resolution in plot units (half a pixel). Elements closer than this are drawn once.
 const GRID: i32 = 5;
 /// Largest number of markers of data sent again.
 const MAX_MARKS: usize = 8_000;

@@ -79,7 +79,8 @@ impl ParquetFile {
     fn flush(&mut self) -> anyhow::Result<()> {
         let mut group = self.writer.next_row_group()?;
         for column in self.waiting.columns() {
-            let mut writer = group.next_column()?.context("a writer for each column")?;
+            let mut writer =
+                group.next_column()?.context("the schema has fewer columns than the table")?;
             write(&mut writer, column)?;
             writer.close()?;
         }

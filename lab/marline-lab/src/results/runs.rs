@@ -17,7 +17,7 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     runs_table(run, &path_names(runs), runs)
 }
 
-/// As [`runs`], with columns for these paths.
+/// Like [`runs`], with columns for these paths.
 #[must_use]
 pub fn runs_table(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
     let paths = || paths.iter().map(AsRef::as_ref);

@@ -63,8 +63,8 @@ impl Captures {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// As [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false ends
-    /// the work.
+    /// Like [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false
+    /// ends the work.
     ///
     /// # Errors
     /// A file cannot be written.

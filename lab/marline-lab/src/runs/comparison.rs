@@ -95,7 +95,7 @@ impl ComparedMeasure {
         match self.outcome() {
             Outcome::Better => format!("better {}", by()),
             Outcome::Worse => format!("worse {}", by()),
-            Outcome::Equal => "equal in every seed".to_owned(),
+            Outcome::Equal => "the same for every seed".to_owned(),
             Outcome::TooFew => format!("not judged: needs at least {MIN_RUNS} seeds for both"),
             Outcome::Inconclusive(needed) => {
                 let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
@@ -229,7 +229,7 @@ mod tests {
             (Measure::Goodput, [0.85, 0.9, 0.95], "worse by 10 % [5, 15]"),
             (Measure::P50, [1.1, 1.25, 1.5], "worse by 25 % [10, 50]"),
             (Measure::Goodput, [1.1, 1.25, 1.5], "better by 25 % [10, 50]"),
-            (Measure::P50, [1.0, 1.0, 1.0], "equal in every seed"),
+            (Measure::P50, [1.0, 1.0, 1.0], "the same for every seed"),
             // The half-width is 0.25 and the distance 0.125: four times as many seeds are needed.
             (
                 Measure::P50,

@@ -118,7 +118,7 @@ fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
         ),
         plot(&delays, 1e3, "ms").figure(
             &format!("delays-{file}"),
-            "Smoothed round trip and forecast answer time of each subflow.",
+            "Smoothed RTT and forecast answer time of each subflow.",
         ),
     ]
 }

@@ -65,7 +65,7 @@ impl PooledSamples {
         PooledSamples(values)
     }
 
-    /// As [`crate::results::quantile`], with each run weighted by its number of draws.
+    /// Like [`crate::results::quantile`], with each run weighted by its number of draws.
     fn quantile(&self, drawn: &[u32], share: f64) -> f64 {
         let times = |run: &u32| u64::from(drawn[*run as usize]);
         let total: u64 = self.0.iter().map(|(_, run)| times(run)).sum();

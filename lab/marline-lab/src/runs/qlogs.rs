@@ -18,7 +18,7 @@ use crate::figure::SequencePlot;
 pub struct Qlogs {
     /// Parallel runs, at least 1.
     pub jobs: usize,
-    /// Limits of each run's traces.
+    /// Limits on each run's traces.
     pub config: QlogConfig,
 }
 
@@ -59,8 +59,8 @@ impl Qlogs {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// As [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false ends
-    /// the work.
+    /// Like [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false
+    /// ends the work.
     ///
     /// # Errors
     /// A file cannot be written.

@@ -82,7 +82,7 @@ pub struct Record {
     pub reinjected_bytes: u64,
     /// When faults struck, ms after the start.
     pub faults_ms: Vec<f64>,
-    /// Reasons to doubt the run.
+    /// Reasons why the run may be unreliable.
     pub doubts: Vec<String>,
     /// Error of a failed run.
     pub error: Option<String>,

@@ -37,7 +37,7 @@ impl Store {
         Ok(store)
     }
 
-    /// As [`open`](Self::open), for a module of an interpreter instead of a program: `program` is the hash of the
+    /// Like [`open`](Self::open), for a module of an interpreter instead of a program: `program` is the hash of the
     /// module's file ([`keep::file`]). Partial files of other processes are not removed, because a sweep opens its
     /// store for each task but removes them only once ([`Store::remove_abandoned`]).
     ///

@@ -36,7 +36,7 @@ pub struct LaneSummary {
     pub runs: usize,
     /// Failed runs.
     pub failed: usize,
-    /// Doubtful runs.
+    /// Unreliable runs.
     pub doubtful: usize,
     /// Messages that did not arrive, in all runs.
     pub missing: u64,
@@ -174,7 +174,7 @@ impl<'a> Summary<'a> {
         for lane in &self.lanes {
             let latency = &lane.latency;
             let mut runs = lane.runs.to_string();
-            for (count, what) in [(lane.failed, "failed"), (lane.doubtful, "doubtful")] {
+            for (count, what) in [(lane.failed, "failed"), (lane.doubtful, "unreliable")] {
                 if count > 0 {
                     // Writing to a String cannot fail.
                     let _ = write!(runs, " ({count} {what})");
@@ -319,14 +319,14 @@ impl<'a> Summary<'a> {
         live.filter_map(pair).collect()
     }
 
-    /// Doubtful, failed and incomplete results, one line each.
+    /// Unreliable, failed and incomplete results, one line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (job, record) in self.jobs.iter().zip(self.records) {
             let run = format!("{} {} seed {}", job.lane.stack, job.lane.variant.name, job.seed);
             warnings.extend(record.error.iter().map(|error| format!("{run} FAILED: {error}")));
-            warnings.extend(record.doubts.iter().map(|doubt| format!("{run} doubtful: {doubt}")));
+            warnings.extend(record.doubts.iter().map(|doubt| format!("{run} unreliable: {doubt}")));
         }
         warnings
     }

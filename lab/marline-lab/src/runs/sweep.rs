@@ -64,14 +64,14 @@ pub struct PointSummary {
     pub lanes: Vec<LaneSummary>,
 }
 
-/// Summary of a sweep, without its runs.
+/// Summary of a sweep, excluding its runs.
 #[derive(Clone, Debug, Default)]
 pub struct SweepSummary {
     /// Combinations, in the order of the plan.
     pub points: Vec<PointSummary>,
     /// Paths with a radio.
     pub radios: Vec<String>,
-    /// The first warnings about doubtful or failed runs.
+    /// The first warnings about unreliable or failed runs.
     pub warnings: Vec<String>,
     /// Number of warnings.
     pub warnings_count: usize,

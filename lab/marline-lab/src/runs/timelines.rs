@@ -30,7 +30,7 @@ pub struct WrittenSizes {
 }
 
 impl Timelines {
-    /// Largest number of rows of a file, without its header line.
+    /// Largest number of rows of a file, excluding its header line.
     pub const MAX_FILE_ROWS: u64 = 5_000_000;
 
     /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are identical

@@ -29,7 +29,7 @@ pub struct Energy {
     pub idle_fj: u128,
     /// Promotions.
     pub promotion_fj: u128,
-    /// Base power of transfers, without the energy of bytes.
+    /// Base power of transfers, excluding the energy per byte.
     pub transfer_fj: u128,
     /// Energy of bytes.
     pub bytes_fj: u128,

@@ -108,7 +108,7 @@ pub struct RadioParameters {
     pub kind: RadioKind,
     /// Promotion: from idle until data can be sent.
     pub promotion: TimedState,
-    /// Power in microwatts while data is in transit, without the energy of bytes.
+    /// Power in microwatts while data is in transit, excluding the energy per byte.
     pub transfer_power_uw: u64,
     /// Time after a packet during which the radio still counts as transferring.
     pub transfer_hold: Duration,

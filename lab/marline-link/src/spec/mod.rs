@@ -19,7 +19,7 @@
 //! | `rtt=s042:verizon`, `...@5s` | half of this ping trace's RTT added to the delay |
 //! | `lost=s042:verizon` | its lost probes are losses; `ping=` sets both |
 //! | `loss=1%` | random loss |
-//! | `ge=2s:100ms:50%:0` | Gilbert-Elliott: mean good and bad time, loss when bad (1) and good (0) |
+//! | `ge=2s:100ms:50%:0` | Gilbert-Elliott: mean good and bad period, loss when bad (1) and good (0) |
 //! | `drop=3+7` | these packets are lost, counted from 1 |
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |

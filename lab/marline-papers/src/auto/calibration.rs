@@ -37,9 +37,9 @@ const RELIABILITY: [(&str, &str); 11] = [
     ("within p50", "%"),
     ("within p90", "%"),
     ("within p99", "%"),
-    ("within p90 as computed when answered", "%"),
-    ("within p99 as computed when answered", "%"),
-    ("mean distance from the nominal shares", "%"),
+    ("within the p90 computed when the answer arrived", "%"),
+    ("within the p99 computed when the answer arrived", "%"),
+    ("mean deviation from nominal coverage", "%"),
     ("within SRTT + 4 RTTVAR", "%"),
     ("pinball loss of p90, ratio to SRTT + 4 RTTVAR", ""),
     ("lost segments", ""),
@@ -59,7 +59,7 @@ fn of_case(case: &RecordedPairResult) -> Forecasts {
 pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
     let (least, most) = view.limits.p90;
     let holds = |calibration: &Calibration| (least..=most).contains(&calibration.shares()[1]);
-    let between = format!("p90 between {} and {} %", number(100.0 * least), number(100.0 * most));
+    let between = format!("p90 covers {} to {} %", number(100.0 * least), number(100.0 * most));
     let mut rows = Vec::new();
     for (name, of) in SCOPES {
         let share = view.percent(samples, |case| holds(&of(&of_case(case))));

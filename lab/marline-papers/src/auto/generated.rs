@@ -88,24 +88,28 @@ pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits)
     };
     let each = Figure::ALL.map(|figure| {
         let share = share(&|pair| pair.violations(limits).iter().any(|of| of.figure == figure));
-        let what = format!("{} worse than on the best path alone: pairs", figure.name());
+        let what = format!("pairs with {} worse than on the best path alone", figure.name());
         Row::new(what).estimate(&share, "%").at_most(limit)
     });
     let any = share(&|pair| !pair.violations(limits).is_empty());
-    let any = Row::new("any of the five worse: pairs").estimate(&any, "%").at_most(limit);
+    let any =
+        Row::new("pairs with any of the five figures worse").estimate(&any, "%").at_most(limit);
     // Violations that even full duplication has: by chance, and by delays that a second path adds.
     let duplication = share(&|pair| !pair.of_duplication(limits).is_empty());
-    let duplication =
-        Row::new("full duplication: any of the five worse: pairs").estimate(&duplication, "%");
+    let duplication = Row::new("full duplication: pairs with any of the five figures worse")
+        .estimate(&duplication, "%");
     each.into_iter().chain([any, duplication]).collect()
 }
 
 /// Shares of the pairs with a violation, by kind of link.
 pub(super) fn grid_by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
-    let mut columns =
-        vec![("kind of link, on either path", ""), ("pairs", ""), ("any of the five worse", "%")];
+    let mut columns = vec![
+        ("kind of link, on either path", ""),
+        ("pairs", ""),
+        ("any of the five figures worse", "%"),
+    ];
     columns.extend(Figure::ALL.map(|figure| (figure.name(), "%")));
-    columns.push(("full duplication, any of the five", "%"));
+    columns.push(("full duplication: any figure worse", "%"));
     let title = "Generated pairs: shares with a figure worse than on the best path alone";
     let mut grid = Grid::new("kinds", title, &columns);
     for (index, kind) in Kind::ALL.into_iter().enumerate() {
@@ -127,7 +131,7 @@ pub(super) fn grid_by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: 
 
 /// Every violation, with the kinds of the links as its cause.
 pub(super) fn list(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
-    let title = "Generated pairs: where a figure is worse than on the best path alone";
+    let title = "Generated pairs with a figure worse than on the best path alone";
     let mut grid = violations::grid("violations-generated", title, "cause");
     for (root, pairs) in samples.all().iter().enumerate() {
         for (number, pair) in pairs.iter().enumerate() {

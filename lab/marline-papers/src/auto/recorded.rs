@@ -154,7 +154,7 @@ impl View<'_> {
         let ratio = |case: &RecordedPairResult| judged_cell(case).five.echo.p99_ratio();
         let median = self.median(samples, ratio);
         let high = self.percent(samples, |case| ratio(case) > echo_p99_high);
-        let what = format!("echo p99 above {} times the bound: cases", number(echo_p99_high));
+        let what = format!("cases with echo p99 above {} times the bound", number(echo_p99_high));
         vec![
             Row::new("echo p99, ratio to bound, median").estimate(&median, "").at_most(echo_p99),
             Row::new(what).estimate(&high, "%").at_most(100.0 * echo_p99_high_share),
@@ -209,11 +209,12 @@ impl View<'_> {
         let each = Figure::ALL.map(|figure| {
             let share =
                 self.percent(samples, |case| worse(case).iter().any(|of| of.figure == figure));
-            let what = format!("{} worse than on the best path alone: cases", figure.name());
+            let what = format!("cases with {} worse than on the best path alone", figure.name());
             Row::new(what).estimate(&share, "%").at_most(limit)
         });
         let any = self.percent(samples, |case| !worse(case).is_empty());
-        let any = Row::new("any of the five worse: cases").estimate(&any, "%").at_most(limit);
+        let any =
+            Row::new("cases with any of the five figures worse").estimate(&any, "%").at_most(limit);
         each.into_iter().chain([any]).collect()
     }
 
@@ -230,7 +231,7 @@ impl View<'_> {
                 format!("at most {} %", number(allowed)),
             )
         };
-        let names = self.messages().map(messages_name).chain(["as much as possible".to_owned()]);
+        let names = self.messages().map(messages_name).chain(["bulk transfer".to_owned()]);
         let mut rows: Vec<Row> = names.enumerate().map(row).collect();
         let most = self.numbers(samples, |case| {
             let Extra { bytes, payload } = judged_cell(case).extra[SMALL];
@@ -277,8 +278,8 @@ impl View<'_> {
             ("100 kB p99, ratio to bound", ""),
             ("1 MB p50, ratio to bound", ""),
             ("goodput, ratio to the best path", ""),
-            ("any of the five worse", "%"),
-            ("extra bytes of small messages", "%"),
+            ("any of the five figures worse", "%"),
+            ("extra bytes, small messages", "%"),
         ];
         let title = format!(
             "Every contestant on the {} half (not judged): medians over its cases",
@@ -319,7 +320,7 @@ impl View<'_> {
 
 /// List of every violation in either half.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
-    let title = "Recorded pairs: where a figure is worse than on the best path alone";
+    let title = "Recorded pairs with a figure worse than on the best path alone";
     let mut grid = violations::grid("violations-recorded", title, "half");
     for half in [PairSubset::Judged, PairSubset::Tuned] {
         for (number, pair) in pairs.iter().enumerate() {
@@ -347,7 +348,7 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Ma
         ("100 kB p50, ratio to bound", ""),
         ("100 kB p99, ratio to bound", ""),
         ("goodput, ratio to the best path", ""),
-        ("figures that are worse than on the best path", "%"),
+        ("figures worse than on the best path", "%"),
     ];
     let mut grid = Grid::new("pairs", "Every recorded pair: means over its positions", &columns);
     for (number, pair) in pairs.iter().enumerate() {

@@ -127,7 +127,7 @@ pub(super) struct Limits {
     pub(super) echo_p99_high: f64,
     pub(super) echo_p99_high_share: f64,
     pub(super) duplication: f64,
-    /// Limits of the 50, 90 and 99 % quantiles.
+    /// Limits on the 50, 90 and 99 % quantiles.
     pub(super) bursts: [f64; 3],
     pub(super) goodput: f64,
     pub(super) goodput_least: f64,

@@ -36,7 +36,7 @@ pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
         ("figure", ""),
         ("ours (ms; goodput Mbit/s)", ""),
         ("best path alone", ""),
-        ("ours, ratio to the best", ""),
+        ("ours, ratio to the best path", ""),
         ("full duplication", ""),
     ];
     Grid::new(name, title, &columns)

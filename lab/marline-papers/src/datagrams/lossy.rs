@@ -151,7 +151,7 @@ fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
         ("of which repairs", "%"),
     ];
     let title =
-        "A radio loses packets during a call: every contestant, medians and sums of all roots";
+        "A radio loses packets during a call: every contestant, medians and sums over all roots";
     let mut grid = Grid::new("lossy-contestants", title, &columns);
     for (at, scene) in setup.lossy.scenes.iter().enumerate() {
         for (place, contestant) in setup.contestants_of_lossy().into_iter().enumerate() {

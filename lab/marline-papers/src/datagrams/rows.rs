@@ -92,8 +92,11 @@ impl View<'_> {
             Row::new(format!("{name}: p99, ratio to full duplication, median"))
                 .estimate(&self.median(samples, p99), "")
                 .at_most(limit),
-            Row::new(format!("{name}: p99 above {} times full duplication: cases", number(limit)))
-                .estimate(&above, "%"),
+            Row::new(format!(
+                "{name}: cases with p99 above {} times full duplication",
+                number(limit)
+            ))
+            .estimate(&above, "%"),
             Row::new(format!("{name}: extra bytes")).estimate(&extra, "%").require_range(
                 RequiredRange::at_most(allowed),
                 format!("at most {} %", number(allowed)),
@@ -111,11 +114,12 @@ impl View<'_> {
                 let missed = |place: usize| of(case)[place].missed_avoidably[index];
                 (missed(JUDGED_INDEX), missed(MIN_RTT))
             });
-            let what = format!("{name}: misses of {deadline} ms, ratio to min-rtt");
+            let what = format!("{name}: misses of the {deadline} ms deadline, ratio to min-rtt");
             let row = Row::new(what).estimate(&all, "");
             // Only the first deadline has a limit.
             rows.push(if index == 0 { row.at_most(self.limits.misses) } else { row });
-            let what = format!("{name}: avoidable misses of {deadline} ms, ratio to min-rtt");
+            let what =
+                format!("{name}: avoidable misses of the {deadline} ms deadline, ratio to min-rtt");
             rows.push(Row::new(what).estimate(&avoidable, ""));
         }
         rows
@@ -134,7 +138,7 @@ impl View<'_> {
                 .estimate(&median, "")
                 .at_least(self.limits.quic),
             Row::new(format!(
-                "quic: goodput below {} of the best of all settings: cases",
+                "quic: cases with goodput below {} times the best of all settings",
                 number(self.limits.quic)
             ))
             .estimate(&below, "%"),
@@ -146,21 +150,21 @@ impl View<'_> {
         let columns = [
             ("contestant", ""),
             ("call p50, median", "ms"),
-            ("call p99, median", "ms"),
-            ("call p99, ratio to full duplication, median", ""),
-            ("call lost", "%"),
-            ("call later than 100 ms", "%"),
-            ("call later than 150 ms", "%"),
-            ("call extra bytes", "%"),
-            ("game p99, median", "ms"),
-            ("game lost", "%"),
-            ("game later than 100 ms", "%"),
-            ("game extra bytes", "%"),
+            ("call: p99, median", "ms"),
+            ("call: p99, ratio to full duplication, median", ""),
+            ("call: lost", "%"),
+            ("call: later than 100 ms", "%"),
+            ("call: later than 150 ms", "%"),
+            ("call: extra bytes", "%"),
+            ("game: p99, median", "ms"),
+            ("game: lost", "%"),
+            ("game: later than 100 ms", "%"),
+            ("game: extra bytes", "%"),
             ("ACKs and probes of the call", "%"),
             ("quic, ratio to the best of all settings, median", ""),
         ];
         let name = self.half.name();
-        let title = format!("Every contestant on the {name} half, shown");
+        let title = format!("Every contestant on the {name} half (not judged)");
         let mut grid = Grid::new(&format!("contestants-{name}"), title, &columns);
         let all: Vec<&RecordedPairResult> =
             samples.all().iter().flat_map(|root| self.cases(root)).collect();
@@ -219,11 +223,11 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),
-        ("call p99, ratio to full duplication", ""),
-        ("call later than 100 ms", "%"),
-        ("call later than 100 ms, min-rtt", "%"),
-        ("call later than 100 ms, full duplication", "%"),
-        ("call extra bytes", "%"),
+        ("call: p99, ratio to full duplication", ""),
+        ("call: later than 100 ms", "%"),
+        ("call: later than 100 ms, min-rtt", "%"),
+        ("call: later than 100 ms, full duplication", "%"),
+        ("call: extra bytes", "%"),
         ("quic on the first path", "Mbit/s"),
         ("quic on the second path", "Mbit/s"),
         ("quic with auto", "Mbit/s"),
@@ -264,13 +268,13 @@ pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
     let worst = samples.mean(|gaps| gaps.iter().copied().fold(0.0, f64::max));
     let worst_of_all = samples.all().iter().flatten().copied().fold(0.0, f64::max);
     vec![
-        Row::new("longest gap, median of the runs of a root, mean")
+        Row::new("longest gap: median over a root's runs, mean over roots")
             .estimate(&median, "ms")
             .at_most(limits.death_median_ms),
-        Row::new("longest gap, worst of the runs of a root, mean")
+        Row::new("longest gap: worst of a root's runs, mean over roots")
             .estimate(&worst, "ms")
             .at_most(limits.death_worst_ms),
-        Row::new("longest gap, worst of all runs").measured(worst_of_all, "ms"),
+        Row::new("longest gap: worst of all runs").measured(worst_of_all, "ms"),
     ]
 }
 

@@ -141,7 +141,7 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
         for against in ComparedRuns::ALL {
             let [from, to] = pair.map(|class| CLASSES[class].name);
             let name = against.name();
-            let row = Row::new(format!("worse more often {to} than {from} ({name})"));
+            let row = Row::new(format!("more often worse {to} than {from} ({name})"));
             let paper = 100.0 * (worse_than_best[pair[1]] - worse_than_best[pair[0]]);
             let ours = against.worse_share_difference(samples, pair);
             let row = row.paper(paper, "points").estimate(&ours, "points");

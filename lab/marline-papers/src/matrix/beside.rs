@@ -124,14 +124,15 @@ fn measure_share(
     }
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     let endless = || Box::new(Bulk::new(Amount::Endless, 1, 2));
-    paths.connect(0, endless()).context("the judged connection")?;
+    paths.connect(0, endless()).context("cannot open the judged connection")?;
     let cubic = ConnectionConfig { mptcp: false, ..mptcp("CUBIC").connection()? };
-    paths.connect_as(cubic, 0, endless()).context("the CUBIC flow")?;
+    paths.connect_as(cubic, 0, endless()).context("cannot open the CUBIC flow")?;
     let end = Instant::ZERO + lasts;
     paths.world.run_until(end);
     let from = Instant::ZERO + EVALUATION_START.min(lasts / 4);
     let goodput = |index| -> anyhow::Result<f64> {
-        let report = paths.server_report(index).context("was not accepted")?;
+        let report =
+            paths.server_report(index).context("the server did not accept the connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
         Ok(report.goodput(from, end).bits_per_s() as f64)
     };
@@ -142,10 +143,10 @@ fn measure_share(
 fn grid(samples: &Samples<Shares>) -> Grid {
     let columns = [
         ("rate", "Mbit/s"),
-        ("round trip", "ms"),
+        ("RTT", "ms"),
         ("buffer, bandwidth-delay products", ""),
         ("ratio to fair share, median", ""),
-        ("least", ""),
+        ("minimum", ""),
         ("most", ""),
     ];
     let mut grid = Grid::new("shares", "One flow of the default against one CUBIC flow", &columns);

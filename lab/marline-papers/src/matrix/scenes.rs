@@ -69,19 +69,19 @@ pub(super) struct Scene {
 /// All scenes.
 pub(super) const SCENES: &[Scene] = &[
     Scene {
-        name: "400 B every second, WiFi dies during one",
+        name: "400 B every second, WiFi dies during one of them",
         key: "tlp2019",
         measures: &[Kind::Longest],
         stage: |_, _| Ok(bursts(400, 4.0)),
     },
     Scene {
-        name: "100 kB every second, WiFi dies during one",
+        name: "100 kB every second, WiFi dies during one of them",
         key: "tlp2019",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(bursts(100_000, 45.0)),
     },
     Scene {
-        name: "1 MB every 3 s, WiFi dies during one",
+        name: "1 MB every 3 s, WiFi dies during one of them",
         key: "tlp2019",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(bursts(1_000_000, 200.0)),

@@ -105,7 +105,7 @@ fn verdicts(
                 .with_remark("the mean of two cases (below), whose shares depend on the stream"),
         );
         for (with, case) in
-            [(true, "the SYN brings new data"), (false, "the SYN brings no new data")]
+            [(true, "the SYN carries new data"), (false, "the SYN carries no new data")]
         {
             let saved = handovers.ratio(|handovers| match handovers.has_data_in_syn(way) == with {
                 true => (handovers.saved(way), 1.0),
@@ -113,7 +113,7 @@ fn verdicts(
             });
             let share = handovers.mean(|h| f64::from(u8::from(h.has_data_in_syn(way) == with)));
             let row =
-                Row::new(format!("{name}: round trips saved where {case}")).estimate(&saved, "RTT");
+                Row::new(format!("{name}: round trips saved if {case}")).estimate(&saved, "RTT");
             rows.push(row.with_remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }
     }
@@ -176,7 +176,9 @@ fn handover_ms(
     };
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
-    paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
+    paths
+        .connect(WIFI, Box::new(client.context("cannot create the client")?))
+        .context("cannot connect")?;
     // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.
     paths.at_set_path_up(gone, WIFI, false);
     paths.set_address_at(gone, WIFI, false);
@@ -185,9 +187,9 @@ fn handover_ms(
         Transfer::Up => paths.server_report(0),
         Transfer::Down => paths.client_report(0),
     };
-    let report = report.context("no connection")?;
+    let report = report.context("cannot find the connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let first = report.arrivals.iter().find(|(at, _)| *at > gone);
-    let (at, _) = first.context("no handover")?;
+    let (at, _) = first.context("no data arrived after WiFi was lost")?;
     Ok(ms(at.since(gone)))
 }

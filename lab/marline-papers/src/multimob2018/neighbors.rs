@@ -62,7 +62,7 @@ const WITHOUT_MONITOR: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
     let (moved, rows) = context.judge_part(NEIGHBORS, measure, |moved| Ok(verdicts(moved)))?;
-    let title = "One connection suffers, nine others have the same address pair (99 % intervals)";
+    let title = "One affected connection and nine others on the same address pair (99 % intervals)";
     all.tables.push(Table::new("others", title, rows));
     all.grids.push(grid(&moved));
     all.figures.push(figure(&moved));
@@ -86,26 +86,26 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
             moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
         let of_each =
             [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
-        let what = format!("{what}, median: ratio of with to without a path health monitor");
+        let what = format!("median {what}: ratio with to without a path health monitor");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
         row.with_remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
     };
     vec![
-        row("others moved after WiFi went silent", |moves| &moves.others_ms),
-        row("next request of the others", |moves| &moves.delays_ms),
+        row("time until the other connections moved", |moves| &moves.others_ms),
+        row("next request on the other connections", |moves| &moves.delays_ms),
     ]
 }
 
 fn grid(moved: &Samples<MovesBySystem>) -> Grid {
     let columns = [
         ("system", ""),
-        ("the affected one moved, mean", "ms"),
-        ("others moved, median", "ms"),
-        ("others moved, last", "ms"),
-        ("next request of the others, median", "ms"),
-        ("next request of the others, worst", "ms"),
+        ("affected connection moved, mean", "ms"),
+        ("other connections moved, median", "ms"),
+        ("other connections moved, last", "ms"),
+        ("median next request on the other connections", "ms"),
+        ("worst next request on the other connections", "ms"),
     ];
-    let title = "One connection suffers, nine others on the same address pair: times after WiFi went silent";
+    let title = "One affected connection and nine others on the same address pair: times after WiFi went silent";
     let mut grid = Grid::new("neighbours", title, &columns);
     for (place, system) in contestants().iter().enumerate() {
         let lists: [SelectTimes; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
@@ -148,10 +148,12 @@ fn measure_moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let start = Instant::from_secs(1);
     let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
     paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
-    let mut ids = vec![paths.connect(WIFI, request_units(start, BUSY)).context("connect")?];
+    let mut ids = vec![paths.connect(WIFI, request_units(start, BUSY)).context("cannot connect")?];
     for _ in 0..OTHER_CONNECTIONS {
         let from = start + REQUEST_INTERVAL.mul_f64(rng.unit());
-        ids.push(paths.connect(WIFI, request_units(from, REQUEST_INTERVAL)).context("connect")?);
+        ids.push(
+            paths.connect(WIFI, request_units(from, REQUEST_INTERVAL)).context("cannot connect")?,
+        );
     }
     let silent = Instant::ZERO + SILENT + Duration::from_secs(1).mul_f64(rng.unit());
     paths.at_set_path_up(silent, WIFI, false);

@@ -51,7 +51,7 @@ impl CaseRequirement {
                  experimental option"
             ),
             CaseRequirement::Options => {
-                "bytes intact, Multipath TCP, joined with the second SYN at the latest".into()
+                "bytes intact, Multipath TCP, joined by the second SYN".into()
             }
             // Stricter than the requirement.
             CaseRequirement::Segments => "bytes intact".to_owned(),
@@ -153,14 +153,15 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
     let columns = [
         ("case", ""),
         ("download", "s"),
-        ("hole", "ms"),
-        ("longest hole", "ms"),
+        ("gap", "ms"),
+        ("longest gap", "ms"),
         ("HELLO", ""),
         ("other messages", ""),
         ("SYN over LTE", ""),
-        ("maximum of SYNs over LTE", ""),
+        ("maximum SYNs over LTE", ""),
     ];
-    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all kinds, means";
+    let title =
+        "4 MB by GET, WiFi dies after about 1 s: means with every kind of peer and middlebox";
     let mut grid = Grid::new("peers", title, &columns);
     for (place, case) in cases.iter().enumerate() {
         let mean = |of: &dyn Fn(&Outcome) -> f64| cell(downloads.mean(|d| of(&d.cases[place])));

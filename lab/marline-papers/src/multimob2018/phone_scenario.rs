@@ -91,7 +91,8 @@ impl PhoneScenario {
     pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<PhoneScenario> {
         let run = mobility_run(seed, leaves, true);
         let links = run.links(Some(traces))?;
-        let links = links.try_into().map_err(|_| anyhow::anyhow!("two links"))?;
+        let links =
+            links.try_into().map_err(|_| anyhow::anyhow!("expected two links: WiFi and LTE"))?;
         let changes = |(gone, back): (Duration, Option<Duration>)| {
             [Some((gone, false)), back.map(|back| (back, true))]
         };
@@ -150,7 +151,7 @@ impl PhoneScenario {
         let sizes = ExchangeSizes { request_bytes: REQUEST, answer_bytes: bytes };
         paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
         let client = RequestResponse::new(1, sizes, Duration::ZERO, 5, 6);
-        paths.connect(WIFI, Box::new(client)).context("connect")?;
+        paths.connect(WIFI, Box::new(client)).context("cannot connect")?;
         paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
         let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));
@@ -158,9 +159,9 @@ impl PhoneScenario {
         while read(&paths) < bytes && paths.world.now() < limit {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
-        let report = paths.client_report(0).context("no connection")?.clone();
+        let report = paths.client_report(0).context("cannot find the connection")?.clone();
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-        let log = paths.world.observer::<SegmentLog>().context("no observer was set")?;
+        let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             is_complete: report.read == bytes,
@@ -196,7 +197,7 @@ impl PhoneScenario {
         while open(&paths) && paths.world.now() < end + DRAIN_TIME {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
-        let report = paths.client_report(0).context("no connection")?;
+        let report = paths.client_report(0).context("cannot find the connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
         let over = paths.world.now();
         let delay = |(index, sent): (usize, &Instant)| {

@@ -142,7 +142,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     let mut server = Some(speaker(spoken().chain([pushed]).collect(), 6, 5));
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
-    paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("connect")?;
+    paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("cannot connect")?;
     paths.at_set_path_up(died, WIFI, false);
     let mut drawn = |until: Instant| {
         paths.world.run_until(until);
@@ -153,7 +153,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     paths.world.run_while(pushed + PUSH_TIMEOUT, |world| {
         world.node(client).report(0).is_none_or(|report| report.read < whole)
     });
-    let report = paths.client_report(0).context("no connection")?;
+    let report = paths.client_report(0).context("cannot find the connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
     let closed = paths.server_report(0).is_some_and(|report| report.closed.is_some());
     let read = report.received.get(MESSAGES_BEFORE_PAUSE as usize);
@@ -226,7 +226,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("client", ""),
         ("median", "s"),
         ("90 %", "s"),
-        ("longest that arrived", "s"),
+        ("longest delay of those that arrived", "s"),
         ("within 1 s", "%"),
         ("within 5 s", "%"),
         ("within 15 s", "%"),
@@ -269,7 +269,7 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
         plot = plot
             .steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
     }
-    let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
+    let caption = "The times at which WiFi died are spread evenly on a logarithmic scale \
                    before the push.";
     plot.figure("push", caption)
 }

@@ -80,7 +80,7 @@ pub(super) fn reproduce(
         |links| Ok(verdicts(links, context.master, file)),
     )?;
     let title =
-        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; drawn links (99 % intervals)";
+        "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; sampled links (99 % intervals)";
     all.tables.push(Table::new("download", title, rows));
     all.grids.push(parts(&links, context.master));
     if let Some(first) = links.all().first() {
@@ -171,7 +171,7 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let name = system.name;
         let hole = median(links, master, place, |fetch| fetch.hole.whole);
         let timer = median(links, master, place, |fetch| fetch.hole.timer);
-        let row = Row::new(format!("{name}: hole, median")).estimate(&hole, "ms");
+        let row = Row::new(format!("{name}: median gap")).estimate(&hole, "ms");
         rows.push(match timer.value.is_finite() {
             true => row
                 .with_remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value)),
@@ -189,12 +189,12 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
             fetch.hole.by_client && fetch.hole.timer.is_some_and(|ms| ms <= timer_ms + 1.0)
         });
         rows.push(opened.paper_claim("client opens additional path after inactivity period"));
-        let within = share("hole within timer, promotion and two round trips", &|links, fetch| {
+        let within = share("gap within timer, promotion and two RTTs", &|links, fetch| {
             let limit_ms = timer_ms + PROMOTION_MS + 2.0 * links.lte_rtt_ms;
             fetch.hole.whole.is_some_and(|ms| ms <= limit_ms)
         });
         rows.push(within.with_remark(format!(
-            "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), round trips of \
+            "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), RTTs of \
              the root's LTE"
         )));
         rows.push(share("all bytes arrive intact", &|_, fetch| fetch.came));
@@ -205,15 +205,14 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
 fn parts(links: &Samples<Links>, master: u64) -> Grid {
     let columns = [
         ("system", ""),
-        ("hole", "ms"),
+        ("gap", "ms"),
         ("timer", "ms"),
         ("decision", "ms"),
         ("SYN, promotion", "ms"),
         ("data", "ms"),
         ("download", "s"),
     ];
-    let mut grid =
-        Grid::new("hole", "Parts of the hole, from simulated packets, medians", &columns);
+    let mut grid = Grid::new("hole", "Parts of the gap, from simulated packets: medians", &columns);
     for (place, system) in systems::multipath().iter().enumerate() {
         let of: [fn(&Fetch) -> Option<f64>; 6] = [
             |fetch| fetch.hole.whole,

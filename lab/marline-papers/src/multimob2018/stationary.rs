@@ -76,7 +76,7 @@ pub(super) fn reproduce(
     let title = "Runs of 80 s that never lose WiFi, one per root (99 % intervals)";
     all.tables.push(Table::new("static", title, rows));
     all.grids.push(energy(&runs, context.master));
-    let title = "Runs that never lose WiFi: energy of LTE, by the constants of the radio";
+    let title = "Runs that never lose WiFi: LTE energy by radio constants";
     all.grids.push(radios::sensitivity("static-constants", title, &runs, cellular_usage));
     all.figures.push(figure(&runs));
     Ok(())
@@ -109,11 +109,9 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         .paper_claim("multiple paths are not always beneficial");
     let cost = runs.mean(|run| run.systems[mesh].cellular_j()).value;
     let least = 1.0 - file.tolerance("benefit")?;
-    rows.push(
-        row.estimate(&ratio, "")
-            .at_least(least)
-            .with_remark(format!("no benefit above 1 %, for {cost:.1} J of LTE ({CONSTANTS})")),
-    );
+    rows.push(row.estimate(&ratio, "").at_least(least).with_remark(format!(
+        "no benefit above 1 %, at a cost of {cost:.1} J over LTE ({CONSTANTS})"
+    )));
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
@@ -159,7 +157,7 @@ fn energy(runs: &Samples<StayResults>, master: u64) -> Grid {
 }
 
 fn figure(runs: &Samples<StayResults>) -> Figure {
-    let mut bars = Bars::new("Energy of 80 s within WiFi", "J", &["WiFi", "LTE"]);
+    let mut bars = Bars::new("Energy over 80 s in WiFi coverage", "J", &["WiFi", "LTE"]);
     for (place, system) in systems::all().iter().enumerate() {
         let bar = |of: &dyn Fn(&Cost) -> f64| {
             let joules = runs.mean(|run| of(&run.systems[place]));

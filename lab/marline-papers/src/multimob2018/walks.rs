@@ -95,7 +95,7 @@ pub(super) fn reproduce(
     let each = rows.len() / LOADS.len();
     for (load, (key, title, _)) in LOADS.iter().enumerate() {
         let heading = format!(
-            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk per root (99 % intervals)"
+            "Walks out of WiFi range, {title}: longest delay of a run, one walk per root (99 % intervals)"
         );
         let mine = rows.by_ref().take(each).collect();
         all.tables.push(Table::new(&format!("walks-{key}"), heading, mine));
@@ -104,7 +104,7 @@ pub(super) fn reproduce(
         all.grids.push(deciles.later_walks(key, title));
         all.figures.push(deciles.figure(key, title));
     }
-    let title = "Walks, first load: energy of LTE, by the constants of the radio";
+    let title = "Walks, first load: LTE energy by radio constants";
     let drawn: radios::EnergySelector<Walk> =
         |walk, place| walk.loads[0].systems[place].lte.as_ref();
     all.grids.push(radios::sensitivity("walks-constants", title, &walks, drawn));
@@ -223,7 +223,7 @@ impl<'a> Deciles<'a> {
         }
         for other in [systems::vanilla_full_mesh(), systems::vanilla_backup()] {
             let theirs = &self.worst[systems::index_of(&other)];
-            let what = format!("{}: worst decile against {}", system.name, other.name);
+            let what = format!("{}: worst decile, ratio to {}", system.name, other.name);
             let ratio = self.worst_ratio(ours, theirs);
             let row = Row::new(what)
                 .paper_claim("not worse")
@@ -253,14 +253,14 @@ impl<'a> Deciles<'a> {
         let what = format!("{}: median longest delay, ratio to {}", system.name, kernel.name);
         let row = Row::new(what).estimate(&whole, "").bound_ratio(ours.value / bound.value);
         rows.push(row.at_most(most).with_remark(format!(
-            "{:.0} and {:.0} ms; pauses of LTE itself included, bound {:.0} ms; the slides have no \
+            "{:.0} and {:.0} ms; including LTE's own pauses, bound {:.0} ms; the slides have no \
              such system",
             ours.value,
             self.quantile(&self.worst[theirs], 0.5).value,
             bound.value
         )));
         let hole = self.ratio(&self.holes[place], &self.holes[theirs], 0.5);
-        let what = format!("{}: median hole when WiFi goes silent, ratio to kernel", system.name);
+        let what = format!("{}: median gap when WiFi goes silent, ratio to kernel", system.name);
         let row = Row::new(what).estimate(&hole, "").at_most(most).with_remark(format!(
             "{:.0} and {:.0} ms",
             self.quantile(&self.holes[place], 0.5).value,
@@ -278,7 +278,7 @@ impl<'a> Deciles<'a> {
         columns.extend(SHARES.map(|share| (share, "ms")));
         columns.extend([
             ("50 % / bound", ""),
-            ("median hole when WiFi goes silent", "ms"),
+            ("median gap when WiFi goes silent", "ms"),
             ("median gap between answers", "ms"),
             ("missed", "per run"),
             ("unanswered", "per run"),
@@ -323,7 +323,7 @@ impl<'a> Deciles<'a> {
         columns.extend(all.iter().map(|system| (system.name, "ms")));
         columns.push(("bound", "ms"));
         let heading =
-            format!("Walks in which tuned has a longer delay than full mesh, the worst, {title}");
+            format!("Worst walks in which tuned has a longer delay than full mesh, {title}");
         let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
         let (tuned, mesh) = (
             systems::index_of(&systems::tuned()),
@@ -349,7 +349,7 @@ impl<'a> Deciles<'a> {
         for (system, worst) in systems::all().iter().zip(&self.worst) {
             plot = plot.steps(system.name, &cdf(&worst.values()));
         }
-        let caption = "Each system meets the same walks. A request that was never answered counts as the time until \
+        let caption = "Each system runs on the same walks. A request that was never answered counts as the time until \
                        the run ended.";
         plot.figure(&format!("cdf-{key}"), caption)
     }

@@ -76,7 +76,7 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (runs, rows) = context.judge_part(WEAK, measure, |runs| verdicts(runs, file))?;
-    let title = "WiFi with pauses next to a slow, lossy LTE with long queues: longest delay per 80 s run (99 % \
+    let title = "Intermittent WiFi and a slow, lossy LTE link with long queues: longest delay per 80 s run (99 % \
                  intervals)";
     all.tables.push(Table::new("weak", title, rows));
     all.grids.push(grid(&runs, context.master));
@@ -126,14 +126,14 @@ pub(super) fn not_always_row(later: &Estimate) -> Row {
 fn grid(runs: &Samples<Run>, master: u64) -> Grid {
     let columns = [
         ("system", ""),
-        ("longest delay, 10 %", "ms"),
-        ("longest delay, 50 %", "ms"),
-        ("longest delay, 90 %", "ms"),
+        ("longest delay, p10", "ms"),
+        ("longest delay, p50", "ms"),
+        ("longest delay, p90", "ms"),
         ("median delay", "ms"),
         ("missed", "per run"),
         ("LTE", "J"),
     ];
-    let title = format!("WiFi with pauses next to a bad LTE; joules: {CONSTANTS}");
+    let title = format!("Intermittent WiFi and a poor LTE link; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
@@ -152,12 +152,12 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
 }
 
 fn figure(runs: &Samples<Run>) -> Figure {
-    let heading = "WiFi with pauses next to a bad LTE";
+    let heading = "Intermittent WiFi and a poor LTE link";
     let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
     for (place, system) in systems::all().iter().enumerate() {
         let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         plot = plot.steps(system.name, &cdf(&worst.values()));
     }
-    let caption = "Each system has the same pauses of WiFi. WiFi alone waits until they end.";
+    let caption = "Each system has the same WiFi pauses. WiFi alone waits until they end.";
     plot.figure("weak", caption)
 }

@@ -23,7 +23,7 @@ pub(super) fn tables(
     master: u64,
 ) -> anyhow::Result<Vec<Table>> {
     Ok(vec![
-        Table::new("walks", "walks out of WiFi's range", walks(&campaign.walks, file, master)?),
+        Table::new("walks", "walks out of WiFi range", walks(&campaign.walks, file, master)?),
         Table::new("statics", "WiFi is never lost", statics(&campaign.statics, file, master)?),
         Table::new(
             "downloads",
@@ -61,7 +61,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         };
         let ratio =
             holes.estimate(|pairs| middle(pairs, |pair| pair.0) / middle(pairs, |pair| pair.1));
-        let row = Row::new(format!("{name}: median hole, ratio to kernel MPTCP with backup flag"))
+        let row = Row::new(format!("{name}: median gap, ratio to kernel MPTCP with backup flag"))
             .estimate(&ratio, "")
             .with_remark(format!(
                 "{:.0} and {:.0} ms",
@@ -75,7 +75,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         for other in [systems::vanilla_mesh(), systems::vanilla_backup()] {
             let Some(other) = runs_of(all, &other) else { continue };
             let ratio = pair_runs(ours, other, master, hole_ms).estimate(worst_ratio);
-            let row = Row::new(format!("{name}: worst decile against {}", other.system.name()))
+            let row = Row::new(format!("{name}: worst decile, ratio to {}", other.system.name()))
                 .estimate(&ratio, "")
                 .at_most(1.0 + file.tolerance("decile")?);
             rows.push(row);
@@ -98,7 +98,7 @@ fn answered(runs: &Runs, kernel: &Runs) -> Row {
         .measured(lost(runs) as f64, "")
         .at_most(asked as f64)
         .with_remark(format!(
-            "two kernels: {}; median hole {:.0} ms",
+            "two kernels: {}; median gap {:.0} ms",
             lost(kernel),
             median(&runs.holes_ms())
         ))
@@ -115,7 +115,7 @@ fn statics(
         let name = ours.system.name();
         let of_lte = |record: &Record| joules(record, PATHS[1]).unwrap_or(f64::NAN);
         let ratio = pair_runs(ours, mesh, master, of_lte).ratio(|pair| *pair);
-        let row = Row::new(format!("{name}: LTE's energy, ratio to full mesh"))
+        let row = Row::new(format!("{name}: LTE energy, ratio to full mesh"))
             .estimate(&ratio, "")
             .with_remark(format!(
                 "{:.2} and {:.2} J per run",
@@ -157,7 +157,7 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
     let row = |runs: &Runs| {
         let gaps = Samples::new(runs.good_records().map(gap_ms).collect::<Vec<f64>>(), master);
         let gap = gaps.estimate(|gaps| median(&gaps.iter().map(|gap| **gap).collect::<Vec<f64>>()));
-        let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
+        let row = Row::new(format!("{}: median gap of the download", runs.system.name()))
             .estimate(&gap, "ms")
             .with_remark(format!("{:.2} Mbit/s overall", median_goodput(runs)));
         if !runs.system.judged {

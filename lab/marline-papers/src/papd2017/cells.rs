@@ -42,7 +42,7 @@ pub(super) fn run(
     let halves = [
         BufferTable {
             name: "large-buffer",
-            title: "Buffer large enough: minRTT is good enough, PAPD performs equally well",
+            title: "Large buffer: minRTT is good enough, and PAPD performs equally well",
             cells: &file.published.large_buffer,
             part: Part::new("large-buffer", 20, 40),
             buffer: LARGE_BUFFER,
@@ -51,7 +51,7 @@ pub(super) fn run(
         },
         BufferTable {
             name: "small-buffer",
-            title: "Small buffer: minRTT falls behind the best path, PAPD outperforms it",
+            title: "Small buffer: minRTT falls behind the best path, and PAPD outperforms minRTT",
             cells: &file.published.small_buffer,
             part: Part::new("small-buffer", 20, 60),
             buffer: SMALL_BUFFER,
@@ -143,7 +143,7 @@ impl BufferTable<'_> {
                 true => {
                     let ratio =
                         estimate_for_scene(samples, number, |means| means.min_rtt / means.best);
-                    let text = format!("at most {degraded} of the best path");
+                    let text = format!("at most {degraded} times the best path's rate");
                     row.require_also(&ratio, RequiredRange::at_most(degraded), text)
                         .mark_fitted(BUFFER)
                 }
@@ -179,7 +179,7 @@ impl BufferTable<'_> {
         }
         let least = file.tolerance("papd_of_best")?;
         let of_best = estimate_for_scene(samples, number, |means| means.papd[which] / means.best);
-        let text = format!("at least {least} of the best path");
+        let text = format!("at least {least} times the best path's rate");
         Ok(row.at_least(1.0).require_also(&of_best, RequiredRange::at_least(least), text))
     }
 

@@ -58,7 +58,7 @@ pub(super) fn run(
 }
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<DrawnScene> {
-    let mut rng = root.rng("drawn scene");
+    let mut rng = root.rng("sampled scene");
     let mut between = |[low, high]: [f64; 2]| (high - low).mul_add(rng.unit(), low);
     let mut paths = Vec::new();
     let (mut rates, mut longest_ms) = ([0.0; 2], 0.0_f64);
@@ -123,8 +123,9 @@ fn rows(samples: &Samples<DrawnScene>, file: &PaperFile<Published>) -> anyhow::R
         let far = samples.share(|DrawnScene { small, .. }| {
             (u64::from(ratio_to_best(small, small.papd[which]) < least), 1)
         });
-        let name =
-            format!("small buffer: scenes in which {papd} is below {least} of the best path");
+        let name = format!(
+            "small buffer: scenes in which {papd} is below {least} times the best path's rate"
+        );
         rows.push(Row::new(name).estimate(&far, "of the scenes"));
     }
     let ratio = samples.mean(|drawn| ratio_to_best(&drawn.large, drawn.large.min_rtt));

@@ -65,7 +65,7 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
             let rate = estimate_for_scene(samples, place, |means| means.papd[which]);
             let of_best =
                 estimate_for_scene(samples, place, |means| means.papd[which] / means.best);
-            let text = format!("at least {least} of the best path");
+            let text = format!("at least {least} times the best path's rate");
             let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
             rows.push(row.require_also(&of_best, RequiredRange::at_least(least), text));
             let gain =

@@ -62,7 +62,7 @@ pub(super) fn run(
     let rows = |samples: &Samples<Vec<ThroughputsAtBuffer>>| {
         let crossing =
             samples.estimate(|picked| crossing_buffer(&ThroughputsAtBuffer::means(picked)));
-        let row = Row::new("buffer from which minRTT is faster than the best path");
+        let row = Row::new("buffer size above which minRTT is faster than the best path");
         let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within_of_paper(within);
         let says =
             "paper: the longest RTT (150 ms) times the paper's rate of the best path in this cell";

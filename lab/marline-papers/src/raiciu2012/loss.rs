@@ -73,7 +73,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     for rule in RULES {
         for other in &over {
             let what = format!(
-                "{name}: gain of {} on {}, vs. the study's losses",
+                "{name}: gain of {} over {}, vs. the study's losses",
                 LOSS_CURVES[rule].name, LOSS_CURVES[*other].name
             );
             rows.push(

@@ -231,7 +231,7 @@ impl RowInputs<'_> {
         );
         let mut rows = vec![
             row("no M vs. TCP WiFi, goodput".to_owned())
-                .paper_claim("gains throughput by both links")
+                .paper_claim("gains throughput from both links")
                 .estimate(&gain, "")
                 .at_least(1.0)
                 .with_remark(held),

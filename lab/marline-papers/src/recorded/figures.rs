@@ -15,7 +15,7 @@ use crate::file::PaperFile;
 /// Difference from the best single path above which a figure counts as worse.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Margins {
-    /// Share of the best path's figure.
+    /// Relative margin: a share of the best path's figure.
     pub(crate) share: f64,
     /// Least difference of latencies, ms.
     pub(crate) ms: f64,

@@ -39,8 +39,8 @@ const WIFI_INTERRUPTED: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=485m
 
 /// Losses of the WiFi.
 const CASES: [(&str, &str); 5] = [
-    ("bad times", WIFI),
-    ("bad times half as long and worse", WIFI_SHORT),
+    ("bad periods", WIFI),
+    ("bad periods half as long but worse", WIFI_SHORT),
     ("independent, 1 %", WIFI_ONE_PERCENT),
     ("independent, 3 %", WIFI_INDEPENDENT),
     ("all packets for 15 ms, twice a second", WIFI_INTERRUPTED),
@@ -157,7 +157,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("p99", "ms"),
         ("extra bytes", "%"),
     ];
-    let title = "Coding and duplication: time to the whole message, WiFi (95 ms) and LTE (154 ms); \
+    let title = "Coding and duplication: time until the whole message arrived, WiFi (95 ms) and LTE (154 ms); \
                  extra bytes as a percentage of min-rtt's (99 % intervals)";
     let mut grid = Grid::new("coding", title, &columns);
     let names = CASES.iter().map(|(name, _)| *name).chain([DEATH]);
@@ -194,9 +194,9 @@ fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tai
     Tail::new(samples.all().iter().map(|root| root[case][size][place].times_ms.as_slice()))
 }
 
-/// 99th percentile by message size, in bad times.
+/// 99th percentile by message size, in bad periods.
 fn figure(samples: &Samples<Cells>) -> Figure {
-    let title = "Coding and duplication: 99th percentile by message size, bad times";
+    let title = "Coding and duplication: 99th percentile by message size, bad periods";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();
     for (place, scheduler) in SCHEDULERS.iter().enumerate() {
         if !["min-rtt", "hedged", "burst-end", "redundant", "coded"].contains(scheduler) {

@@ -99,7 +99,7 @@ const CASES: [Case; 11] = [
         CaseLinks::Home(WIFI_INDEPENDENT),
     ),
     Case::new(
-        "home, bad times half as long and worse",
+        "home, bad periods half as long but worse",
         "detection-short",
         CaseLinks::Home(WIFI_SHORT),
     ),
@@ -303,7 +303,7 @@ fn figure(samples: &Samples<Degrees>) -> Figure {
     };
     let plot = Plot::new(
         "Redundancy shortens the tail, at home",
-        "round trip (ms)",
+        "RTT (ms)",
         "share of messages that take longer",
     )
     .log_y()

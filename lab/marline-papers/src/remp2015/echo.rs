@@ -115,8 +115,8 @@ pub(super) fn run(
     )?;
     result.tables.push(Table::new("home", "Experiment 1: WiFi and LTE at home", rows));
     let names = ["WiFi", "LTE", "ReMP"];
-    result.figures.push(course_figure("home-course", "Round trips at home", names, &samples));
-    result.figures.push(cdf_figure("home-cdf", "Round trips at home, cumulative", names, &samples));
+    result.figures.push(course_figure("home-course", "RTTs at home", names, &samples));
+    result.figures.push(cdf_figure("home-cdf", "RTTs at home, cumulative", names, &samples));
 
     let train = |coincidence| {
         move |root: &Root| {
@@ -131,9 +131,9 @@ pub(super) fn run(
     )?;
     result.tables.push(Table::new("train", "Experiment 2: two LTE connections in a train", rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
-    let title = "Round trips in the train";
+    let title = "RTTs in the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
-    let title = "Round trips in the train, cumulative";
+    let title = "RTTs in the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
 
     let mut grid = coincidence_grid();
@@ -151,7 +151,7 @@ pub(super) fn run(
     {
         let part = Part::fixed(part, 60);
         let samples = context.sample(part, train(Coincidence::Share(share)))?;
-        let name = format!("{:.0} % of the failures common", 100.0 * share);
+        let name = format!("{:.0} % common failures", 100.0 * share);
         coincidence_row(&mut grid, &name, &samples, context.master);
     }
     result.grids.push(grid);
@@ -207,7 +207,7 @@ fn home_rows(
     let (paper, share) = (&file.published, file.tolerance("average")?);
     let moments = map_roots(samples, master, Scene::moments);
     let wifi = Some(
-        "WiFi's delay, jitter and bad times, set to match its average, deviation and worst case",
+        "WiFi's delay, jitter and bad periods, set to match its average, deviation and worst case",
     );
     let lte = Some("LTE's delay and jitter, set to match its average and deviation");
     let mut rows = Vec::new();
@@ -226,19 +226,19 @@ fn home_rows(
     let worst_of_lte =
         pooled_estimate(&moments, |[_, lte, remp]| reduction_percent(remp.worst(), lte.worst()));
     rows.push(
-        Row::new("ReMP: average less than WiFi's by")
+        Row::new("ReMP: reduction of WiFi's average")
             .paper(paper.cut_against_wifi, "%")
             .estimate(&average, "%")
             .at_least(file.tolerance("cut_against_wifi_percent")?),
     );
     rows.push(
-        Row::new("ReMP: worst less than WiFi's by")
+        Row::new("ReMP: reduction of WiFi's worst RTT")
             .paper(reduction_percent(paper.remp.worst, paper.wifi.worst), "%")
             .estimate(&worst, "%")
             .at_least(paper.worst_cut_against_wifi_said),
     );
     rows.push(
-        Row::new("ReMP: worst less than LTE's by")
+        Row::new("ReMP: reduction of LTE's worst RTT")
             .paper(reduction_percent(paper.remp.worst, paper.lte.worst), "%")
             .estimate(&worst_of_lte, "%")
             .at_least(paper.worst_cut_against_lte_said),
@@ -262,13 +262,13 @@ fn link_rows(
             .paper(paper.wifi_loss_percent, "%")
             .estimate(&lost(0), "%")
             .mark_fitted(
-                "the losses in bad and good times were set close to the values that the paper cites",
+                "the losses in bad and good periods were set close to the values that the paper cites",
             ),
         Row::new("LTE alone: packets lost")
             .paper(paper.lte_loss_percent, "%")
             .estimate(&lost(1), "%")
             .mark_fitted("set to the value that the paper cites"),
-        Row::new("LTE's average above WiFi's by")
+        Row::new("LTE's average minus WiFi's")
             .paper(paper.lte_later_ms, "ms")
             .estimate(&later, "ms")
             .mark_fitted("both averages were fitted")
@@ -279,7 +279,7 @@ fn link_rows(
         Row::new("messages that arrive sooner over WiFi than over LTE")
             .paper_claim("almost always")
             .estimate(&first.percent(), "%"),
-        Row::new("correlation of WiFi's and LTE's round trips")
+        Row::new("correlation of WiFi's and LTE's RTTs")
             .paper_claim("very low")
             .estimate(&correlation, "")
             .with_remark("the model's links are independent"),
@@ -329,7 +329,7 @@ fn train_rows(
     let papers =
         smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
     rows.push(
-        Row::new("ReMP: standard deviation smaller by a factor of")
+        Row::new("ReMP: reduction factor of the standard deviation")
             .paper(papers, "")
             .estimate(&factor, "")
             .at_least(file.tolerance("train_sigma_factor")?),
@@ -350,8 +350,8 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
     let late =
         samples.estimate(|picked| Pair::lateness_correlation(picked.iter().map(|r| &r.pair)));
     let rows = [
-        ("correlation of the connections' round trips", round_trips),
-        ("correlation of their late messages (more than twice the median)", late),
+        ("correlation of the connections' RTTs", round_trips),
+        ("correlation of late messages (more than twice the median)", late),
     ];
     let row = |(what, estimate)| {
         let row = Row::new(what).paper_claim("nearly none").estimate(&estimate, "");
@@ -388,7 +388,7 @@ fn independent_rows(
             ),
     );
     rows.push(
-        Row::new("ReMP: standard deviation smaller by a factor of")
+        Row::new("ReMP: reduction factor of the standard deviation")
             .paper_claim("11.5 in its table, 19 in its text")
             .estimate(&pooled_estimate(&moments, sigma_factor), "")
             .at_least(file.tolerance("train_sigma_factor")?),
@@ -399,14 +399,14 @@ fn independent_rows(
 fn coincidence_grid() -> Grid {
     let columns = [
         ("connections", ""),
-        ("correlation of round trips", ""),
+        ("correlation of RTTs", ""),
         ("correlation of late messages", ""),
         ("LTE 1, average", "ms"),
         ("LTE 2, average", "ms"),
         ("ReMP, average", "ms"),
         ("ReMP, worst", "ms"),
         ("share of the better average", "%"),
-        ("deviation smaller by a factor of", ""),
+        ("reduction factor of the standard deviation", ""),
     ];
     let title = "Redundancy in the train, by share of common failures (99 % intervals)";
     Grid::new("coincidence", title, &columns)
@@ -433,7 +433,7 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
 /// Every round-trip time over time, on one root.
 fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) -> Figure {
     let course = samples.all().first().map_or(&[][..], |root| &root.course);
-    let plot = Plot::new(title, "time (s)", "round trip (ms)").log_y();
+    let plot = Plot::new(title, "time (s)", "RTT (ms)").log_y();
     let plot = of.iter().enumerate().fold(plot, |plot, (run, name)| {
         let points: Vec<_> = course.iter().map(|(at_s, ms)| (*at_s, ms[run])).collect();
         plot.line(name, &points)
@@ -444,7 +444,7 @@ fn course_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene
 /// Distribution of the round-trip times of all roots.
 fn cdf_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) -> Figure {
     const CDF_POINTS: usize = 1_000;
-    let plot = Plot::new(title, "round trip (ms)", "share of messages").log_x();
+    let plot = Plot::new(title, "RTT (ms)", "share of messages").log_x();
     let plot = of.iter().enumerate().fold(plot, |plot, (run, name)| {
         let runs = samples.all().iter().map(|root| &root.runs[run].latencies_ms);
         let mut all: Vec<f64> = runs.flatten().copied().collect();

@@ -117,7 +117,7 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
     paths.share_link(1, 0);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     let tcp = Variant { plain: true, ..mptcp("tcp") }.congestion("reno").connection()?;
-    let connect = |error| anyhow::anyhow!("no connection: {error:?}");
+    let connect = |error| anyhow::anyhow!("cannot connect: {error:?}");
     let ids = [
         paths.connect(0, sender(load, length, root)).map_err(connect)?,
         paths.connect_as(tcp, 0, sender(Load::Greedy, length, root)).map_err(connect)?,
@@ -192,8 +192,8 @@ pub(super) fn run(
         |root| measure(length, root),
         |samples| Ok(rows(samples, least)),
     )?;
-    let title = "Coupled redundancy against a TCP in one bottleneck of 10 Mbit/s: the TCP's goodput relative to that \
-                 against another TCP";
+    let title = "Coupled redundancy against TCP in one bottleneck of 10 Mbit/s: goodput of the TCP connection relative \
+                 to that against another TCP connection";
     result.tables.push(Table::new("fairness", title, rows));
     result.grids.push(grid(&samples));
     Ok(())
@@ -223,13 +223,13 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ("control", ""),
         ("goodput", "Mbit/s"),
         ("sent", "Mbit/s"),
-        ("TCP's goodput", "Mbit/s"),
-        ("TCP's goodput, ratio to that against a TCP", ""),
+        ("TCP goodput", "Mbit/s"),
+        ("TCP goodput, ratio to that against TCP", ""),
         ("share of sent bytes", "%"),
         ("Jain's index of sent bytes", ""),
     ];
     let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths through it, and a TCP \
-                 (Reno) (99 % intervals)";
+                 Reno connection (99 % intervals)";
     let mut grid = Grid::new("shares", title, &columns);
     let cell = |of: Estimate| Value::from_estimate(&of, "");
     let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {
@@ -248,8 +248,8 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         grid.rows.push(words.into_iter().chain(numbers.map(cell)).collect());
     };
     let [(_, greedy, _), (_, bursts, _)] = LOADS;
-    push([greedy, "one TCP", "reno"], &|root| root.two_tcps);
-    push([bursts, "one TCP", "reno"], &|root| root.tcp_of_bursts);
+    push([greedy, "one TCP connection", "reno"], &|root| root.two_tcps);
+    push([bursts, "one TCP connection", "reno"], &|root| root.tcp_of_bursts);
     for (number, (_, load, schedulers)) in LOADS.iter().enumerate() {
         for (place, scheduler) in schedulers.iter().enumerate() {
             for (at, control) in CONTROLS.iter().enumerate() {

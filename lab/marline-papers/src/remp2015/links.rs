@@ -1,9 +1,9 @@
 //! Link models of the paths, most of them fitted to the published numbers.
 //!
-//! *WiFi.* 95 ms. Losses come in bad times of 9 s on average, every 69 s, with 20 % loss, and 0.1 % otherwise. The
+//! *WiFi.* 95 ms. Losses come in bad periods of 9 s on average, every 69 s, with 20 % loss, and 0.1 % otherwise. The
 //! total is 2.7 %, slightly below the 3 % of the study that the paper relies on. The two directions have
-//! independent bad times. With independent losses, single-path TCP reaches neither the published average nor the
-//! deviation. With shorter, worse bad times, its worst case is far longer than published.
+//! independent bad periods. With independent losses, single-path TCP reaches neither the published average nor the
+//! deviation. With shorter, worse bad periods, its worst case is far longer than published.
 //!
 //! *LTE.* 154 ms, spread over 132 ms (the sum of two uniform spreads), 0.1 % loss.
 //!
@@ -26,11 +26,11 @@ const GAP_MS: f64 = 100.0;
 /// Size of a message.
 pub(super) const BYTES: u32 = 64;
 
-/// WiFi with losses in bad times.
+/// WiFi with losses in bad periods.
 pub(super) const WIFI: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%";
 /// WiFi with independent losses.
 pub(super) const WIFI_INDEPENDENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%";
-/// WiFi with shorter and worse bad times.
+/// WiFi with shorter and worse bad periods.
 pub(super) const WIFI_SHORT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=50s:4s:30%:0.1%";
 /// LTE at home.
 pub(super) const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";

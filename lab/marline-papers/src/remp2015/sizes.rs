@@ -149,5 +149,5 @@ fn figure(name: &str, loss: usize, samples: &Samples<Cells>) -> Figure {
             sizes.map(|(size, (bytes, ..))| (f64::from(*bytes), average(size))).collect();
         plot = plot.line(scheduler, &points);
     }
-    plot.figure(name, "From writing the request to reading the answer of one byte.")
+    plot.figure(name, "From writing the request to reading the one-byte answer.")
 }

@@ -238,7 +238,7 @@ pub(super) fn run(
         |root| ComparedResults::measure(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
-    let title = "What-if values from captures at home: computed as the paper did, and compared with what was run";
+    let title = "What-if values from captures at home: computed as in the paper, and compared with measured runs";
     result.tables.push(Table::new("what-if-home", title, rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
     let published = [paper.train_lte1, paper.train_lte2, paper.train_remp];

@@ -5,10 +5,10 @@
 //! |---|---|
 //! | round trip of the WiFi | 20 to 120 ms, even |
 //! | jitter of the WiFi, each direction (half the spread) | 1 to 10 ms, even |
-//! | good times, on average | 10 to 120 s, logarithmic |
-//! | bad times, on average | 0.2 to 15 s, logarithmic |
-//! | loss in bad times | 10 to 60 %, even |
-//! | loss in good times | 0.05 to 0.5 %, logarithmic |
+//! | good periods, on average | 10 to 120 s, logarithmic |
+//! | bad periods, on average | 0.2 to 15 s, logarithmic |
+//! | loss in bad periods | 10 to 60 %, even |
+//! | loss in good periods | 0.05 to 0.5 %, logarithmic |
 //! | round trip of LTE | 40 to 160 ms, even |
 //! | jitter of LTE, each direction (half the spread) | 3 to 33 ms, even |
 //!
@@ -34,13 +34,13 @@ pub(super) struct World {
 /// Columns of a table of worlds.
 pub(super) const COLUMNS: [(&str, &str); 9] = [
     ("world", ""),
-    ("WiFi, round trip", "ms"),
+    ("WiFi, RTT", "ms"),
     ("WiFi, jitter", "ms"),
-    ("good times", "s"),
-    ("bad times", "s"),
-    ("loss in bad", "%"),
-    ("loss in good", "%"),
-    ("LTE, round trip", "ms"),
+    ("good periods", "s"),
+    ("bad periods", "s"),
+    ("loss in bad periods", "%"),
+    ("loss in good periods", "%"),
+    ("LTE, RTT", "ms"),
     ("LTE, jitter", "ms"),
 ];
 

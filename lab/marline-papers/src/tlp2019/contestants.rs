@@ -9,7 +9,7 @@ pub(super) const LINUX_314_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,earl
 
 /// Maximum buffer sizes of Ubuntu 16.04, bytes. Linux's receive window depends on the bytes read, regardless of
 /// pauses, so that after several bursts it is larger than any burst. The study says that Netflix bursts use both
-/// paths. Marline counts the bytes read in a round trip, which would throttle bursts shorter than a round trip of 4G.
+/// paths. Marline counts the bytes read per RTT, which would throttle bursts shorter than a 4G RTT.
 const SEND_BUFFER: u64 = 4 << 20;
 const RECEIVE_BUFFER: u64 = 6 << 20;
 

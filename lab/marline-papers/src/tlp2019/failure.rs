@@ -114,7 +114,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
         Row::new(format!("{name}: TLP-MP"))
             .estimate(&of.mean(|pair| pair.multipath.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.multipath.completion_ms, pair.multipath.bound_ms))),
-        Row::new(format!("{name}: share that TLP-MP saves"))
+        Row::new(format!("{name}: share of the time saved by TLP-MP"))
             .paper_claim("improved")
             .estimate(&share, "%")
             .at_least(least)
@@ -131,18 +131,18 @@ fn docs(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<
     let published = &file.published;
     let name = of.name();
     Ok(vec![
-        Row::new(format!("{name}: TLP-MP saves"))
+        Row::new(format!("{name}: time saved by TLP-MP"))
             .paper_claim("at least 200 ms")
             .estimate(&of.mean(Pair::saved_ms), "ms"),
-        Row::new(format!("{name}: sets of traces in which TLP-MP is faster on every one"))
+        Row::new(format!("{name}: sets of traces with TLP-MP faster on every trace"))
             .paper_claim("all 30 traces")
             .estimate(&of.share_of_roots(|pair| pair.saved_ms() > 0.0), "")
             .at_least(file.tolerance("always")?),
-        Row::new(format!("{name}: least saving of a set"))
+        Row::new(format!("{name}: smallest saving in a set"))
             .paper(published.docs_least_saving_ms, "ms")
             .estimate(&of.extreme_estimate(Pair::saved_ms, f64::min), "ms")
             .at_least(published.docs_least_saving_ms),
-        Row::new(format!("{name}: largest share saved of a set"))
+        Row::new(format!("{name}: largest share saved in a set"))
             .paper(100.0 * published.docs_largest_share, "%")
             .estimate(&of.extreme_estimate(|pair| 100.0 * pair.saved_share(), f64::max), "%")
             .within_of_paper(file.tolerance("share")?),
@@ -191,7 +191,7 @@ fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row>
 
 fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figure {
     let mut plot = Plot::new(
-        "Where in the burst the first loss is",
+        "Position of the first loss in the burst",
         "position (% of the burst)",
         "share of the runs",
     );
@@ -202,7 +202,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
             plot = plot.steps(&name, &cdf(percent));
         }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
+    let caption = "Like figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
                    Losses marked \"as observed\" are placed there.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
@@ -226,7 +226,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .estimate(&time, "ms")
             .mark_fitted("the 3 s are from the paper")
             .with_remark(
-                "the paper's number is the handover; ours is the burst, which may begin later",
+                "the paper reports the handover time; ours is the burst time, and the burst may begin later",
             )
     };
     let rows = App::STUDIED.into_iter().enumerate().map(row).collect();

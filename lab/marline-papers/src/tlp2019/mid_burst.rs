@@ -42,7 +42,7 @@ impl Loss {
         match self {
             Loss::One => "one packet",
             Loss::Three => "three in a row",
-            Loss::Twice => "one packet and its repeat",
+            Loss::Twice => "one packet and its retransmission",
         }
     }
 }
@@ -201,7 +201,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("RFC 6675", "ms"),
         ("RACK", "ms"),
         ("Marline's RACK", "ms"),
-        ("time RACK saves over RFC 6675", "ms"),
+        ("time saved by RACK compared with RFC 6675", "ms"),
     ];
     let title = "TLP-MP with other loss recovery: a loss on WLAN in a burst, both paths live, \
                  windows kept (99 % intervals)";
@@ -248,9 +248,9 @@ fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("loss recovery", ""),
         ("jitter", "ms"),
         ("completion", "ms"),
-        ("bytes sent needlessly", ""),
+        ("unnecessary bytes sent", ""),
     ];
-    let title = "WLAN reorders a burst of 100 kB, nothing is lost (99 % intervals)";
+    let title = "WLAN reorders a burst of 100 kB without losing packets (99 % intervals)";
     let mut grid = Grid::new("reordering", title, &columns);
     for (index, (variant, jitter_ms)) in cases.iter().enumerate() {
         grid.rows.push(vec![

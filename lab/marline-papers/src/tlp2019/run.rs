@@ -70,7 +70,7 @@ pub(super) fn scene(
 /// Runs until the client has read the burst of this index.
 fn until_read(paths: &mut Paths, number: usize, limit: Instant) -> anyhow::Result<Instant> {
     loop {
-        let report = paths.client_report(0).context("no connection")?;
+        let report = paths.client_report(0).context("cannot find the connection")?;
         if let Some(read) = report.received.get(number) {
             return Ok(*read);
         }
@@ -95,15 +95,15 @@ pub(super) fn run(
     // Packets in flight from earlier bursts are not observed, because pauses are long.
     paths.world.run_until(dies);
     // The burst in flight, or else the next one.
-    let hit = paths.client_report(0).context("no connection")?.received.len();
+    let hit = paths.client_report(0).context("cannot find the connection")?.received.len();
     anyhow::ensure!(hit >= last, "a burst takes too long");
-    let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
+    let (at, bytes) = *trace.bursts.get(hit).context("the trace has no burst after the failure")?;
     let from = dies.max(START + at);
     let read = until_read(&mut paths, hit, from + BURST_TIMEOUT)?;
     paths.world.run_until(read.max(from + COUNTED));
-    let report = paths.client_report(0).context("no connection")?;
+    let report = paths.client_report(0).context("cannot find the connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-    let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
+    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
@@ -132,7 +132,11 @@ pub(super) fn time_of_share(
     share: f64,
 ) -> anyhow::Result<Duration> {
     let near = |at: Duration| at.abs_diff(begins) < Duration::from_millis(1);
-    let number = trace.bursts.iter().position(|(at, _)| near(*at)).context("no burst begins")?;
+    let number = trace
+        .bursts
+        .iter()
+        .position(|(at, _)| near(*at))
+        .context("no burst begins at this time")?;
     let (at, bytes) = trace.bursts[number];
     let never = begins + 2 * BURST_TIMEOUT;
     let mut paths = scene(trace, &Repetition { seed, death_time: never }, variant)?;
@@ -140,7 +144,7 @@ pub(super) fn time_of_share(
     let watch = BurstObserver::new(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
-    let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
+    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
     Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
 }
@@ -180,8 +184,8 @@ pub(super) fn reconnect(
     let mut paths = scene(trace, repetition, variant)?;
     let dies = START + repetition.death_time;
     paths.world.run_until(dies);
-    let hit = paths.client_report(0).context("no connection")?.received.len();
-    let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
+    let hit = paths.client_report(0).context("cannot find the connection")?.received.len();
+    let (at, bytes) = *trace.bursts.get(hit).context("the trace has no burst after the failure")?;
     let again = dies + RECONNECT;
     paths.world.run_until(again);
     let units = vec![(Instant::max(again, START + at), bytes)];
@@ -191,7 +195,7 @@ pub(super) fn reconnect(
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
     paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, 8, 7)))?;
     paths.world.run_until(again.max(START + at) + BURST_TIMEOUT);
-    let report = paths.client_report(1).context("no second connection")?;
+    let report = paths.client_report(1).context("the client did not open a second connection")?;
     let read = report.received.first().context("the burst never arrived")?;
     Ok(rounded(read.since(START + at)))
 }

@@ -78,7 +78,7 @@ fn completion_bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Fi
         _ => 7,
     };
     let caption = format!(
-        "As figure {figure} of the paper: one group for each trace, windows kept, losses placed \
+        "Like figure {figure} of the paper: one group for each trace, windows kept, losses placed \
          as the paper observed them; 95 % intervals over {REPETITIONS} repetitions."
     );
     bars.figure(&app.name().to_lowercase(), &caption)
@@ -189,9 +189,9 @@ fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("windows", ""),
         ("TLP-STD", "ms"),
         ("TLP-MP", "ms"),
-        ("TLP-MP saves", "ms"),
+        ("time saved by TLP-MP", "ms"),
     ];
-    let title = "WLAN dies: the rate of WLAN (99 % intervals)";
+    let title = "WLAN dies: by WLAN rate (99 % intervals)";
     let mut grid = Grid::new("rates", title, &columns);
     for (index, (case, wlan_mbit, windows)) in settings.iter().enumerate() {
         let mean = |of: fn((f64, f64)) -> f64| {

@@ -45,7 +45,7 @@ impl BurstExperiment {
         BurstExperiment::with_bursts_before(context.count(BURSTS_BEFORE), bytes, seed)
     }
 
-    /// As [`new`](Self::new), with `before` bursts before the evaluated one.
+    /// Like [`new`](Self::new), with `before` bursts before the evaluated one.
     pub(super) fn with_bursts_before(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);
@@ -76,7 +76,7 @@ impl BurstExperiment {
         }
         let read = read(&paths).context("the burst never arrived")?;
         paths.world.run_until(Instant::max(read, begins) + Duration::from_secs(2));
-        let watch = paths.world.observer::<BurstObserver>().context("no observer was set")?;
+        let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
         Ok(BurstResults {
             completion_ms: rounded(read.since(begins)),
             sent: watch.sent().to_vec(),
@@ -86,7 +86,7 @@ impl BurstExperiment {
 
     fn prepare(&self, paths: &mut Paths, lost: &[u64]) -> anyhow::Result<()> {
         let experiment = self.trace.experiment(self.repetition.death_time);
-        let path = experiment.scenario.paths.first().context("no WLAN")?;
+        let path = experiment.scenario.paths.first().context("the scenario has no WLAN path")?;
         let mut spec = path.spec()?;
         if self.overtaking_ms > 0.0 {
             let jitter = format!("jitter=uniform:{}ms,overtaking=yes", self.overtaking_ms);

@@ -58,7 +58,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         ("no probes", "ms"),
         ("TLP-STD", "ms"),
         ("TLP-MP", "ms"),
-        ("TLP-MP saves", "ms"),
+        ("time saved by TLP-MP", "ms"),
     ];
     let title = "The last k packets of 20 are lost, windows kept (99 % intervals)";
     let mut grid = Grid::new("tail", title, &columns);
@@ -100,5 +100,5 @@ fn figure(samples: &Samples<Vec<Times>>, cases: &[(Loss, u64)], loss: Loss) -> F
         .points("no probes", &points(0))
         .points("TLP-STD", &points(1))
         .points("TLP-MP", &points(2))
-        .figure(name, "Pairs of paths drawn as those of the traces; 99 % intervals.")
+        .figure(name, "Pairs of paths sampled like those of the traces; 99 % intervals.")
 }

@@ -49,7 +49,7 @@ impl Goals {
             let bursts = [quantile("p50")?, quantile("p90")?, quantile("p99")?];
             anyhow::Ok(Goals { variant, paths, worse_percent, bursts, goodput })
         };
-        Ok([read(0, "free paths", "free")?, read(1, "one path limited", "limited")?])
+        Ok([read(0, "unlimited paths", "free")?, read(1, "one path limited", "limited")?])
     }
 }
 
@@ -110,7 +110,9 @@ impl Half<'_> {
             };
             (self.cases(root).filter(is).count() as u64, self.cases(root).count() as u64)
         });
-        let what = format!("{paths}: any of the five worse than on the better path alone, cases");
+        let what = format!(
+            "{paths}: cases with any of the five figures worse than on the better path alone"
+        );
         let mut rows = vec![Row::new(what).estimate(&worse.percent(), "%").at_most(*worse_percent)];
         let quantiles: [(&str, RatioToBound); 3] = [
             ("p50", Quantiles::p50_ratio),
@@ -131,7 +133,7 @@ impl Half<'_> {
         rows.push(
             row("median").estimate(&self.estimate(gain, marline_sim::median), "").at_least(*median),
         );
-        rows.push(row("least").estimate(&self.estimate(gain, lowest), "").at_least(*least));
+        rows.push(row("minimum").estimate(&self.estimate(gain, lowest), "").at_least(*least));
         let bytes = self.estimate(
             |case| case[2 + variant].wire_ratio / case[0].wire_ratio.min(case[1].wire_ratio),
             marline_sim::median,

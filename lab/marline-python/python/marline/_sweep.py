@@ -28,7 +28,7 @@ class Swept:
         self.rows = rows
         """The table that ``marline-lab sweep`` prints, header first."""
         self.warnings = warnings
-        """The first hundred warnings about doubtful or failed runs."""
+        """The first hundred warnings about unreliable or failed runs."""
         self.warnings_count = warned
         """Number of warnings."""
         self.failed = failed

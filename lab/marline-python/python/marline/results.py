@@ -94,7 +94,7 @@ class Results:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about doubtful or missing results."""
+        """Warnings about unreliable or missing results."""
         return self._native.warnings()
 
     def summary(self) -> list[list[str]]:

@@ -133,7 +133,9 @@ impl Scene {
         let build = move || -> Box<dyn marline::policy::Scheduler> {
             Box::new(SteeredScheduler::new(Arc::clone(&mine)))
         };
-        registry.register_scheduler(NamedScheduler::new(STEERED_NAME, build)).context("a name")?;
+        registry
+            .register_scheduler(NamedScheduler::new(STEERED_NAME, build))
+            .context("invalid scheduler name")?;
         let mut experiment = self.experiment.clone();
         experiment.scenario.seed = seed;
         let mut paths =

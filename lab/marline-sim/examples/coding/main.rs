@@ -25,7 +25,12 @@ type Setup = (&'static str, &'static str, &'static str, bool);
 const SETUPS: [Setup; 5] = [
     ("losses 1 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%", LTE, false),
     ("losses 3 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%", LTE, false),
-    ("home: bad times", "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%", LTE, false),
+    (
+        "home: bad periods",
+        "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%",
+        LTE,
+        false,
+    ),
     ("bursts of loss", "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=500ms:15ms:100%:0", LTE, false),
     ("the path dies", "rate=20M,delay=47.5ms,jitter=uniform:6ms", LTE, true),
 ];

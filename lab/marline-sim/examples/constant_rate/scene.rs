@@ -47,7 +47,7 @@ impl Outcome {
     /// interval (95 %, over the seeds, which all variants share); infinite for one seed.
     pub(crate) fn difference_to_best(&self) -> (f64, f64) {
         let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
-        let best = best.expect("four of them");
+        let best = best.expect("four single-path runs");
         let by: Vec<f64> = self.both.iter().zip(best).map(|(both, best)| both - best).collect();
         let (mean, count) = (mean(&by), by.len() as f64);
         let variance = by.iter().map(|by| (by - mean).powi(2)).sum::<f64>() / (count - 1.0);

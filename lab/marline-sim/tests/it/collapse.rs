@@ -36,7 +36,7 @@ fn longest_hole(seed: u64) -> (Duration, u64) {
 fn a_collapsing_path_does_not_drag_the_stream_down_with_it() {
     for seed in 1..=5 {
         let (hole, read) = longest_hole(seed);
-        println!("seed {seed}: longest hole {hole:?}, {:.1} Mbit/s", read as f64 * 8e-6 / 20.0);
+        println!("seed {seed}: longest gap {hole:?}, {:.1} Mbit/s", read as f64 * 8e-6 / 20.0);
         // Until the send buffer is full, data waits for the fading path; then the steady path helps.
         assert!(hole < Duration::from_millis(800), "seed {seed}: {hole:?}");
         assert!(read > 20_000_000, "seed {seed}: {read} bytes; the steady path alone has 23 MB");

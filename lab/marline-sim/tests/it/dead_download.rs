@@ -34,7 +34,7 @@ fn holes(setting: Setting) -> Vec<Hole> {
     holes
 }
 
-/// The hole consists of the timer, the promotion and some round trips of LTE: two with Fast JOIN (SYN with the
+/// The gap consists of the timer, the promotion and some round trips of LTE: two with Fast JOIN (SYN with the
 /// DATA_ACK and SYN/ACK; its ACK and the missing data). MP_JOIN needs three: the third ACK has no room for a DATA_ACK,
 /// so the server first repeats a window of data that arrived long ago and whose DATA_ACKs died with WiFi.
 #[track_caller]

@@ -1,11 +1,11 @@
-//! Test of delivery holes: those reported to observers, compared with those the other application experienced.
+//! Test of delivery gaps: those reported to observers, compared with those the other application experienced.
 
 use crate::cases::{connection, link};
 use marline_core::{MonitorEvent, MonitorKind, StreamDirection};
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Allowed difference between reported and experienced holes.
+/// Allowed difference between reported and experienced gaps.
 const AGREES: Duration = Duration::from_millis(50);
 
 const WIFI: &str = "rate=20M,delay=8ms,queue=50ms";
@@ -15,7 +15,7 @@ fn at_s(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// Holes in this direction: when each began and ended.
+/// Gaps in this direction: when each began and ended.
 fn told(events: &[MonitorEvent], wanted: StreamDirection) -> Vec<(Instant, Instant)> {
     let hole = |event: &MonitorEvent| match event.kind {
         MonitorKind::Hole { direction, since, .. } if direction == wanted => {
@@ -55,7 +55,7 @@ fn a_scripted_outage_is_reported_as_the_reader_felt_it() {
         assert!(felt.length >= Duration::from_secs(2), "{count} paths: {felt:?}");
         let events = paths.world.node(paths.client).monitor();
         let all = told(events, StreamDirection::Sent);
-        let [(since, ended)] = all[..] else { panic!("{count} paths: expected one hole: {all:?}") };
+        let [(since, ended)] = all[..] else { panic!("{count} paths: expected one gap: {all:?}") };
         println!("{count} paths: experienced {felt:?}, reported {since:?} to {ended:?}");
         assert!(agree(since, felt.from), "{count} paths: began {since:?}, experienced {felt:?}");
         assert!(agree(since, at_s(4)), "{count} paths: {since:?} is not when the links died");

@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use crate::cases::link;
 
 const CALM: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms";
-/// WiFi with bad times, in which some probes get no answer.
+/// WiFi with bad periods, in which some probes get no answer.
 const TROUBLED: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms,ge=4s:60ms:50%:0.1%";
 const LTE: &str = "radio=lte,rate=20M,delay=20ms,queue=100ms";
 const METERED: PathCost = PathCost { metered: true, ..PathCost::NONE };

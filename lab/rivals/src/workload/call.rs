@@ -128,7 +128,7 @@ pub async fn over_datagrams(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
             }
         }
     });
-    let peer = socket.peer_addr().context("not connected")?;
+    let peer = socket.peer_addr().context("the socket is not connected")?;
     let end = exchange(&socket, peer, packets(seconds), received).await;
     print(&end, packets(seconds));
     Ok(())

@@ -39,7 +39,7 @@ fn decision_table() {
         ("full, and nothing would end the wait", &[full(fast), slow], run(1, 0, 5_000)),
         // The faster one has nothing to do, so waiting for it would never end.
         (
-            "in doubt: the one that received last",
+            "otherwise: the one that received last",
             &[degraded(fast, 3), degraded(slow, 9)],
             run(1, 0, 5_000),
         ),

@@ -66,7 +66,9 @@ impl Ports {
         wanted: WantedPort,
         socket: std::net::TcpListener,
     ) -> anyhow::Result<()> {
-        let listener = TcpListener::from_std(socket.try_clone().context("a listening port")?)?;
+        let listener = TcpListener::from_std(
+            socket.try_clone().context("cannot duplicate the listening socket")?,
+        )?;
         let (open, closed) = oneshot::channel();
         // Without a receiver, the program is stopping.
         let _ = self.begin.send(OpenPort { listener, service: wanted.service.clone(), closed });
@@ -92,7 +94,9 @@ impl Ports {
             let there =
                 |port: &&Port| port.wanted.address == each.address && each.address.port() != 0;
             let socket = match self.open.iter().find(there) {
-                Some(port) => port.socket.try_clone().context("a listening port")?,
+                Some(port) => {
+                    port.socket.try_clone().context("cannot duplicate the listening socket")?
+                }
                 None => bind(each.address)?,
             };
             steps.push(Step::Open(each.clone(), socket));

@@ -121,7 +121,7 @@ mod tests {
         let mut laptop = client("laptop", Some(1_795_521_000));
         laptop.quota = Some(Quota {
             state: "soft".into(),
-            text: "41.2GB of 50GB (82 %) until 2026-12-01 UTC".into(),
+            text: "41.2GB of 50GB (82%) until 2026-12-01 UTC".into(),
             ..Quota::default()
         });
         let listed = ClientList { clients: vec![laptop, client("phone", None)] };
@@ -130,7 +130,7 @@ mod tests {
 client  created      last seen  to targets  from targets  this month
 laptop  2026-09-21  10 min ago       1.2kB        45.6MB        999B
 phone   2026-09-21       never       1.2kB        45.6MB        999B
-laptop: 41.2GB of 50GB (82 %) until 2026-12-01 UTC: beyond the soft limit
+laptop: 41.2GB of 50GB (82%) until 2026-12-01 UTC: beyond the soft limit
 ";
         assert_eq!(listed.to_text(now), expected);
         let json: serde_json::Value = serde_json::from_str(&listed.to_json().unwrap()).unwrap();

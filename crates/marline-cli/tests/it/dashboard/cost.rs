@@ -1,4 +1,4 @@
-//! Cost of dashboard viewers: processor time of a server and of its client with a thousand connections, measured
+//! Cost of dashboard viewers: CPU time of a server and of its client with a thousand connections, measured
 //! alternately with and without viewers.
 
 use super::*;
@@ -18,7 +18,7 @@ const VIEWERS: [usize; 3] = [0, 1, 16];
 /// Allowed cost of one viewer, and of all of them, in percent of a processor.
 const ALLOWED_PERCENT: f64 = 1.0;
 
-/// Processor time of all threads of a process.
+/// CPU time of all threads of a process.
 fn processor_time(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a process");
     let of_thread = |thread: std::fs::DirEntry| {

@@ -168,7 +168,7 @@ fn events_told(dir: &Path, control: &str) -> Arc<Mutex<Vec<Value>>> {
     all
 }
 
-/// Holes on the page: connection, direction, start and end in microseconds.
+/// Delivery gaps on the page: connection, direction, start and end in microseconds.
 const HOLES: &str = "[...document.querySelectorAll('#hole-rows tbody tr')].map(row => ({ \
     connection: Number(row.dataset.connection), since_us: Number(row.dataset.sinceUs), \
     at_us: Number(row.dataset.atUs), text: row.innerText }))";
@@ -261,7 +261,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     world.wifi.tell("up");
     browser.wait_for(&page, &state("WiFi", "usable"));
 
-    // Both paths fail, which causes a hole.
+    // Both paths fail, which causes a gap.
     chatter.listen_afresh();
     let before = browser.see(&page, "Number(document.body.dataset.atUs)").as_u64().expect("a time");
     let died = Instant::now();
@@ -283,7 +283,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     for words in ["sent", "continued over"] {
         assert!(hole["text"].as_str().is_some_and(|text| text.contains(words)), "{hole}");
     }
-    // Each displayed hole matches an event of the event stream, to the microsecond.
+    // Each displayed gap matches an event of the event stream, to the microsecond.
     for hole in &shown {
         let same = |event: &Value| {
             event["event"] == "HOLE"
@@ -333,7 +333,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     let twice = format!("{} + {} > 0", data("reinjection"), data("copy"));
     browser.wait_for(&page, &twice);
     browser.wait_for(&page, &format!("{words}.includes('LTE: ')"));
-    // Both fail, which is a hole in the picture.
+    // Both fail, which is a gap in the picture.
     world.both("down");
     std::thread::sleep(OUTAGE);
     world.both("up");
@@ -342,7 +342,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     let aloud = aloud.as_str().expect("words");
     println!("{aloud}");
     assert!(
-        aloud.starts_with("Positions in the stream, sent. ") && aloud.contains(" holes"),
+        aloud.starts_with("Positions in the stream, sent. ") && aloud.contains(" gaps"),
         "{aloud}"
     );
     // After the selection is removed, nothing more is reported.
@@ -412,12 +412,9 @@ fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
     let aloud = browser.read_aloud(&page);
     let says =
         |role: &str, text: &str| aloud.iter().any(|(r, name)| r == role && name.contains(text));
-    assert!(says("heading", "Marline client") && says("heading", "Holes in delivery"), "{aloud:?}");
+    assert!(says("heading", "Marline client") && says("heading", "Delivery gaps"), "{aloud:?}");
     assert!(says("columnheader", "RTT") && says("rowheader", "WiFi"), "{aloud:?}");
-    assert!(
-        says("image", "Round trip. WiFi: now ") || says("img", "Round trip. WiFi: now "),
-        "{aloud:?}"
-    );
+    assert!(says("image", "RTT. WiFi: now ") || says("img", "RTT. WiFi: now "), "{aloud:?}");
     let complaints: Vec<_> =
         browser.complaints().iter().filter(|text| !text.contains("401")).collect();
     assert!(complaints.is_empty(), "{complaints:?}");

@@ -17,7 +17,7 @@ use super::traffic::{Request, Source};
 use super::{LIMIT, MemoryCgroup, Watch, runtime};
 
 const STREAMS: u32 = 10_000;
-/// Limits of opened streams per second, and of concurrent openings. The speed of opening is not tested.
+/// Limits on opened streams per second, and on concurrent openings. The speed of opening is not tested.
 const PER_SECOND: u32 = 250;
 const OPENING: usize = 250;
 /// Bytes that an application reads at a time.

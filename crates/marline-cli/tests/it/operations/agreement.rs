@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_millis(20);
 const MESSAGE: usize = 200;
 /// LTE fails with WiFi and returns after this time, before which nothing gets through.
 const BOTH_DEAD: Duration = Duration::from_millis(700);
-/// Pauses of at least this length are holes.
+/// Pauses of at least this length are gaps.
 const HOLE_US: u64 = 100_000;
 /// Allowed difference between our own views.
 const OWN_US: u64 = 50_000;
@@ -406,7 +406,7 @@ fn pause(line: &str) -> Option<(u64, u64)> {
     Some((since.parse().ok()?, until.parse().ok()?))
 }
 
-/// The monitor, the page and the metrics show the same holes. The longest one matches the pause of the far side's
+/// The monitor, the page and the metrics show the same gaps. The longest one matches the pause of the far side's
 /// application in data from the client. The pause of the client's application, which waits for answers, does not
 /// end before it.
 fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
@@ -429,7 +429,7 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
         assert_eq!(of("count") as u64, count, "{direction}: {told:?}");
         assert!(((of("sum") * 1e6) as u64).abs_diff(sum) < OWN_US, "{direction}: {told:?}");
     }
-    let longest = told.iter().max_by_key(|hole| hole.3 - hole.2).expect("a hole");
+    let longest = told.iter().max_by_key(|hole| hole.3 - hole.2).expect("a gap");
     let far: Vec<(u64, u64)> = world.far.try_iter().filter_map(|line| pause(&line)).collect();
     let longest_of = |pauses: &[(u64, u64)]| {
         *pauses.iter().max_by_key(|pause| pause.1 - pause.0).expect("a pause")
@@ -439,7 +439,7 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
     let (begun, ended) = (longest.2 + behind, longest.3 + behind);
     let doubts = world.hosts.net.doubts().expect("the links run");
     println!(
-        "both died at 0: the hole lasted from {} to {} us, the far side's pause from {} to {} us, ours from {} to \
+        "both died at 0: the gap lasted from {} to {} us, the far side's pause from {} to {} us, ours from {} to \
          {} us; late by {late} us, {doubts:?}",
         begun as i64 - died as i64,
         ended as i64 - died as i64,

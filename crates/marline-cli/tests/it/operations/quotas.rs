@@ -128,7 +128,7 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     let config = file.to_str().unwrap();
     let list = ["server", "--config", config, "credential", "list"];
     let text = ask(dir.path(), &list, true);
-    assert!(text.contains("first: ") && text.contains(" of 1GB (0 %)"), "{text}");
+    assert!(text.contains("first: ") && text.contains(" of 1GB (0%)"), "{text}");
     let json = ask(dir.path(), &[&list[..], &["--json"]].concat(), true);
     let told: serde_json::Value = serde_json::from_str(&json).unwrap();
     let first = &told["clients"][0];

@@ -88,7 +88,7 @@ impl MemoryCgroup {
         };
         if version == Version::V1 {
             // Socket buffers are counted as soon as they have a limit, which has no other effect here.
-            set("memory.kmem.tcp.limit_in_bytes", 1 << 40).expect("a limit of socket buffers");
+            set("memory.kmem.tcp.limit_in_bytes", 1 << 40).expect("a limit on socket buffers");
         }
         Some(group)
     }

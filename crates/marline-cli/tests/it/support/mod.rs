@@ -367,7 +367,7 @@ pub(crate) fn resident_kib(process: u32) -> u64 {
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Processor time of a process so far, user and system.
+/// CPU time of a process so far, user and system.
 pub(crate) fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name is in brackets and may contain blanks.

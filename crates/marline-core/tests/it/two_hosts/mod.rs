@@ -145,7 +145,7 @@ pub fn two_subflows(accept: ConnectionConfig) -> (Script, Peer, Peer) {
     (script, first, second)
 }
 
-/// As [`served`], without timestamps, with this SYN and its window throughout.
+/// Like [`served`], without timestamps, with this SYN and its window throughout.
 pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
     let mut script = Script::new(listener, 1);
     let mut peer = Peer::new(served_path(0), 7);

@@ -57,7 +57,7 @@ fn expect_move_to_link(routes: &mut Routes, at: Instant) {
     assert_eq!(run(routes, at, false), [(at, Order::Use(ends(), LINK))]);
 }
 
-/// The server or this process is short of processor time: the link is established first, and the answer to the datagram
+/// The server or this process is short of CPU time: the link is established first, and the answer to the datagram
 /// arrives soon after.
 #[test]
 fn datagrams_get_as_much_time_again_as_the_link_took() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
-/// Limits of the data that waits in an inbox, in items and in bytes.
+/// Limits on the data that waits in an inbox, in items and in bytes.
 const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
 /// Bytes that may wait even if no memory is free.

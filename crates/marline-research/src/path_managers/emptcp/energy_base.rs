@@ -41,7 +41,7 @@ pub struct Rates {
 /// Power of one radio.
 #[derive(Copy, Clone, Debug)]
 struct Power {
-    /// Base power during a transfer, without the cost per byte, in W.
+    /// Base power during a transfer, excluding the cost per byte, in W.
     transfer_w: f64,
     /// Mean power without a transfer, in W.
     idle_w: f64,

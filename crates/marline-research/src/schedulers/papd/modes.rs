@@ -44,7 +44,7 @@ pub(super) struct ModeInput {
     pub(super) data_una: Dsn,
     /// Longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,
-    /// Upper limit of the multipath mode's rate in bytes per second, if known.
+    /// Upper limit on the multipath mode's rate in bytes per second, if known.
     pub(super) spread_limit: f64,
     /// Rate of the best path alone in bytes per second, if known.
     pub(super) single_path_rate: f64,

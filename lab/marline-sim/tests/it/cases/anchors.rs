@@ -1,4 +1,4 @@
-//! Published schedulers compared with ours: small messages from a server over a path with bad times and a path with
+//! Published schedulers compared with ours: small messages from a server over a path with bad periods and a path with
 //! costs, and a download.
 
 use marline_core::ConnectionConfig;

@@ -23,10 +23,10 @@ pub struct Setting {
     pub fast: bool,
 }
 
-/// The parts of the hole, in order; they add up to it.
+/// The parts of the gap, in order; they add up to it.
 #[derive(Copy, Clone, Debug)]
 pub struct Hole {
-    /// From the last byte before the hole to the verdict.
+    /// From the last byte before the gap to the verdict.
     pub notice: Duration,
     /// Why.
     pub cause: UnreachableCause,

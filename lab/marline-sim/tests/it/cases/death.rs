@@ -11,7 +11,7 @@ use super::{connection, link};
 pub struct Outcome {
     /// Longest time without arrivals around and after the death.
     pub hole: Duration,
-    /// Allowed hole: SRTT of the dying path + 200 ms + 1 RTT of the other.
+    /// Allowed gap: SRTT of the dying path + 200 ms + 1 RTT of the other.
     pub allowed: Duration,
     /// Smoothed RTTs (dying, other) just before.
     pub srtt: (Duration, Duration),

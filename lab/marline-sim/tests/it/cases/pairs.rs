@@ -26,7 +26,7 @@ pub const OFFSETS_S: [u64; 5] = [0, 25, 50, 75, 100];
 pub struct Pair {
     /// For the table.
     pub name: String,
-    /// Descriptions of the links, without the start time of traces.
+    /// Descriptions of the links, excluding the start times of traces.
     links: [String; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Tests of repair by coding, segment by segment and end to end: data lost on one path is computed from the rest of
+//! Tests of repair by coding, segment by segment and end to end: data lost on one path is recovered from the rest of
 //! its burst and a repair from the other path.
 
 mod bursts;

@@ -68,10 +68,10 @@ fn copies_are_immediate_only_while_a_path_loses_much() {
     let [begin, good, bad, after] =
         [(0, 50), (100, 200), (205, 300), (400, 600)].map(|(from, to)| at_once(&result, from, to));
     println!(
-        "copied immediately: {begin} of 50, {good} of 100, {bad} of 95 in the bad time, {after} of 200"
+        "copied immediately: {begin} of 50, {good} of 100, {bad} of 95 in the bad period, {after} of 200"
     );
     assert!(begin >= 5 && good <= 10, "trust is earned: {begin}, {good}");
-    assert!(bad >= 80, "the bad time is detected: {bad}");
+    assert!(bad >= 80, "the bad period is detected: {bad}");
     assert!(after <= 20, "its end is detected: {after}");
     let slow = result.latencies[205..300].iter().filter(|latency| **latency > ms(60)).count();
     assert!(slow <= 4, "{slow} messages waited for a copy although the path was known to be bad");

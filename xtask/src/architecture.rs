@@ -23,7 +23,7 @@ pub(crate) struct Place<'a> {
 pub(crate) fn check(root: &Path) -> TaskResult {
     let text = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong: Vec<String> =
-        places(&text).into_iter().filter_map(|place| fault(root, place)).collect();
+        places(&text).into_iter().filter_map(|place| location_error(root, place)).collect();
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
@@ -59,7 +59,7 @@ fn parse_place(line: usize, code: &str) -> Option<Place<'_>> {
 }
 
 /// The error of a location, with the file that has its function now.
-fn fault(root: &Path, place: Place<'_>) -> Option<String> {
+fn location_error(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
     let Some(folder) = crate_folder(root, krate) else {
         return Some(format!("{PAGE}:{line}: no crate {krate}"));
@@ -135,7 +135,10 @@ mod tests {
     fn a_moved_function_is_reported_with_its_new_place() {
         let root = crate::workspace_root();
         let moved = |file, function| {
-            fault(&root, Place { line: 7, krate: "marline-wire", file, function: Some(function) })
+            location_error(
+                &root,
+                Place { line: 7, krate: "marline-wire", file, function: Some(function) },
+            )
         };
         let message = moved("src/lib.rs", "parse").expect("it is elsewhere");
         assert!(message.starts_with("ARCHITECTURE.md:7: "), "{message}");

@@ -50,7 +50,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(Copy, Clone, Debug)]
 enum Act {
     /// Records all counters.
-    Note,
+    RecordCounters,
     /// Applies a command to a path.
     Path(&'static str, &'static str),
     /// Runs a program on a host.
@@ -119,7 +119,7 @@ struct CaseResults<'a> {
     evidence: &'a Evidence<'a>,
     /// Side of Marline (the client's, if both sides use it).
     marline: Side,
-    /// Counts at each [`Act::Note`], and at the end.
+    /// Counts at each [`Act::RecordCounters`], and at the end.
     notes: Vec<CountSnapshot>,
     capture: Findings,
     problems: Vec<String>,
@@ -127,13 +127,13 @@ struct CaseResults<'a> {
 
 impl CaseResults<'_> {
     /// Counts at a note, from 0. The last one is the end.
-    fn note(&self, number: usize) -> &CountSnapshot {
+    fn snapshot(&self, number: usize) -> &CountSnapshot {
         &self.notes[number.min(self.notes.len() - 1)]
     }
 
     /// Counts of a side's kernel from the start to the end.
     fn counters(&self, side: Side) -> &Counters {
-        let end = self.note(usize::MAX);
+        let end = self.snapshot(usize::MAX);
         if side == Side::Client { &end.client } else { &end.server }
     }
 
@@ -175,7 +175,7 @@ impl CaseResults<'_> {
     fn between(&self, path: &str, from: usize, to: usize) -> (u64, u64) {
         let at = |number: usize| {
             let Some(before) = number.checked_sub(1) else { return (0, 0) };
-            let mut paths = self.note(before).delivered.iter();
+            let mut paths = self.snapshot(before).delivered.iter();
             paths.find(|(name, ..)| name == path).map_or((0, 0), |(_, up, down)| (*up, *down))
         };
         let (from, to) = (at(from), at(to));
@@ -399,7 +399,7 @@ impl SpecialCase {
 
 fn perform(act: Act, net: &Net, notes: &mut Vec<CountSnapshot>) -> anyhow::Result<()> {
     match act {
-        Act::Note => notes.push(CountSnapshot::take(net)?),
+        Act::RecordCounters => notes.push(CountSnapshot::take(net)?),
         Act::Path(path, order) => net.command(path, order)?,
         Act::Run(side, line) => {
             let mut words = line.split_ascii_whitespace();

@@ -48,7 +48,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         bytes_since_loss: 0,
         bytes_between_losses: 0,
         last_sent_at: Instant::ZERO,
-        last_heard_at: Instant::ZERO,
+        last_rx_at: Instant::ZERO,
         last_new_at: Instant::ZERO,
     }
 }
@@ -93,8 +93,8 @@ pub const UNREACHABLE_ON_DEGRADED_PAIR: Health =
 /// The view after a timeout, last received at this time.
 #[must_use]
 pub fn unreachable(view: SubflowView, heard_ms: u64) -> SubflowView {
-    let last_heard_at = Instant::from_millis(heard_ms);
-    SubflowView { health: UNREACHABLE, last_heard_at, ..view }
+    let last_rx_at = Instant::from_millis(heard_ms);
+    SubflowView { health: UNREACHABLE, last_rx_at, ..view }
 }
 
 /// The view on a degraded address pair that still receives.

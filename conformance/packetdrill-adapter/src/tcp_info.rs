@@ -84,7 +84,7 @@ fn add_clocks(out: &mut [u8; LEN], clocks: &Clocks, flow: &SubflowInfo, now: Ins
     word(44, ms_since(flow.tcp.last_sent_at));
     // If no data was received yet, the handshake counts.
     word(52, ms_since(flow.tcp.last_data_at.unwrap_or(clocks.since)));
-    word(56, ms_since(flow.last_heard_at));
+    word(56, ms_since(flow.last_rx_at));
 }
 
 fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {

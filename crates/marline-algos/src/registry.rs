@@ -37,8 +37,8 @@ use crate::slow_start::SlowStartKind;
 pub struct Registry {
     schedulers: Table<dyn SchedulerFactory>,
     path_managers: Table<dyn PathManagerFactory>,
-    congestions: Table<dyn CongestionFactory>,
-    recoveries: Table<dyn RecoveryFactory>,
+    congestion_controllers: Table<dyn CongestionFactory>,
+    loss_recoveries: Table<dyn RecoveryFactory>,
     datagrams: Table<dyn DatagramPolicyFactory>,
 }
 
@@ -50,8 +50,11 @@ impl Registry {
         Registry {
             schedulers: Table::new(PolicyKind::Scheduler, Some(PolicyKind::SchedulerWrapper)),
             path_managers: Table::new(PolicyKind::PathManager, None),
-            congestions: Table::new(PolicyKind::Congestion, Some(PolicyKind::CongestionWrapper)),
-            recoveries: Table::new(PolicyKind::Recovery, None),
+            congestion_controllers: Table::new(
+                PolicyKind::Congestion,
+                Some(PolicyKind::CongestionWrapper),
+            ),
+            loss_recoveries: Table::new(PolicyKind::Recovery, None),
             datagrams: Table::new(PolicyKind::Datagrams, None),
         }
     }
@@ -120,11 +123,11 @@ registration!(
 registration!(
     /// The closure's arguments are MSS, initial window (bytes) and time.
     ///
-    "congestion control", congestions, register_congestion(CongestionFactory),
+    "congestion control", congestion_controllers, register_congestion(CongestionFactory),
     register_congestion_with(NamedCongestion), Fn(u32, u64, Instant) -> Box<dyn CongestionController>
 );
 registration!(
-    "loss recovery", recoveries, register_recovery(RecoveryFactory),
+    "loss recovery", loss_recoveries, register_recovery(RecoveryFactory),
     register_recovery_with(NamedRecovery), Fn() -> Box<dyn LossRecovery>
 );
 registration!(
@@ -191,7 +194,7 @@ impl Registry {
             + Sync
             + 'static,
     {
-        self.congestions.insert_wrapper(name, move |parameters| {
+        self.congestion_controllers.insert_wrapper(name, move |parameters| {
             let wrap = read(parameters);
             Box::new(|inner, text| {
                 Arc::new(NamedCongestion::new(text, move |mss, window, now| {
@@ -225,7 +228,7 @@ impl Registry {
     /// # Errors
     /// A name, key or value is unknown; the error lists the known ones.
     pub fn congestion(&self, spec: &str) -> Result<Arc<dyn CongestionFactory>, PolicyError> {
-        self.congestions.get(spec)
+        self.congestion_controllers.get(spec)
     }
 
     /// Returns the loss recovery that a spec describes.
@@ -233,7 +236,7 @@ impl Registry {
     /// # Errors
     /// A name, key or value is unknown; the error lists the known ones.
     pub fn recovery(&self, spec: &str) -> Result<Arc<dyn RecoveryFactory>, PolicyError> {
-        self.recoveries.get(spec)
+        self.loss_recoveries.get(spec)
     }
 
     /// Returns the datagram policy that a spec describes.
@@ -254,9 +257,9 @@ impl Registry {
             PolicyKind::Scheduler => self.schedulers.names(),
             PolicyKind::SchedulerWrapper => self.schedulers.wrapper_names(),
             PolicyKind::PathManager => self.path_managers.names(),
-            PolicyKind::Congestion => self.congestions.names(),
-            PolicyKind::CongestionWrapper => self.congestions.wrapper_names(),
-            PolicyKind::Recovery => self.recoveries.names(),
+            PolicyKind::Congestion => self.congestion_controllers.names(),
+            PolicyKind::CongestionWrapper => self.congestion_controllers.wrapper_names(),
+            PolicyKind::Recovery => self.loss_recoveries.names(),
             PolicyKind::Datagrams => self.datagrams.names(),
         }
     }
@@ -268,9 +271,9 @@ impl Registry {
             PolicyKind::Scheduler => self.schedulers.parameters(name),
             PolicyKind::SchedulerWrapper => self.schedulers.wrapper_parameters(name),
             PolicyKind::PathManager => self.path_managers.parameters(name),
-            PolicyKind::Congestion => self.congestions.parameters(name),
-            PolicyKind::CongestionWrapper => self.congestions.wrapper_parameters(name),
-            PolicyKind::Recovery => self.recoveries.parameters(name),
+            PolicyKind::Congestion => self.congestion_controllers.parameters(name),
+            PolicyKind::CongestionWrapper => self.congestion_controllers.wrapper_parameters(name),
+            PolicyKind::Recovery => self.loss_recoveries.parameters(name),
             PolicyKind::Datagrams => self.datagrams.parameters(name),
         }
     }

@@ -698,7 +698,7 @@ impl Connection {
         let path = subflow.path();
         let passes = cx.networks.is_known_to_pass(path.local.ip(), path.remote.ip());
         let tcp = subflow.tcp_mut();
-        match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
+        match self.session.on_unanswered_options(cx.now, tcp.last_rx_at(), patience, passes) {
             TimeoutOutcome::Repeat => {}
             TimeoutOutcome::Ask => tcp.request_plain_probe(),
             TimeoutOutcome::GiveUp => self.abandon_options(cx),
@@ -712,7 +712,7 @@ impl Connection {
             return;
         }
         if let Some(tcp) = self.paths.get_mut(id).map(SubflowContext::tcp_mut)
-            && self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at())
+            && self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_rx_at())
         {
             tcp.request_plain_probe();
         }

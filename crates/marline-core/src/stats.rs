@@ -189,7 +189,7 @@ pub struct SubflowInfo {
     /// [`ConnectionConfig::score_forecasts`](crate::ConnectionConfig::score_forecasts) is on.
     pub forecast_score: Option<ForecastScore>,
     /// Time of the last segment received.
-    pub last_heard_at: Instant,
+    pub last_rx_at: Instant,
     /// Further TCP state.
     pub tcp: TcpDetail,
 }

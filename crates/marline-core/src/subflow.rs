@@ -160,11 +160,11 @@ pub(crate) struct Subflow {
     answered_at: Option<Instant>,
     /// End of the application's data so far, where a segment gets PSH.
     push_end: Ssn,
-    last_heard_at: Instant,
+    last_rx_at: Instant,
     /// State of retransmissions.
     repeats: Repeats,
     /// The last RTT sample if it was implausibly long, otherwise 0.
-    doubted_rtt_ms: u32,
+    implausible_rtt_ms: u32,
     /// Time at which the pacer allows the next packet; set when the eligibility check fails. A cell, because that check
     /// takes `&self`.
     pacer_wait: Cell<Option<Instant>>,
@@ -227,9 +227,9 @@ impl Subflow {
             withdrawable: false,
             answered_at: None,
             push_end: Ssn(0),
-            last_heard_at: now,
+            last_rx_at: now,
             repeats: Repeats::default(),
-            doubted_rtt_ms: 0,
+            implausible_rtt_ms: 0,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
             events: OnDemand::new(),
@@ -459,8 +459,8 @@ impl Subflow {
     }
 
     /// Time of the last acceptable segment.
-    pub(crate) fn last_heard_at(&self) -> Instant {
-        self.last_heard_at
+    pub(crate) fn last_rx_at(&self) -> Instant {
+        self.last_rx_at
     }
 
     /// True if segments carry the timestamps option.

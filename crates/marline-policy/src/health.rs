@@ -180,7 +180,7 @@ pub enum UnreachableCause {
     DegradedAddressPair,
     /// The address pair is no longer degraded, but nothing has been received on
     /// this subflow since.
-    LiftedVerdict,
+    NoDataSinceRecovery,
 }
 
 impl UnreachableCause {
@@ -197,7 +197,7 @@ impl UnreachableCause {
             UnreachableCause::FastJoin => "fast join",
             UnreachableCause::Scheduler => "scheduler",
             UnreachableCause::DegradedAddressPair => "degraded address pair",
-            UnreachableCause::LiftedVerdict => "no data since recovery",
+            UnreachableCause::NoDataSinceRecovery => "no data since recovery",
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct RttEstimator {
     min_at: Instant,
     samples: u32,
     /// True if the first sample may be far too long.
-    is_first_doubtful: bool,
+    is_first_ambiguous: bool,
 }
 
 impl RttEstimator {
@@ -58,7 +58,7 @@ impl RttEstimator {
             min: u64::MAX,
             min_at: Instant::ZERO,
             samples: 0,
-            is_first_doubtful: false,
+            is_first_ambiguous: false,
         }
     }
 
@@ -66,9 +66,9 @@ impl RttEstimator {
     /// timestamps.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
-        let replaces_first = self.is_first_doubtful && rtt < self.srtt / 2;
+        let replaces_first = self.is_first_ambiguous && rtt < self.srtt / 2;
         let first = self.samples == 0 || replaces_first;
-        self.is_first_doubtful = false;
+        self.is_first_ambiguous = false;
         self.samples = self.samples.saturating_add(1);
         self.latest = rtt;
         if rtt <= self.min || now.since(self.min_at) > self.config.min_rtt_window {
@@ -86,10 +86,10 @@ impl RttEstimator {
     /// Adds the sample of a handshake whose last segment may be a repetition, or the answer to an earlier transmission.
     /// The sample is limited to the initial RTO, so that the RTO is at most 3 s (RFC 6298 section 5.7), and does not
     /// count as a minimum. If the next sample is shorter than half of it, that one replaces it.
-    pub fn on_doubtful_handshake(&mut self, rtt: Duration, now: Instant) {
+    pub fn on_ambiguous_handshake(&mut self, rtt: Duration, now: Instant) {
         self.on_sample(rtt.min(self.config.initial_rto), now);
         self.min = u64::MAX;
-        self.is_first_doubtful = true;
+        self.is_first_ambiguous = true;
     }
 
     /// Smoothed RTT; `None` before the first sample.
@@ -168,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_sample_replaces_a_doubtful_handshake() {
+    fn a_shorter_sample_replaces_an_ambiguous_handshake() {
         let after = |next_ms: u64| {
             let mut rtt = RttEstimator::new(RttConfig::default());
-            rtt.on_doubtful_handshake(MS(1_000), Instant::from_secs(1));
+            rtt.on_ambiguous_handshake(MS(1_000), Instant::from_secs(1));
             rtt.on_sample(MS(next_ms), Instant::from_secs(2));
             rtt.on_sample(MS(100), Instant::from_secs(3));
             rtt.srtt()
@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_doubtful_handshake_sets_no_minimum_and_limits_the_timeout_to_three_seconds() {
+    fn an_ambiguous_handshake_sets_no_minimum_and_limits_the_timeout() {
         let mut rtt = RttEstimator::new(RttConfig::default());
-        rtt.on_doubtful_handshake(MS(1_971), Instant::from_secs(5));
+        rtt.on_ambiguous_handshake(MS(1_971), Instant::from_secs(5));
         assert_eq!((rtt.srtt(), rtt.rto(), rtt.min()), (Some(MS(1_000)), MS(3_000), None));
         rtt.on_sample(MS(700), Instant::from_secs(6));
         assert_eq!(rtt.min(), Some(MS(700)));

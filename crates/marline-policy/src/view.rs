@@ -112,7 +112,7 @@ pub struct SubflowView {
     /// When anything was last sent on this subflow.
     pub last_sent_at: Instant,
     /// When a valid segment last arrived on this subflow.
-    pub last_heard_at: Instant,
+    pub last_rx_at: Instant,
     /// When the subflow last advanced the connection: by new data, an advancing DATA_ACK, or the peer's join. The
     /// peer currently uses the path where this time is the most recent.
     pub last_new_at: Instant,

@@ -35,7 +35,7 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
             srtt,
             backup,
             health,
-            last_heard_at: Instant::from_millis(heard),
+            last_rx_at: Instant::from_millis(heard),
             ..view(id, 1)
         },
     )

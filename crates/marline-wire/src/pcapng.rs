@@ -203,7 +203,7 @@ impl Capture {
     /// Appends a whole IP packet to `out`, as read from a TUN interface. If keys are hidden, those in its TCP segment
     /// are overwritten, and a correct checksum stays correct. An ICMP message is cut off before it could contain
     /// keys. An invalid packet is not written.
-    pub fn ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
+    pub fn write_ip_packet(&mut self, out: &mut Vec<u8>, info: &PacketInfo<'_>, bytes: &[u8]) {
         self.packet.clear();
         self.packet.extend_from_slice(bytes);
         if !self.reveal_keys {

@@ -114,7 +114,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let report = testbed.emulator.report()?.remove(0);
     println!("    its own figure   {}", report.up.late);
     println!("    its thread: {:.1} % of a processor, idle {:.1} %", 100.0 * busy, 100.0 * idle);
-    print_doubts(&report);
+    print_unreliability(&report);
     Ok(())
 }
 
@@ -180,11 +180,11 @@ fn throughput(spec: &str, time: Duration) -> io::Result<()> {
         let (queue, kernel) = (report.up.stats.dropped_queue, report.kernel_drops);
         println!("    {}: late {}", report.name, report.up.late);
         println!("           dropped: {queue} by the queue, {kernel} by the kernel");
-        print_doubts(report);
+        print_unreliability(report);
     }
     Ok(())
 }
 
-fn print_doubts(report: &RelayReport) {
+fn print_unreliability(report: &RelayReport) {
     report.doubts().iter().for_each(|doubt| println!("    UNRELIABLE: {doubt}"));
 }

@@ -115,11 +115,11 @@ pub struct RelayReport {
 
 impl RelayReport {
     /// Limit on the 99th percentile of lateness, above which the link does not behave as configured.
-    pub const DOUBTFUL_P99_US: u64 = 1_000;
+    pub const UNRELIABLE_P99_US: u64 = 1_000;
     /// Limit on the lateness of one packet, above which it is a stall that affects maxima and tails.
-    pub const DOUBTFUL_MAX_US: u64 = 20_000;
+    pub const UNRELIABLE_MAX_US: u64 = 20_000;
     /// Limit on the wait for a processor, above which packets were read late without any other indication.
-    pub const DOUBTFUL_WAIT_US: u64 = 20_000;
+    pub const UNRELIABLE_WAIT_US: u64 = 20_000;
 
     /// Reasons why results measured over this link may be unreliable; empty if there are none.
     #[must_use]
@@ -135,17 +135,17 @@ impl RelayReport {
             doubts.push(format!("the interface {name} was removed while the link ran"));
         }
         let wait_us = self.starved.longest_us;
-        if wait_us > Self::DOUBTFUL_WAIT_US {
+        if wait_us > Self::UNRELIABLE_WAIT_US {
             doubts.push(format!("the link waited {wait_us} us for a processor"));
         }
         for (way, name) in [(&self.up, "up"), (&self.down, "down")] {
             // A percentile needs more than a few datagrams.
-            if way.late.count >= 100 && way.late.p99_us > Self::DOUBTFUL_P99_US {
+            if way.late.count >= 100 && way.late.p99_us > Self::UNRELIABLE_P99_US {
                 doubts.push(format!(
                     "1 % of the {name}link packets were sent more than {} us late",
                     way.late.p99_us
                 ));
-            } else if way.late.max_us > Self::DOUBTFUL_MAX_US {
+            } else if way.late.max_us > Self::UNRELIABLE_MAX_US {
                 doubts.push(format!("one {name}link packet was sent {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_to_doubt_is_named_once() {
+    fn each_cause_of_unreliable_results_is_listed_once() {
         let mut lates = vec![20; 1_000];
         lates.extend([900; 20]);
         assert_eq!(report(&lates).doubts(), Vec::<String>::new());

@@ -26,7 +26,7 @@ pub fn text(report: &RelayReport) -> String {
         text.push('\n');
     }
     if let Some(RadioReading { kind, energy, .. }) = &report.radio {
-        let [promotion, transfer, tail] = energy.parts_j();
+        let [promotion, transfer, tail] = energy.energy_by_state_j();
         let _ = writeln!(
             text,
             "  radio {kind}: {:.3} J by traffic (promotion {promotion:.3}, transfer {transfer:.3}, \
@@ -113,7 +113,7 @@ pub fn to_json(report: &RelayReport) -> Value {
 /// Energy of a radio, joules.
 #[must_use]
 pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
-    let [promotion_j, transfer_j, tail_j] = energy.parts_j();
+    let [promotion_j, transfer_j, tail_j] = energy.energy_by_state_j();
     json!({
         "kind": kind.name(),
         "traffic_j": energy.traffic_j(),

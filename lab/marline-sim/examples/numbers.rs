@@ -37,7 +37,7 @@ fn main() {
         ("sleep", sleep_row),
         ("pairs", pairs_row),
         ("worlds", worlds_row),
-        ("anchors", anchors_row),
+        ("anchors", schedulers_row),
         // Figures of interest to `cargo xtask digests` only.
         ("digests", digests_row),
     ];
@@ -247,7 +247,7 @@ fn pairs_row() {
 }
 
 /// Messages and a download with each scheduler; `SEED=n` for other losses, `SCHEDULERS=paaf;xlink,near=0` for others.
-fn anchors_row() {
+fn schedulers_row() {
     let words = env::var("SCHEDULERS").ok();
     let schedulers: Vec<&str> =
         words.as_ref().map_or(anchors::SCHEDULERS.to_vec(), |words| words.split(';').collect());

@@ -148,8 +148,8 @@ fn run_until_stdin_ends(name: &str, programs: &Programs) -> anyhow::Result<()> {
     world.neutral.clear();
     for line in std::io::stdin().lines() {
         match line?.trim() {
-            "down" => world.wifi_silent(true)?,
-            "up" => world.wifi_silent(false)?,
+            "down" => world.set_wifi_silent(true)?,
+            "up" => world.set_wifi_silent(false)?,
             other => println!("`{other}`: expected down or up"),
         }
     }

@@ -250,9 +250,9 @@ impl Bench<'_> {
         let client = self.echo(interval_ms, datagrams)?;
         sleep(WARM_UP);
         let dead = now();
-        self.world.wifi_silent(true)?;
+        self.world.set_wifi_silent(true)?;
         sleep(Duration::from_secs(seconds));
-        self.world.wifi_silent(false)?;
+        self.world.set_wifi_silent(false)?;
         let back = await_return(&client, now(), Duration::from_secs(15));
         let gap = longest_gap(&client, dead, now());
         let name = if datagrams { "udp".to_owned() } else { format!("{interval_ms}") };
@@ -275,9 +275,9 @@ impl Bench<'_> {
         let mut client = self.client(&["page", &self.transports.stream, "3"])?;
         client.await_events("start", 3, Duration::from_secs(60))?;
         sleep(Duration::from_millis(300));
-        self.world.wifi_silent(true)?;
+        self.world.set_wifi_silent(true)?;
         let dying = client.await_events("loaded", 3, Duration::from_secs(10));
-        self.world.wifi_silent(false)?;
+        self.world.set_wifi_silent(false)?;
         // A page that never loads is a result, not an error.
         let loaded = dying.or_else(|_| client.await_events("loaded", 3, Duration::from_secs(50)));
         let took = |values: &Vec<u64>| ms(values[1] - values[0]);
@@ -293,9 +293,9 @@ impl Bench<'_> {
         };
         client.await_events("start", 1, Duration::from_secs(15))?;
         sleep(Duration::from_secs(3));
-        self.world.wifi_silent(true)?;
+        self.world.set_wifi_silent(true)?;
         sleep(Duration::from_secs(6));
-        self.world.wifi_silent(false)?;
+        self.world.set_wifi_silent(false)?;
         client.await_events("theirs", 1, Duration::from_secs(30))?;
         let ends = [client.events("ours"), client.events("theirs")].concat();
         let (sent, good) =

@@ -149,7 +149,7 @@ impl World {
     ///
     /// # Errors
     /// The link has ended.
-    pub fn wifi_silent(&self, dead: bool) -> anyhow::Result<()> {
+    pub fn set_wifi_silent(&self, dead: bool) -> anyhow::Result<()> {
         let mut control = UnixStream::connect(self.control())?;
         let verb = if dead { "down" } else { "up" };
         writeln!(control, "{verb} {}", WIFI.0)?;

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_in_the_documentation_is_the_templates() {
+    fn documented_policy_matches_the_template() {
         let source = words(include_str!("../../../examples/outside-policy/src/lib.rs"));
         let code = blocks(PAGE, "rust");
         assert!(code.len() >= 6, "the page has no examples");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_in_the_documentation_is_the_templates() {
+    fn documented_program_matches_the_template() {
         let source = words(include_str!("../../../examples/outside-policy/src/main.rs"));
         let program = blocks(PAGE, "text").into_iter().find(|block| block.starts_with("fn main()"));
         let program = program.expect("a program");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_in_the_documentation_are_those_of_the_templates_tests() {
+    fn documented_commands_match_the_template_tests() {
         let tests = include_str!("../../../examples/outside-policy/tests/mylab.rs");
         let lines = PAGE.lines().filter_map(|line| {
             line.strip_prefix("mylab ").or_else(|| line.strip_prefix("mymarline "))

@@ -17,7 +17,7 @@ fn path_death_case(
         paths: vec![WIFI, "lte,backup"],
         extra: Extra { interactive: true, ..Extra::default() },
         bytes: LONG / 4,
-        acts: vec![(900, Act::Note), (1_000, Act::Path(WIFI, "down"))],
+        acts: vec![(900, Act::RecordCounters), (1_000, Act::Path(WIFI, "down"))],
         ..case(name, client, server, check)
     }
 }

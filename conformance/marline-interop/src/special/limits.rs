@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
                 ],
                 ..Extra::default()
             },
-            acts: vec![(1_000, Act::Note), (1_800, Act::Note)],
+            acts: vec![(1_000, Act::RecordCounters), (1_800, Act::RecordCounters)],
             ..case("mk-room-again", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 3);
                 found.require_exactly(Side::Server, "MPJoinAckRx", 2);
@@ -71,14 +71,14 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             bytes: LONG,
             extra: Extra { subflows: Some(2), ..Extra::default() },
             acts: vec![
-                (1_000, Act::Note),
+                (1_000, Act::RecordCounters),
                 (1_000, Act::Run(Side::Client, "ip mptcp endpoint delete id 5")),
                 (1_000, Act::Run(Side::Client, "ip mptcp endpoint delete id 6")),
                 (
                     1_600,
                     Act::Run(Side::Client, "ip mptcp endpoint add 10.0.3.2 dev lte2 id 6 subflow"),
                 ),
-                (1_800, Act::Note),
+                (1_800, Act::RecordCounters),
             ],
             ..case("km-room-again", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 3);

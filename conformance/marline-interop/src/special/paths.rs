@@ -267,9 +267,9 @@ fn removal_cases() -> Vec<SpecialCase> {
             scenario: with_client_endpoint(named(endpoint(ipv4_address(1, 2), LTE, &[Subflow]))),
             bytes: LONG,
             acts: vec![
-                (1_500, Act::Note),
+                (1_500, Act::RecordCounters),
                 (1_500, Act::Run(Side::Client, "ip mptcp endpoint delete id 5")),
-                (2_000, Act::Note),
+                (2_000, Act::RecordCounters),
             ],
             ..case("km-removed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "RmAddrTx", 1);
@@ -282,7 +282,7 @@ fn removal_cases() -> Vec<SpecialCase> {
             scenario: with_server_endpoint(named(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             bytes: LONG,
             acts: vec![
-                (1_500, Act::Note),
+                (1_500, Act::RecordCounters),
                 (1_500, Act::Run(Side::Server, "ip mptcp endpoint delete id 5")),
             ],
             ..case("mk-server-removed", Marline, Kernel, |found| {
@@ -293,9 +293,9 @@ fn removal_cases() -> Vec<SpecialCase> {
         SpecialCase {
             bytes: LONG,
             acts: vec![
-                (1_500, Act::Note),
+                (1_500, Act::RecordCounters),
                 (1_500, Act::Run(Side::Client, "ip address del 10.0.2.2/24 dev lte")),
-                (2_200, Act::Note),
+                (2_200, Act::RecordCounters),
             ],
             ..case("mk-address-lost", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "RmAddr", 1);
@@ -309,7 +309,7 @@ fn removal_cases() -> Vec<SpecialCase> {
                 changes: vec![(1_500, LTE.to_owned(), "down".to_owned())],
                 ..Extra::default()
             },
-            acts: vec![(1_400, Act::Note), (2_300, Act::Note)],
+            acts: vec![(1_400, Act::RecordCounters), (2_300, Act::RecordCounters)],
             ..case("mk-removed", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "RmAddr", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);

@@ -21,7 +21,11 @@ fn lte(backup: bool) -> Scenario {
 
 /// WiFi works until the note and is then cut off.
 fn cut() -> Vec<(u64, Act)> {
-    vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
+    vec![
+        (1_500, Act::RecordCounters),
+        (1_500, Act::Path(WIFI, "down")),
+        (6_000, Act::Path(WIFI, "up")),
+    ]
 }
 
 /// The backup carried no data before, and all data afterwards.
@@ -38,7 +42,11 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         let changes = vec![change(1_200, word), change(2_400, back)];
         Extra { changes, ..Extra::default() }
     };
-    let notes = vec![(1_300, Act::Note), (2_000, Act::Note), (2_400, Act::Note)];
+    let notes = vec![
+        (1_300, Act::RecordCounters),
+        (2_000, Act::RecordCounters),
+        (2_400, Act::RecordCounters),
+    ];
     vec![
         SpecialCase {
             paths: vec![WIFI, "lte,backup"],
@@ -91,10 +99,10 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             scenario: lte(false),
             bytes: LONG,
             acts: vec![
-                (1_200, Act::Note),
+                (1_200, Act::RecordCounters),
                 (1_200, Act::Run(Side::Client, "ip mptcp endpoint change id 5 backup")),
-                (1_900, Act::Note),
-                (2_500, Act::Note),
+                (1_900, Act::RecordCounters),
+                (2_500, Act::RecordCounters),
                 (2_500, Act::Run(Side::Client, "ip mptcp endpoint change id 5 nobackup")),
             ],
             ..case("km-prio", Kernel, Marline, |found| {

@@ -56,7 +56,11 @@ fn require_takeover(found: &mut CaseResults<'_>) {
 
 fn backups() -> Vec<SpecialCase> {
     let acts = || {
-        vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
+        vec![
+            (1_500, Act::RecordCounters),
+            (1_500, Act::Path(WIFI, "down")),
+            (6_000, Act::Path(WIFI, "up")),
+        ]
     };
     let ours = || {
         let mut extra = our_server(&[]);
@@ -102,7 +106,7 @@ fn paused(found: &mut CaseResults<'_>) {
 
 /// Counts before the change, when data in transit has arrived, and before the change back.
 fn scheduled_commands() -> Vec<(u64, Act)> {
-    vec![(1_200, Act::Note), (2_000, Act::Note), (2_500, Act::Note)]
+    vec![(1_200, Act::RecordCounters), (2_000, Act::RecordCounters), (2_500, Act::RecordCounters)]
 }
 
 fn priorities() -> Vec<SpecialCase> {
@@ -129,10 +133,10 @@ fn priorities() -> Vec<SpecialCase> {
             // The kernel changes one of the subflows to an address, so there must be no other.
             before: apart(),
             acts: vec![
-                (1_200, Act::Note),
+                (1_200, Act::RecordCounters),
                 (1_200, Act::Run(Side::Server, "ip mptcp endpoint change id 5 backup")),
-                (2_000, Act::Note),
-                (2_500, Act::Note),
+                (2_000, Act::RecordCounters),
+                (2_500, Act::RecordCounters),
                 (2_500, Act::Run(Side::Server, "ip mptcp endpoint change id 5 nobackup")),
             ],
             ..case("mk-server-prio", Marline, Kernel, |found| {
@@ -178,10 +182,10 @@ fn removal_cases() -> Vec<SpecialCase> {
             extra: our_server(&[]),
             bytes: LONG,
             acts: vec![
-                (1_200, Act::Note),
+                (1_200, Act::RecordCounters),
                 (1_200, Act::Run(Side::Server, "ip address del 10.0.2.1/24 dev lte")),
-                (2_000, Act::Note),
-                (2_500, Act::Note),
+                (2_000, Act::RecordCounters),
+                (2_500, Act::RecordCounters),
                 (2_500, Act::Run(Side::Server, "ip address add 10.0.2.1/24 dev lte")),
             ],
             ..case("km-server-address-lost", Kernel, Marline, |found| {

@@ -134,11 +134,11 @@ impl Run {
             self.launch_forged(flight);
         }
         for (side, event) in events {
-            self.note(side, &event);
+            self.record_event(side, &event);
         }
     }
 
-    fn note(&mut self, side: Side, event: &Event) {
+    fn record_event(&mut self, side: Side, event: &Event) {
         match event {
             Event::Incoming(id) => {
                 self.outcome.connected += 1;

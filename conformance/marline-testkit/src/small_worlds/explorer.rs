@@ -203,7 +203,7 @@ impl Walk<'_> {
             match applied {
                 Ok(()) if self.seen.insert(next.fingerprint()) => self.enter(next),
                 Ok(()) | Err(Failed::Impossible) => {}
-                Err(Failed::Panicked(words)) => self.note(&panic_violation(&words)),
+                Err(Failed::Panicked(words)) => self.record_violation(&panic_violation(&words)),
             }
             self.script.pop();
             if !self.report.complete {
@@ -262,7 +262,7 @@ impl Walk<'_> {
             let Some(choice) = next_without_fault(&world, &self.ends) else { break };
             self.script.push(choice);
             if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
-                self.note(&panic_violation(&words));
+                self.record_violation(&panic_violation(&words));
                 return self.script.truncate(length);
             }
         }
@@ -283,13 +283,16 @@ impl Walk<'_> {
         let complaint = complaint.clone();
         let compared = self.report.ends.is_multiple_of(COMPARED).then(|| outcome.clone());
         if let Some(complaint) = complaint {
-            return self.note(&complaint);
+            return self.record_violation(&complaint);
         }
         let Some(outcome) = compared else { return };
         let alone = replay(self.scene, &self.script).map_or_else(|e| e, |verdict| verdict.outcome);
         if alone != outcome {
             let details = format!("{outcome}; alone {alone}");
-            self.note(&RuleViolation { rule: "equal states evolved differently", details });
+            self.record_violation(&RuleViolation {
+                rule: "equal states evolved differently",
+                details,
+            });
         }
     }
 
@@ -325,7 +328,7 @@ impl Walk<'_> {
         }) as u32
     }
 
-    fn note(&mut self, complaint: &RuleViolation) {
+    fn record_violation(&mut self, complaint: &RuleViolation) {
         let after_worlds = self.report.worlds;
         let script = self.script.clone();
         let same = |finding: &&mut Finding| finding.complaint.rule == complaint.rule;

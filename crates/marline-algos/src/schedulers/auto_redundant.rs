@@ -77,7 +77,7 @@ impl ImmediateCopyRule for RiskyPaths {
         let since = *self.known_since.value_mut(on.id).get_or_insert(cx.now);
         let class = Class::from_view(on);
         let unheard = |view: &SubflowView| {
-            Class::from_view(view) == class && cx.now.since(view.last_heard_at) > self.stale
+            Class::from_view(view) == class && cx.now.since(view.last_rx_at) > self.stale
         };
         if cx.now.since(since) < self.stale || cx.subflows.iter().any(unheard) {
             return true;

@@ -82,7 +82,7 @@ pub fn pick<'a>(
     if class.is_usable() {
         return ready.min_by_key(|view| rank(view));
     }
-    ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)))
+    ready.min_by_key(|view| (core::cmp::Reverse(view.last_rx_at), rank(view)))
 }
 
 /// Returns the decision when no candidate can take data: wait until the first pacer allows it, or until something

@@ -102,7 +102,7 @@ fn usable_client_path<'a>(
     };
     // A degraded address pair that still receives may deliver a segment; one that has timed out has not.
     healthy.or_else(|| {
-        usable.min_by_key(|v| (v.health.is_unreachable(), Reverse(v.last_heard_at), v.backup))
+        usable.min_by_key(|v| (v.health.is_unreachable(), Reverse(v.last_rx_at), v.backup))
     })
 }
 

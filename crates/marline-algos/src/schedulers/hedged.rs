@@ -146,7 +146,7 @@ impl<I> HedgeRule<I> {
         self.watched.iter().any(|watched| {
             watched.on == view.id
                 && watched.due_at.is_some_and(|at| at <= now)
-                && view.last_heard_at <= watched.at
+                && view.last_rx_at <= watched.at
         })
     }
 

@@ -74,7 +74,7 @@ impl Linux {
 
     fn is_stale(&self, view: &SubflowView) -> bool {
         let silence = self.silences.get(view.id);
-        silence.stale && silence.heard_at == view.last_heard_at
+        silence.stale && silence.heard_at == view.last_rx_at
     }
 
     fn active<'a>(&'a self, cx: &'a SchedulerContext<'_>) -> impl Iterator<Item = &'a SubflowView> {
@@ -117,13 +117,10 @@ impl Linux {
     /// silence.
     fn add_mark(&mut self, view: &SubflowView) -> u32 {
         let silence = self.silence(view.id);
-        if silence.marks == 0 || silence.heard_at != view.last_heard_at {
+        if silence.marks == 0 || silence.heard_at != view.last_rx_at {
             let again = silence.marks > 0;
-            *silence = SilenceMarks {
-                marks: u32::from(!again),
-                heard_at: view.last_heard_at,
-                stale: false,
-            };
+            *silence =
+                SilenceMarks { marks: u32::from(!again), heard_at: view.last_rx_at, stale: false };
         } else {
             silence.marks += 1;
         }

@@ -70,8 +70,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut text = introduction(&plan);
     text.push_str(&outcome::table(&outcomes));
     let failed = failures.iter().map(|failure| format!("FAILED: {failure}"));
-    let busy =
-        [describe_doubts(&reports), outcome::describe_doubt(&outcomes)].into_iter().flatten();
+    let busy = [describe_unreliable_links(&reports), outcome::describe_unreliable_run(&outcomes)]
+        .into_iter()
+        .flatten();
     let last = failed.chain(busy).map(|line| wrap_line(&line)).collect::<String>();
     text.push_str(&last);
     if let Some(verdict) = &verdict {
@@ -122,7 +123,7 @@ fn introduction(plan: &DemoPlan) -> String {
 }
 
 /// Reasons to distrust the figures, such as properties of the links, in one line.
-fn describe_doubts(reports: &[RelayReport]) -> Option<String> {
+fn describe_unreliable_links(reports: &[RelayReport]) -> Option<String> {
     let doubtful: Vec<&RelayReport> = reports.iter().filter(|r| !r.doubts().is_empty()).collect();
     if doubtful.is_empty() {
         return None;

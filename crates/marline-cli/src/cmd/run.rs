@@ -212,7 +212,7 @@ pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
             let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
             tokio::select! {
                 carried = traffic.relay_connections(way, Box::new(NoDatagrams)) => carried?,
-                never = beside.reread(settings, None) => match never {},
+                never = beside.reload_on_request(settings, None) => match never {},
             }
         }
         Route::Through(_) => beside.relay_through_server(&plan, settings, traffic).await?,
@@ -250,7 +250,7 @@ impl SideTasks<'_> {
         let renewal = Renewal::start(client, &self.opened.deadlines, plan)?;
         let way = &renewal.way;
         self.opened.set_server_tunnel(way);
-        let reread = self.reread(settings, Some(&renewal));
+        let reload_on_request = self.reload_on_request(settings, Some(&renewal));
         match renewal.lanes() {
             Some(lanes) => {
                 let datagrams =
@@ -258,13 +258,13 @@ impl SideTasks<'_> {
                 tokio::select! {
                     carried = traffic.relay_connections(Arc::clone(way), datagrams) => carried?,
                     never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
-                    never = reread => match never {},
+                    never = reload_on_request => match never {},
                 }
             }
             // The carrier does not support lanes.
             None => tokio::select! {
                 carried = traffic.relay_connections(Arc::clone(way), Box::new(NoDatagrams)) => carried?,
-                never = reread => match never {},
+                never = reload_on_request => match never {},
             },
         }
         way.now().close();
@@ -272,7 +272,7 @@ impl SideTasks<'_> {
     }
 
     /// Reloads the configuration on request.
-    async fn reread(
+    async fn reload_on_request(
         self,
         settings: Settings<ProgramOptions>,
         renewal: Option<&Renewal<'_>>,

@@ -110,7 +110,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettin
         }
         let asker = self.requester.take();
         let by = if asker.is_some() { "reload" } else { "SIGHUP" };
-        let outcome = self.settings.reread(by, &mut self.apply);
+        let outcome = self.settings.reload_plan(by, &mut self.apply);
         if let Some(asker) = asker {
             // The requester may have disconnected.
             let _ = asker.send(outcome);
@@ -152,7 +152,7 @@ impl<O: Options> Settings<O> {
 
     /// Reads the configuration again and applies it. On any error nothing changes. `by`: source of the request, for
     /// the log.
-    fn reread(
+    fn reload_plan(
         &mut self,
         by: &str,
         apply: impl FnOnce(&O::Plan) -> anyhow::Result<()>,
@@ -271,15 +271,15 @@ mod tests {
             ("nonsense = 1", "nonsense"),
         ] {
             write(bad);
-            let error = settings.reread("test", |_| panic!("applied")).unwrap_err();
+            let error = settings.reload_plan("test", |_| panic!("applied")).unwrap_err();
             assert!(error.contains(says), "{error}");
             assert_eq!(settings.drain.as_secs(), 7);
         }
         write("listen = ['127.0.0.1:9']\nto = '127.0.0.1:3'\ndrain = '8s'");
-        let refused = settings.reread("test", |_| anyhow::bail!("not now"));
+        let refused = settings.reload_plan("test", |_| anyhow::bail!("not now"));
         assert_eq!((refused.unwrap_err().as_str(), settings.drain.as_secs()), ("not now", 7));
         let mut to = String::new();
-        let told = settings.reread("test", |plan| {
+        let told = settings.reload_plan("test", |plan| {
             to = plan.backend.to_string();
             Ok(())
         });
@@ -287,7 +287,7 @@ mod tests {
         // A setting that needs a restart is reported at every reload until then.
         assert_eq!(told.unwrap().restart[0].setting, "listen");
         assert_eq!(settings.in_force["listen"][0].as_str(), Some("127.0.0.1:1"));
-        let again = settings.reread("test", |_| Ok(())).unwrap();
+        let again = settings.reload_plan("test", |_| Ok(())).unwrap();
         assert_eq!((again.restart.len(), again.at_once.len() + again.for_new.len()), (1, 0));
     }
 }

@@ -141,7 +141,7 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
 
 /// Warning about a long pause on LTE alone. Its link does not fail, so the cause is a busy machine or the chosen link.
 #[must_use]
-pub fn describe_doubt(outcomes: &[Outcome]) -> Option<String> {
+pub fn describe_unreliable_run(outcomes: &[Outcome]) -> Option<String> {
     const LONG_PAUSE: Duration = Duration::from_secs(1);
     let lte = outcomes.iter().find(|outcome| outcome.way.lte && !outcome.way.wifi)?;
     let pause = lte.echo.longest_hole;

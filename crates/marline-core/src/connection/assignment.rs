@@ -312,7 +312,7 @@ impl Assignment<'_> {
         let best = self.paths.best_subflow();
         let heard_since = |at: Instant| {
             let best = best.and_then(|id| self.paths.get(id));
-            best.is_some_and(|subflow| subflow.tcp().last_heard_at() > at)
+            best.is_some_and(|subflow| subflow.tcp().last_rx_at() > at)
         };
         let pause = self.sender.persist_pause(rto);
         let answered = self.sender.probed_at().map(|at| (at + pause, heard_since(at)));
@@ -323,7 +323,7 @@ impl Assignment<'_> {
             return;
         }
         let all = answered.is_some_and(|(_, heard)| !heard);
-        let silent = self.sender.on_probe(now, self.paths.last_heard_at());
+        let silent = self.sender.on_probe(now, self.paths.last_rx_at());
         self.closing.note_silence(now, silent);
         for id in self.paths.active_set().iter().filter(|id| all || best == Some(*id)) {
             if let Some(subflow) = self.paths.get_mut(id) {
@@ -356,7 +356,7 @@ impl Assignment<'_> {
         // retransmission, although the peer's segments arrive.
         let misleads = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
-            let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
+            let heard = s.tcp().last_rx_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
             s.is_active() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };

@@ -82,7 +82,7 @@ impl Ending<'_> {
 
     /// Restarts the timer after the DATA_FIN was sent on all its subflows.
     pub(super) fn rearm_fin(&mut self, now: Instant) {
-        let silent = self.closing.rearm_fin(now, self.paths.last_heard_at());
+        let silent = self.closing.rearm_fin(now, self.paths.last_rx_at());
         self.closing.note_silence(now, silent);
     }
 

@@ -79,7 +79,7 @@ impl FastOpenHandshake<'_> {
             return;
         }
         if let Some(subflow) = self.paths.get_mut(id) {
-            subflow.tcp_mut().carry_unmapped_with_syn(range);
+            subflow.tcp_mut().set_unmapped_syn_data(range);
         }
         self.sender.record_sent(id, Ssn(1), range, false);
     }

@@ -213,7 +213,7 @@ impl PathSet {
 
     /// Time of the last segment received or sent on any subflow.
     pub(super) fn last_active_at(&self) -> Option<Instant> {
-        let all = self.iter().map(|s| s.tcp().last_heard_at().max(s.tcp().last_sent_at()));
+        let all = self.iter().map(|s| s.tcp().last_rx_at().max(s.tcp().last_sent_at()));
         all.max()
     }
 
@@ -226,8 +226,8 @@ impl PathSet {
     }
 
     /// Time of the last segment received on a usable subflow.
-    pub(super) fn last_heard_at(&self) -> Option<Instant> {
-        self.active().map(|s| s.tcp().last_heard_at()).max()
+    pub(super) fn last_rx_at(&self) -> Option<Instant> {
+        self.active().map(|s| s.tcp().last_rx_at()).max()
     }
 
     /// Total bytes that all subflows could have in flight.
@@ -376,7 +376,7 @@ impl PathSet {
     /// Announces the window to the peer on the subflow that received a segment last.
     pub(super) fn announce_window(&mut self) {
         let latest = self.iter_mut().filter(|subflow| subflow.is_active());
-        if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
+        if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_rx_at()) {
             subflow.tcp_mut().ack_now();
         }
     }
@@ -465,7 +465,7 @@ impl PathSet {
     pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
         let info = |(id, subflow): (SubflowId, &SubflowContext)| {
             let info = subflow.tcp().info(id, subflow.is_backup());
-            let health = subflow.hinted(info.health, info.last_heard_at);
+            let health = subflow.hinted(info.health, info.last_rx_at);
             SubflowInfo { health, ..info }
         };
         (self.with_ids().map(info).collect(), self.gone.to_vec())
@@ -517,7 +517,7 @@ impl PathSet {
                     *sum = sum.plus(last);
                 }
                 sum.state = last.state;
-                sum.last_heard_at = last.last_heard_at;
+                sum.last_rx_at = last.last_rx_at;
             }
             None if self.gone.len() < MAX_KEPT_TOTALS => self.gone.push(last),
             None => {}

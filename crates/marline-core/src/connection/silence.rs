@@ -64,7 +64,7 @@ impl SilenceFacts<'_> {
     /// The subflow on which data last arrived before the silence, and subflows on which no segment has arrived since.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent =
-            self.paths.subflows_where(|s| s.is_active() && s.tcp().last_heard_at() <= since);
+            self.paths.subflows_where(|s| s.is_active() && s.tcp().last_rx_at() <= since);
         if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_active(*id)) {
             silent.insert(id);
         }
@@ -83,7 +83,7 @@ impl SilenceFacts<'_> {
     /// Current inputs of the receive timer. `None` if the timer is not needed.
     pub(super) fn silence_conditions(&self) -> Option<Conditions> {
         let config = self.config.receive_timer.filter(|_| self.may_open_another_path())?;
-        let heard_at = self.paths.last_heard_at()?;
+        let heard_at = self.paths.last_rx_at()?;
         let round_trip = self.paths.slow_round_trip()?;
         let (peer_rto, marks) = (self.rto_exchange.peer_rto(), self.session.peer_marks_idle());
         Some(self.liveness.conditions(&config, peer_rto, heard_at, round_trip, marks))
@@ -102,7 +102,7 @@ impl SilenceFacts<'_> {
         if self.paths.is_reserve(subflow) || tcp.unacked().next().is_some() {
             return None;
         }
-        let (heard_at, sent_at) = (tcp.last_heard_at(), tcp.last_sent_at());
+        let (heard_at, sent_at) = (tcp.last_rx_at(), tcp.last_sent_at());
         Some((id, self.liveness.keepalive_due(&config, heard_at, sent_at), config))
     }
 
@@ -277,7 +277,7 @@ impl Silence<'_> {
     }
 
     fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
-        let heard_at = self.paths.last_heard_at();
+        let heard_at = self.paths.last_rx_at();
         let unanswered = self.liveness.probes_mut().record_probe(cx.now, heard_at);
         self.closing.note_silence(cx.now, unanswered);
         cx.out.counters.receive_probes += 1;

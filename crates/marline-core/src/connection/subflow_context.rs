@@ -823,7 +823,7 @@ impl SubflowContext {
         if !cost.is_none() {
             (view.metered, view.limited) = (cost.metered, cost.limited);
             view.health = self.hinted(view.health, now);
-            view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_heard_at));
+            view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_rx_at));
         }
         view
     }

@@ -145,7 +145,7 @@ impl Endpoint {
             connection.members(|path, tcp| {
                 let Some(pair) = table.address_pair(&path) else { return };
                 let (heard, sum) = parts.entry(pair).or_default();
-                *heard = (*heard).max(tcp.last_heard_at());
+                *heard = (*heard).max(tcp.last_rx_at());
                 if period_over {
                     sum.add(&tcp.contribute());
                 }

@@ -112,7 +112,7 @@ impl Subflow {
     ) -> Ingress {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
-        let unheard = now.since(self.last_heard_at);
+        let unheard = now.since(self.last_rx_at);
         self.on_heard(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, span.start);

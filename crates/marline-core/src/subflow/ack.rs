@@ -342,7 +342,7 @@ impl Subflow {
             return None;
         }
         if self.is_end_of_outage(input) {
-            self.tx.rto.is_doubtful = true;
+            self.tx.rto.is_unreliable = true;
             return None;
         }
         let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
@@ -358,7 +358,7 @@ impl Subflow {
             _ => return None,
         };
         let rtt = now.since(sent_at).max(RTT_FLOOR);
-        if self.is_doubtful(rtt) {
+        if self.is_unreliable(rtt) {
             return None;
         }
         let is_exact = tally.newest_original == Some(sent_at);
@@ -370,7 +370,7 @@ impl Subflow {
             scorer.on_answer(sent_at..=sent_until, rtt, own_delay, &latest);
         }
         self.tx.rtt.on_sample(rtt, now);
-        self.tx.rto.is_doubtful = false;
+        self.tx.rto.is_unreliable = false;
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
@@ -383,15 +383,15 @@ impl Subflow {
 
     /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends on its own
     /// may acknowledge data that arrived long before. On a path that became slow, the next sample is just as long.
-    fn is_doubtful(&mut self, rtt: Duration) -> bool {
-        let before = core::mem::take(&mut self.doubted_rtt_ms);
+    fn is_unreliable(&mut self, rtt: Duration) -> bool {
+        let before = core::mem::take(&mut self.implausible_rtt_ms);
         if self.tx.rto.count == 0 || rtt <= self.tx.rto_without_backoff() * 2 {
             return false;
         }
         let rtt_ms = u32::try_from(rtt.as_millis()).unwrap_or(u32::MAX).max(1);
         let confirms = before > 0 && rtt_ms / 2 <= before && before / 2 <= rtt_ms;
         if !confirms {
-            self.doubted_rtt_ms = rtt_ms;
+            self.implausible_rtt_ms = rtt_ms;
         }
         !confirms
     }
@@ -414,7 +414,7 @@ impl Subflow {
         let before =
             |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
-            && !self.tx.rto.is_doubtful
+            && !self.tx.rto.is_unreliable
             && self.tx.undo.as_deref().is_some_and(before)
     }
 

@@ -175,7 +175,7 @@ impl Subflow {
             if segment.payload.is_empty() { self.tx.rtt.config().min_rto } else { Duration::ZERO };
         let may_be_repeated = !segment.header.flags.contains(TcpFlags::SYN) && rtt >= least_repeat;
         if may_be_repeated || echoed < last_sent_at {
-            self.tx.rtt.on_doubtful_handshake(rtt, now);
+            self.tx.rtt.on_ambiguous_handshake(rtt, now);
         } else {
             self.tx.rtt.on_sample(rtt, now);
         }

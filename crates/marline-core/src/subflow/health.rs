@@ -166,7 +166,7 @@ impl SubflowHealth {
         if let (Some(silence), None) = (&mut facts.silence, fault)
             && silence.cause == UnreachableCause::DegradedAddressPair
         {
-            silence.cause = UnreachableCause::LiftedVerdict;
+            silence.cause = UnreachableCause::NoDataSinceRecovery;
         }
         self.clear_if_healthy();
         Some(VerdictChange { fault, has_changed: before.is_some() != fault.is_some() })

@@ -90,7 +90,7 @@ pub(super) struct RtoTimer {
     /// Expiries since SND.UNA last advanced.
     pub(super) count: u32,
     /// The last answer after timeouts was not accepted as an RTT sample.
-    pub(super) is_doubtful: bool,
+    pub(super) is_unreliable: bool,
     /// Carrier of the segments, which determines the minimum timeout.
     pub(super) carrier: SegmentCarrier,
 }
@@ -333,9 +333,7 @@ impl Subflow {
     /// True if the peer answered the last segment with a window of zero although data is in flight: it refuses the
     /// payload for now, and the path works.
     pub(crate) fn refuses_payload(&self) -> bool {
-        self.tx.window == 0
-            && !self.tx.board.is_empty()
-            && self.last_heard_at > self.tx.last_sent_at
+        self.tx.window == 0 && !self.tx.board.is_empty() && self.last_rx_at > self.tx.last_sent_at
     }
 
     /// Retransmits immediately when the peer opens a window that it had withdrawn.

@@ -22,7 +22,7 @@ pub(super) struct RateSampler {
     first_sent_at: Instant,
     /// Samples of segments sent before this many bytes were delivered are app-limited; 0 if none are.
     app_limited_until: u64,
-    peak: Peak,
+    peak: LargestRecentRate,
 }
 
 /// Send time and stamp of the newest segment that an ACK delivers.
@@ -30,7 +30,7 @@ pub(super) type NewestSegment = Option<(Instant, RateStamp)>;
 
 /// Largest sample of the current and the previous time span.
 #[derive(Copy, Clone, Debug, Default)]
-struct Peak {
+struct LargestRecentRate {
     now: LargestRate,
     before: LargestRate,
     span_ends_at: Instant,
@@ -50,7 +50,7 @@ impl LargestRate {
     }
 }
 
-impl Peak {
+impl LargestRecentRate {
     const MIN_SPAN: Duration = Duration::from_secs(1);
     const SPAN_RTTS: u32 = 5;
 
@@ -210,7 +210,7 @@ mod tests {
     fn the_largest_recent_sample_counts_despite_a_pause() {
         let rtt = Duration::from_millis(50);
         let mbit = |n| Rate::from_mbit(n);
-        let mut peak = Peak::default();
+        let mut peak = LargestRecentRate::default();
         peak.on_sample(ms(100), mbit(80), false, rtt);
         peak.on_sample(ms(900), mbit(7), false, rtt);
         peak.on_sample(ms(1_200), mbit(7), false, rtt);

@@ -29,7 +29,7 @@ impl Subflow {
     }
 
     /// Adds data for Fast Open: it has no mapping, and a part of it may be accepted.
-    pub(crate) fn carry_unmapped_with_syn(&mut self, range: DataRange) {
+    pub(crate) fn set_unmapped_syn_data(&mut self, range: DataRange) {
         let data = SynData { range, mapping_checksum: 0, divisible: true, acked: 0 };
         self.syn_data = Some(Box::new(data));
     }

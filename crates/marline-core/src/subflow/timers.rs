@@ -119,7 +119,7 @@ impl Subflow {
         }
         Some(match self.keepalive.sent_at {
             Some(at) => at + times.interval,
-            None => self.last_heard_at.max(self.tx.last_sent_at) + times.idle,
+            None => self.last_rx_at.max(self.tx.last_sent_at) + times.idle,
         })
     }
 
@@ -159,8 +159,8 @@ impl Subflow {
 
     /// Handles an acceptable segment, or a repetition.
     pub(super) fn on_heard(&mut self, now: Instant) {
-        let unheard = now.since(self.last_heard_at);
-        self.last_heard_at = now;
+        let unheard = now.since(self.last_rx_at);
+        self.last_rx_at = now;
         self.keepalive = Keepalive::default();
         // Data sent since the silence began is not acknowledged: the peer's segments prove only one direction.
         if self.health.is_rescued() && self.tx.rto.count > 0 && !self.tx.board.is_empty() {

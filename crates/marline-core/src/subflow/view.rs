@@ -48,7 +48,7 @@ impl Subflow {
             bytes_since_loss: tx.losses.since_last,
             bytes_between_losses: tx.losses.bytes_between,
             last_sent_at: tx.last_sent_at,
-            last_heard_at: self.last_heard_at,
+            last_rx_at: self.last_rx_at,
             // The connection sets this.
             last_new_at: Instant::ZERO,
         }
@@ -111,7 +111,7 @@ impl Subflow {
             probes: trouble.probes.into(),
             undone: trouble.undone.into(),
             forecast_score: tx.scorer.as_ref().map(|scorer| scorer.score()),
-            last_heard_at: self.last_heard_at,
+            last_rx_at: self.last_rx_at,
             tcp: self.detail(),
         }
     }

@@ -110,7 +110,7 @@ pub(super) struct Link {
     /// Port of the UDP socket that the link replaces.
     port: u16,
     /// Set once a flow has been validated on the link; never cleared.
-    proven: AtomicBool,
+    has_validated_flow: AtomicBool,
     /// Number of shards that have a validated flow on the link.
     users: AtomicUsize,
     /// Relays to older processes that own frames on this link, by generation.
@@ -127,14 +127,14 @@ impl Link {
         stream: LinkStream,
         outer: Outer,
         port: u16,
-        proven: bool,
+        has_validated_flow: bool,
         watch: &Arc<Notify>,
     ) -> Link {
         Link {
             stream,
             outer,
             port,
-            proven: AtomicBool::new(proven),
+            has_validated_flow: AtomicBool::new(has_validated_flow),
             users: AtomicUsize::new(0),
             relays: Mutex::default(),
             out: Mutex::default(),
@@ -166,12 +166,12 @@ impl Link {
 
     /// Returns true once a flow has been validated on the link.
     pub(super) fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::Relaxed)
+        self.has_validated_flow.load(Ordering::Relaxed)
     }
 
     /// Adds a shard that has a validated flow on the link.
     pub(super) fn add_user(&self) {
-        self.proven.store(true, Ordering::Relaxed);
+        self.has_validated_flow.store(true, Ordering::Relaxed);
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 

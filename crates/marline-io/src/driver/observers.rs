@@ -192,7 +192,7 @@ impl ContactBook {
         ContactBook { contacts, changed: Arc::default() }
     }
 
-    fn note(&mut self, what: impl FnOnce(&mut Contacts) -> bool) {
+    fn update(&mut self, what: impl FnOnce(&mut Contacts) -> bool) {
         if let Some(contacts) = &mut self.contacts
             && what(contacts)
         {
@@ -208,7 +208,7 @@ impl ContactBook {
         remote: SocketAddr,
         errno: i32,
     ) {
-        self.note(|contacts| contacts.on_unroutable(now, FlowEnds::new(local, remote), errno));
+        self.update(|contacts| contacts.on_unroutable(now, FlowEnds::new(local, remote), errno));
     }
 
     /// Returns all contacts.
@@ -243,7 +243,7 @@ impl ContactBook {
             Some((kind, code)) => DeliveryErrorKind::from_icmp(remote.is_ipv6(), kind, code),
             None => DeliveryErrorKind::NotSent(error.errno),
         };
-        self.note(|contacts| {
+        self.update(|contacts| {
             contacts.record_delivery_error(now, FlowEnds::new(local, remote), error.offender, kind)
         });
     }
@@ -251,7 +251,7 @@ impl ContactBook {
     /// Records that the server's machine reset a TCP connection from `local`.
     pub(super) fn refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         let ends = FlowEnds::new(local, remote);
-        self.note(|contacts| {
+        self.update(|contacts| {
             let kind = DeliveryErrorKind::PortClosed;
             contacts.record_delivery_error(now, ends, Some(remote.ip()), kind)
         });
@@ -260,7 +260,7 @@ impl ContactBook {
     /// Records that this machine refused to send.
     pub(super) fn record_send_refusal(&mut self, now: Instant, path: &FourTuple, errno: i32) {
         let ends = FlowEnds::new(path.local.ip(), path.remote);
-        self.note(|contacts| {
+        self.update(|contacts| {
             contacts.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
         });
     }
@@ -269,7 +269,7 @@ impl ContactBook {
 impl PacketObserver for ContactBook {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let (now, ends) = (observed.at, FlowEnds::new(observed.local_ip(), observed.path.remote));
-        self.note(|contacts| match observed.direction {
+        self.update(|contacts| match observed.direction {
             Direction::Sent => contacts.sent(now, ends, observed.segments()),
             Direction::Received => {
                 let mut news = false;
@@ -312,7 +312,7 @@ pub(super) struct Observers {
     log: Option<SegmentLog>,
     contacts: ContactBook,
     /// Observers that the application has registered.
-    others: Vec<SharedObserver>,
+    registered_observers: Vec<SharedObserver>,
     monitor: Option<broadcast::Sender<MonitorEvent>>,
     /// Receivers of decisions, until a send fails.
     decisions: Option<broadcast::Sender<MonitorEvent>>,
@@ -324,12 +324,15 @@ pub(super) struct Observers {
 
 /// Observers of segments.
 impl Observers {
-    pub(super) fn new(opens_connections: bool, others: Vec<SharedObserver>) -> Observers {
+    pub(super) fn new(
+        opens_connections: bool,
+        registered_observers: Vec<SharedObserver>,
+    ) -> Observers {
         Observers {
             captures: None,
             log: None,
             contacts: ContactBook::new(opens_connections),
-            others,
+            registered_observers,
             monitor: None,
             decisions: None,
             events: None,
@@ -354,7 +357,7 @@ impl Observers {
 
     /// Reports the state of a path to the application's observers.
     pub(super) fn show_path(&mut self, now: Instant, path: &ObservedPath<'_>) {
-        self.others.iter_mut().for_each(|observer| observer.path(now, path));
+        self.registered_observers.iter_mut().for_each(|observer| observer.path(now, path));
     }
 
     /// Notifies the application's observers of frames without segments, `stride` bytes each (0 for a single frame).
@@ -365,12 +368,12 @@ impl Observers {
         bytes: usize,
         stride: usize,
     ) {
-        if self.others.is_empty() {
+        if self.registered_observers.is_empty() {
             return;
         }
         let count = if stride == 0 { 1 } else { bytes.div_ceil(stride) };
         let bytes = (bytes + count * headers(outer.local)) as u64;
-        for observer in &mut self.others {
+        for observer in &mut self.registered_observers {
             observer.frames(direction, outer.local, outer.remote, bytes);
         }
     }
@@ -383,7 +386,7 @@ impl Observers {
             self.log.as_mut().map(|log| log as _),
         ];
         own.into_iter().flatten().for_each(|observer| observer.observe(observed));
-        self.others.iter_mut().for_each(|observer| observer.observe(observed));
+        self.registered_observers.iter_mut().for_each(|observer| observer.observe(observed));
     }
 }
 

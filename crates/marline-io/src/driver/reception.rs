@@ -158,7 +158,7 @@ impl Readiness {
         }
     }
 
-    fn note(&self) {
+    fn record_wakeup(&self) {
         let now = self.clock.now().as_nanos();
         // Keeps the time of the first wake-up, not of the last.
         let _ = self.since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Wake for ReadyTime {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.readiness.note();
+        self.readiness.record_wakeup();
         self.task.wake_by_ref();
     }
 }

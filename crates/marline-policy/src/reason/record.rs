@@ -205,7 +205,7 @@ impl Line {
         self.put_optional("overdue_ns", path.overdue_at.map(Instant::as_nanos));
         self.put_optional("newest_ns", path.newest_sent_at.map(Instant::as_nanos));
         self.push_field("sent_ns", path.last_sent_at.as_nanos());
-        self.push_field("heard_ns", path.last_heard_at.as_nanos());
+        self.push_field("heard_ns", path.last_rx_at.as_nanos());
     }
 }
 
@@ -511,7 +511,7 @@ impl<'a> Fields<'a> {
             bytes_since_loss: 0,
             bytes_between_losses: 0,
             last_sent_at: self.read_field("sent_ns", read_instant)?,
-            last_heard_at: self.read_field("heard_ns", read_instant)?,
+            last_rx_at: self.read_field("heard_ns", read_instant)?,
             last_new_at: Instant::ZERO,
         })
     }

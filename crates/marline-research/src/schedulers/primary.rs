@@ -76,7 +76,7 @@ pub(super) struct Silence(Option<Instant>);
 impl Silence {
     pub(super) fn update(&mut self, view: &SubflowView, now: Instant) {
         let waiting = view.bytes_in_flight > 0;
-        let since = self.0.filter(|since| waiting && view.last_heard_at < *since);
+        let since = self.0.filter(|since| waiting && view.last_rx_at < *since);
         self.0 = since.or(waiting.then_some(now));
     }
 
@@ -146,7 +146,7 @@ mod tests {
         silence.update(&path, at(200));
         silence.update(&path, at(210));
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(240)));
-        path.last_heard_at = at(220);
+        path.last_rx_at = at(220);
         silence.update(&path, at(225));
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "received data in the meantime");
         path.srtt = None;

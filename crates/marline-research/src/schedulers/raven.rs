@@ -82,7 +82,7 @@ impl Raven {
 
     /// Returns the lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
     fn interval(&self, view: &SubflowView, now: Instant) -> Option<[Duration; 2]> {
-        let age = now.since(view.last_heard_at);
+        let age = now.since(view.last_rx_at);
         let srtt = view.srtt.filter(|_| age <= self.config.stale)?;
         let grown = (1.0 + age.div_duration_f64(self.config.fresh)).sqrt();
         let half = view.rttvar.mul_f64(self.config.deviations * grown);

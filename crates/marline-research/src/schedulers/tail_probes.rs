@@ -95,7 +95,7 @@ impl TailProbes {
         for slot in 0..SubflowSet::CAPACITY {
             let id = SubflowId(slot);
             let Some(episode) = self.episodes[usize::from(slot)] else { continue };
-            let silent = |view: &SubflowView| view.is_active() && view.last_heard_at <= episode.at;
+            let silent = |view: &SubflowView| view.is_active() && view.last_rx_at <= episode.at;
             if !cx.subflow(id).is_some_and(silent) {
                 self.end(id);
             }

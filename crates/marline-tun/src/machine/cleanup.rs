@@ -31,7 +31,7 @@ pub struct CleanupResult {
 /// A system call fails.
 pub async fn clean_up(extent: CleanupExtent) -> anyhow::Result<CleanupResult> {
     let routing = Routing::open()?;
-    let had_switch = routing.has(RuleSet::Switch).await?;
+    let had_switch = routing.has(RuleSet::KillSwitch).await?;
     let held = had_switch && extent == CleanupExtent::AllButSwitch;
     if !held {
         reverse_path::restore();
@@ -41,7 +41,7 @@ pub async fn clean_up(extent: CleanupExtent) -> anyhow::Result<CleanupResult> {
     }
     let mut removed = routing.clear(RuleSet::Routing).await?;
     if !held {
-        removed += routing.clear(RuleSet::Switch).await?;
+        removed += routing.clear(RuleSet::KillSwitch).await?;
     }
     Ok(CleanupResult { removed, removed_kill_switch: had_switch, held })
 }

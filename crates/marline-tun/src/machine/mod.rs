@@ -34,7 +34,7 @@ use self::resolver_file::ResolverFile;
 use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
 pub use self::server_name::addresses_of_server;
 pub use self::switch::engage;
-use self::switch::{Switch, families};
+use self::switch::{KillSwitch, families};
 pub use self::undo::UndoProcess;
 use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
@@ -86,7 +86,7 @@ pub enum ReleaseReason {
 /// A machine whose traffic is routed to the interface.
 #[derive(Debug)]
 pub struct Machine {
-    switch: Switch,
+    switch: KillSwitch,
     undo: UndoProcess,
     interface: u32,
     has_ipv6: bool,
@@ -118,9 +118,9 @@ impl Machine {
             );
         }
         let facts = MachineState { inbound, ..MachineState::default() };
-        let mut switch = Switch { routing, settings, addresses: *addresses, facts };
+        let mut switch = KillSwitch { routing, settings, addresses: *addresses, facts };
         // An existing kill switch stays active until the routes are complete.
-        let held = switch.settings.kill_switch || switch.routing.has(RuleSet::Switch).await?;
+        let held = switch.settings.kill_switch || switch.routing.has(RuleSet::KillSwitch).await?;
         undo.arm(held).context("the cleanup process exited")?;
         reverse_path::loosen_filter();
         if switch.settings.kill_switch {
@@ -163,7 +163,7 @@ impl Machine {
         self.complete_lead().await?;
         if !self.switch.settings.kill_switch {
             // An existing kill switch was active until now, but these settings do not include one.
-            self.switch.routing.clear(RuleSet::Switch).await?;
+            self.switch.routing.clear(RuleSet::KillSwitch).await?;
         }
         if self.switch.settings.handles_dns_queries() {
             let gateway = self.switch.addresses.gateway_v4.into();
@@ -181,7 +181,7 @@ impl Machine {
     }
 
     async fn complete_lead(&self) -> anyhow::Result<usize> {
-        let Switch { routing, settings, addresses, facts } = &self.switch;
+        let KillSwitch { routing, settings, addresses, facts } = &self.switch;
         let mut made = 0;
         for own in families(addresses) {
             made += routing.complete(&[RoutingSettings::jump_target()], own.is_ipv6()).await?;
@@ -262,7 +262,7 @@ impl Machine {
     }
 
     async fn make_direct(&mut self, name: &str, TimedAddress { address, lifetime }: TimedAddress) {
-        let Switch { routing, settings, facts, .. } = &mut self.switch;
+        let KillSwitch { routing, settings, facts, .. } = &mut self.switch;
         // The address has a permanent route.
         if settings.direct.iter().any(|network| network.contains(address)) {
             return;

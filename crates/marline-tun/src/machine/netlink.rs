@@ -44,21 +44,21 @@ pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Routing,
     /// Rules that block traffic past it.
-    Switch,
+    KillSwitch,
 }
 
 impl RuleSet {
     const fn priorities(self) -> std::ops::Range<u32> {
         match self {
             RuleSet::Routing => TUNNEL_PRIORITIES,
-            RuleSet::Switch => KILL_SWITCH_PRIORITIES,
+            RuleSet::KillSwitch => KILL_SWITCH_PRIORITIES,
         }
     }
 
     const fn other(self) -> RuleSet {
         match self {
-            RuleSet::Routing => RuleSet::Switch,
-            RuleSet::Switch => RuleSet::Routing,
+            RuleSet::Routing => RuleSet::KillSwitch,
+            RuleSet::KillSwitch => RuleSet::Routing,
         }
     }
 }

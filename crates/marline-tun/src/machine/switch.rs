@@ -15,7 +15,8 @@ use crate::addresses::Addresses;
 pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow::Result<()> {
     let routing = Routing::open()?;
     let facts = MachineState { inbound: services::open_inbound(), ..MachineState::default() };
-    let mut switch = Switch { routing, settings: settings.clone(), addresses: *addresses, facts };
+    let mut switch =
+        KillSwitch { routing, settings: settings.clone(), addresses: *addresses, facts };
     switch.complete().await?;
     reverse_path::loosen_filter();
     Ok(())
@@ -31,14 +32,14 @@ pub(super) fn families(addresses: &Addresses) -> impl Iterator<Item = IpAddr> {
 
 /// The rules of the switch with their inputs.
 #[derive(Debug)]
-pub(super) struct Switch {
+pub(super) struct KillSwitch {
     pub(super) routing: Routing,
     pub(super) settings: RoutingSettings,
     pub(super) addresses: Addresses,
     pub(super) facts: MachineState,
 }
 
-impl Switch {
+impl KillSwitch {
     /// Adds the missing parts.
     pub(super) async fn complete(&mut self) -> anyhow::Result<usize> {
         let mut made = 0;

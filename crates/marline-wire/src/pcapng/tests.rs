@@ -176,7 +176,7 @@ fn of_ip(reveal_keys: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let before = out.len();
     let info =
         PacketInfo { interface: 0, time_ns: 0, direction: Direction::Inbound, comment: None };
-    capture.ip_packet(&mut out, &info, &bytes);
+    capture.write_ip_packet(&mut out, &info, &bytes);
     let word = |at: usize| {
         u32::from_le_bytes(out[before + at..before + at + 4].try_into().expect("four bytes"))
     };

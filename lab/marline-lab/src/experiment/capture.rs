@@ -89,7 +89,7 @@ pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
             direction: if sent { Direction::Outbound } else { Direction::Inbound },
             comment: None,
         };
-        writer.ip_packet(&mut capture.bytes, &info, &bytes);
+        writer.write_ip_packet(&mut capture.bytes, &info, &bytes);
     }
     ends.map(|(_, capture)| capture).into()
 }

@@ -65,7 +65,7 @@ impl Traces {
         Traces { title, vantage, config, time_of_day, open: BTreeMap::new() }
     }
 
-    fn note(&mut self, event: &MonitorEvent) {
+    fn record_event(&mut self, event: &MonitorEvent) {
         let number = self.open.len();
         if matches!(event.kind, MonitorKind::Created(_)) && number < self.config.connections {
             let header = Header {
@@ -97,7 +97,7 @@ impl Traces {
 
 impl EventObserver for Traces {
     fn event(&mut self, event: &MonitorEvent) {
-        self.note(event);
+        self.record_event(event);
     }
 }
 
@@ -128,7 +128,8 @@ fn run_traced(
     let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
         for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
             let told = Rc::clone(traces);
-            let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().note(event));
+            let watcher =
+                Box::new(move |event: &MonitorEvent| told.borrow_mut().record_event(event));
             paths.world.node_mut(node).set_watcher(watcher);
         }
     })?;

@@ -70,7 +70,7 @@ impl Energy {
 
     /// Joules of promotions, of transfer with its bytes, and of tails.
     #[must_use]
-    pub fn parts_j(&self) -> [f64; 3] {
+    pub fn energy_by_state_j(&self) -> [f64; 3] {
         let parts = [self.promotion_fj, self.transfer_fj + self.bytes_fj, self.tail_fj];
         parts.map(|part| part as f64 / FJ_PER_J)
     }

@@ -27,7 +27,7 @@ fn a_lone_packet_over_lte_costs_a_promotion_and_a_whole_tail() {
     let energy = lte.energy(MS(30_000));
     // 260.1 ms at 1210.7 mW; 100 ms at 1288.04 mW and 800 bits of 438.39 nJ; 11.476 s at 1060 mW.
     let parts = [0.260_1 * 1.210_7, 0.1 * 1.288_04 + 800.0 * 438.39e-9, 11.476 * 1.060];
-    energy.parts_j().into_iter().zip(parts).for_each(|(found, part)| joules(found, part));
+    energy.energy_by_state_j().into_iter().zip(parts).for_each(|(found, part)| joules(found, part));
     joules(energy.traffic_j(), 12.608_617_782);
     // One second before (no cycle of 1.28 s was over) and 17.1639 s after: 13 cycles.
     joules(energy.idle_j(), 13.0 * 0.043_2 * 0.594_3);
@@ -43,7 +43,7 @@ fn a_packet_within_the_tail_is_not_delayed_and_restarts_it() {
     assert_eq!(lte.state(MS(21_000)), RadioState::Tail(0));
     let energy = lte.energy(MS(60_000));
     // Transfer twice 100 ms and 8 Mbit of 51.97 mJ; tail from 0.3601 to 10 s and 11.476 s.
-    let [promotion, transfer, tail] = energy.parts_j();
+    let [promotion, transfer, tail] = energy.energy_by_state_j();
     joules(promotion, 0.260_1 * 1.210_7);
     joules(transfer, 0.2 * 1.288_04 + 8.0 * 0.051_97);
     joules(tail, (10.0 - 0.360_1 + 11.476) * 1.060);
@@ -58,7 +58,7 @@ fn three_g_has_two_tails_and_wifi_hardly_any() {
     assert_eq!(umts.state(MS(9_000)), RadioState::Tail(1));
     assert_eq!(umts.state(MS(9_493)), RadioState::Idle);
     let tail = 7.99 * 0.803_9 + 0.82 * 0.601_3;
-    joules(umts.energy(MS(9_493)).parts_j()[2], tail);
+    joules(umts.energy(MS(9_493)).energy_by_state_j()[2], tail);
     let mut wifi = radio(RadioKind::Wifi);
     wifi.packet(MS(0), Direction::Down, 125_000);
     let traffic = 0.079_1 * 0.124_4 + 0.1 * 0.132_86 + 0.137_01 + 0.138_1 * 0.119_3;

@@ -62,7 +62,7 @@ const STILL_SHADOW_DB: f64 = 1.5;
 const STILL_SHADOW_S: f64 = 20.0;
 const FADING_DB: f64 = 1.5;
 /// Weight of the current signal in rate control's average, for a memory of half a second.
-const CONTROL_SHARE: f64 = 0.2;
+const RATE_CONTROL_WEIGHT: f64 = 0.2;
 const CONTROL_MARGIN_DB: f64 = 3.0;
 /// Ends and steepness of the frame error curve: `1 / (1 + exp(slope * (margin + offset)))`.
 const ERROR_OFFSET_DB: f64 = 1.83;
@@ -275,7 +275,7 @@ impl PhoneMobility {
             shadow = shadow * kept + normal(&mut shadowing) * (1.0 - kept * kept).sqrt();
             let signal_db = owner.signal_db() + shadow * deviation;
             control_db = if control_db.is_nan() { signal_db } else { control_db };
-            control_db += CONTROL_SHARE * (signal_db - control_db);
+            control_db += RATE_CONTROL_WEIGHT * (signal_db - control_db);
             association.step(at, signal_db);
             signals.push((at, signal_db));
             let starts = looks.chance(SAMPLE_S / SCAN_INTERVAL_S) && signal_db < SCAN_BELOW_DB;

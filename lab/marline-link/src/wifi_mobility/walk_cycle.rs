@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_leaves_the_range_and_comes_back_and_is_the_seeds() {
+    fn a_walk_leaves_the_range_returns_and_depends_only_on_the_seed() {
         let model = WalkCycle { peak: Rate::from_mbit(30) };
         for seed in 0..20 {
             let walk = model.draw(&SeedTree::new(seed));

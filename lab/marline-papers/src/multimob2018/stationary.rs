@@ -45,7 +45,7 @@ impl Cost {
     fn from_talk(talk: WorkloadResult) -> Cost {
         let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
         let lte = &talk.joules[LTE];
-        let [promotions, transfer, tails] = lte.parts_j();
+        let [promotions, transfer, tails] = lte.energy_by_state_j();
         Cost {
             wifi_j: talk.joules[WIFI].traffic_j(),
             lte_j: [promotions, transfer, tails, lte.idle_j()],

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_messages_count_as_a_hole() {
+    fn unanswered_messages_count_as_a_gap() {
         let mut record = Record { unanswered_ms: vec![70_000.0], ..Record::default() };
         assert_eq!(record.worst_ms(100_000.0), 30_000.0);
         record.unanswered_ms.clear();

@@ -13,7 +13,7 @@ use marline_time::{Rate, Rng};
 use super::setup::Setup;
 
 /// Packet headers on the train without Ethernet: IPv4, and TCP with timestamps and DSS.
-const TRAIN_HEADERS: u32 = 72;
+const TRAIN_HEADER_BYTES: u32 = 72;
 /// Window of the rate measurement on the train.
 const TRAIN_WINDOW: Duration = Duration::from_millis(500);
 
@@ -193,7 +193,7 @@ fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<RecordedLink> {
     let named = || file.display().to_string();
     let bytes = std::fs::read(file).with_context(named)?;
     let trace = ArrivalTrace::parse(&named(), &bytes)?;
-    let steps = trace.rate_steps(TRAIN_WINDOW, TRAIN_HEADERS).map_err(anyhow::Error::msg)?;
+    let steps = trace.rate_steps(TRAIN_WINDOW, TRAIN_HEADER_BYTES).map_err(anyhow::Error::msg)?;
     let link: DuplexSpec = setup.train_link.parse().with_context(|| "train_link")?;
     Ok(RecordedLink::Rates { steps, link: Box::new(link) })
 }

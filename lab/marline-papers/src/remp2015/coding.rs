@@ -28,7 +28,7 @@ const SEGMENT: u32 = 1_380;
 /// Messages of a run, one second apart.
 const MESSAGES: usize = 60;
 /// Runs of a root in which the WiFi dies while a message is in flight.
-const DEATHS: usize = 5;
+const WIFI_FAILURES: usize = 5;
 /// Repairs per segment of `coded` as shipped, in percent.
 const RATE_PERCENT: u32 = 30;
 
@@ -45,9 +45,9 @@ const CASES: [(&str, &str); 5] = [
     ("independent, 3 %", WIFI_INDEPENDENT),
     ("all packets for 15 ms, twice a second", WIFI_INTERRUPTED),
 ];
-const DEATH: &str = "the WiFi dies";
+const WIFI_FAILURE: &str = "the WiFi dies";
 /// Index of the message that is in flight when the WiFi dies, from 0.
-const FAILING_MESSAGE: u32 = 6;
+const MESSAGE_AT_FAILURE: u32 = 6;
 
 /// Schedulers in the comparison. The first is the reference for the extra bytes.
 const SCHEDULERS: [&str; 9] = [
@@ -80,8 +80,8 @@ fn messages(wifi: &str, packets: u32, count: u32) -> Experiment {
 
 /// The WiFi dies while a message is in flight, up to a tenth of a second after it was written.
 fn death(packets: u32, after_s: f64) -> Experiment {
-    let mut experiment = messages(WIFI_BEFORE_DEATH, packets, FAILING_MESSAGE + 1);
-    let at = format!("{:.4}s", f64::from(FAILING_MESSAGE) + after_s);
+    let mut experiment = messages(WIFI_BEFORE_DEATH, packets, MESSAGE_AT_FAILURE + 1);
+    let at = format!("{:.4}s", f64::from(MESSAGE_AT_FAILURE) + after_s);
     let event = Event { at, path: "wifi".to_owned(), command: "down".to_owned() };
     experiment.scenario.events.push(event);
     experiment
@@ -120,7 +120,7 @@ fn cell(
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
     let mut rng = root.rng("deaths of the WiFi");
     // Time from writing the message to the death of WiFi, s, and the seed of the run.
-    let deaths: Vec<(f64, u64)> = (0..context.count(DEATHS))
+    let deaths: Vec<(f64, u64)> = (0..context.count(WIFI_FAILURES))
         .map(|_| (0.1_f64.mul_add(rng.unit(), 0.001), rng.next_u64()))
         .collect();
     let mut all = Vec::new();
@@ -134,7 +134,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
                 }
                 None => {
                     let run = |(after_s, seed): &(f64, u64)| (death(packets, *after_s), *seed);
-                    (deaths.iter().map(run).collect(), FAILING_MESSAGE as usize)
+                    (deaths.iter().map(run).collect(), MESSAGE_AT_FAILURE as usize)
                 }
             };
             let of_scheduler = |name: &&str| cell(&runs, from, &variant(name, packets));
@@ -160,7 +160,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
     let title = "Coding and duplication: time until the whole message arrived, WiFi (95 ms) and LTE (154 ms); \
                  extra bytes as a percentage of min-rtt's (99 % intervals)";
     let mut grid = Grid::new("coding", title, &columns);
-    let names = CASES.iter().map(|(name, _)| *name).chain([DEATH]);
+    let names = CASES.iter().map(|(name, _)| *name).chain([WIFI_FAILURE]);
     for (case, name) in names.enumerate() {
         for (size, packets) in SIZES.iter().enumerate() {
             for (place, scheduler) in SCHEDULERS.iter().enumerate() {

@@ -160,7 +160,7 @@ fn cell(of: &Estimate) -> Value {
     unit(of, "")
 }
 
-fn recoveries() -> [Variant; 3] {
+fn variants_by_recovery() -> [Variant; 3] {
     let of = |name: &str, recovery| {
         Variant { name: name.to_owned(), ..multipath(Windows::Kept) }.recovery(recovery)
     };
@@ -182,7 +182,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
         let mut times = Vec::new();
         for (_, bytes) in SIZES {
             let drill = BurstExperiment::new(context, bytes, root.seed);
-            for variant in recoveries() {
+            for variant in variants_by_recovery() {
                 let whole = drill.run(&variant, &[])?;
                 times.push(whole.completion_ms);
                 for percent in PERCENT {
@@ -231,7 +231,7 @@ const JITTER_MS: [f64; 2] = [1.0, 3.0];
 
 /// Retransmissions by each contestant if nothing is lost but packets overtake each other.
 fn reordering(context: &Context<'_>) -> anyhow::Result<Grid> {
-    let cases: Vec<(Variant, f64)> = recoveries()
+    let cases: Vec<(Variant, f64)> = variants_by_recovery()
         .into_iter()
         .flat_map(|variant| JITTER_MS.map(|jitter_ms| (variant.clone(), jitter_ms)))
         .collect();

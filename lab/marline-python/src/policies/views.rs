@@ -81,7 +81,7 @@ pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Boun
         to_python(py, view.bytes_since_loss)?,
         to_python(py, view.bytes_between_losses)?,
         to_python(py, instant_us(view.last_sent_at))?,
-        to_python(py, instant_us(view.last_heard_at))?,
+        to_python(py, instant_us(view.last_rx_at))?,
         to_python(py, instant_us(view.last_new_at))?,
         to_python(py, view.bytes_sent)?,
         to_python(py, view.bytes_received)?,

@@ -46,7 +46,7 @@ impl Setup {
     }
 
     fn answer(&mut self) {
-        self.views.iter_mut().for_each(|view| view.last_heard_at = self.now);
+        self.views.iter_mut().for_each(|view| view.last_rx_at = self.now);
         self.stream.ack(self.stream.written);
     }
 
@@ -117,7 +117,7 @@ fn trouble_that_may_have_begun_between_messages_counts() {
 fn a_late_answer_is_hedged() {
     let mut setup = Setup::trusted();
     setup.now += ms(56);
-    setup.views[0].last_heard_at = setup.now;
+    setup.views[0].last_rx_at = setup.now;
     assert_eq!(setup.ask(), Some(SubflowId(1)));
 }
 
@@ -138,7 +138,7 @@ fn a_path_not_heard_for_long_gets_a_copy_and_an_idle_connection_both() {
     let long_ago = setup.now - Duration::from_secs(3);
     setup.now += GAP / 2;
     setup.answer();
-    setup.views[1].last_heard_at = long_ago;
+    setup.views[1].last_rx_at = long_ago;
     assert_eq!(setup.send(), 2, "the speed of the path is unknown");
     setup.answer();
     setup.now += Duration::from_secs(5);

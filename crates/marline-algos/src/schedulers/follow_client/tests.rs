@@ -115,7 +115,7 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
         let view = SubflowView {
             backup: is_backup,
             health,
-            last_heard_at: Instant::from_millis(heard),
+            last_rx_at: Instant::from_millis(heard),
             ..news(marline_testkit::views::view(id, 10), new)
         };
         match room {

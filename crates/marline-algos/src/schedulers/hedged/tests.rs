@@ -27,7 +27,7 @@ impl<S: Scheduler> Setup<S> {
     }
 
     fn hear(&mut self, id: u8) {
-        self.views[usize::from(id)].last_heard_at = self.now;
+        self.views[usize::from(id)].last_rx_at = self.now;
     }
 }
 

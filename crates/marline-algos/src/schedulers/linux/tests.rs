@@ -12,7 +12,7 @@ fn paths(stream: &Stream, heard_ms: u64) -> Vec<SubflowView> {
     let held: u64 = stream.mappings.iter().filter(on_wifi).map(|m| m.range.len()).sum();
     let wifi = SubflowView {
         bytes_in_flight: held,
-        last_heard_at: Instant::from_millis(heard_ms),
+        last_rx_at: Instant::from_millis(heard_ms),
         ..view(0, 15)
     };
     vec![wifi, backup(view(1, 50))]

@@ -6,7 +6,7 @@ use super::*;
 
 /// Makes the address pair degraded, with data received at this time.
 fn degraded(view: SubflowView, heard_ms: u64) -> SubflowView {
-    SubflowView { health: DEGRADED, last_heard_at: Instant::from_millis(heard_ms), ..view }
+    SubflowView { health: DEGRADED, last_rx_at: Instant::from_millis(heard_ms), ..view }
 }
 
 /// Fills the window, with data in flight.

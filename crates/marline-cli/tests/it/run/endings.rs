@@ -38,7 +38,7 @@ fn signal(name: &str, id: &str) {
 }
 
 #[test]
-fn the_exit_status_is_the_programs() {
+fn exit_status_equals_that_of_the_program() {
     let _others = support::among_others();
     let Some(world) = World::set("run-status", &[]) else { return };
     for (text, status) in [
@@ -62,7 +62,7 @@ fn the_exit_status_is_the_programs() {
 }
 
 #[test]
-fn a_death_by_signal_is_the_programs_and_nothing_is_left_behind() {
+fn a_program_killed_by_a_signal_determines_the_exit_status() {
     let _others = support::among_others();
     let Some(world) = World::set("run-signal", &[]) else { return };
     let output = world.output("exec $run bash -c 'kill -TERM $$'");

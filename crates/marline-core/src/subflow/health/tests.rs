@@ -60,7 +60,7 @@ fn a_scheduler_verdict_waits_for_its_rescue() {
 }
 
 #[test]
-fn doubt_lasts_as_long_as_the_path_health_verdict() {
+fn degraded_lasts_as_long_as_the_path_health_verdict() {
     let (rto, loss) = (AddressPairFault::Rto, AddressPairFault::Loss);
     let mut health = SubflowHealth::default();
     assert_eq!(health.on_verdict(T(1), None), None);
@@ -78,7 +78,7 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
 }
 
 #[test]
-fn silence_outranks_doubt_and_names_the_monitor_as_its_cause() {
+fn unreachable_outranks_degraded_and_names_the_monitor_as_cause() {
     let mut health = timed_out(5);
     health.on_verdict(T(6), Some(AddressPairFault::Rto));
     let silent = |since, cause| Health::Unreachable { since: T(since), cause };
@@ -93,6 +93,6 @@ fn silence_outranks_doubt_and_names_the_monitor_as_its_cause() {
     health.on_overdue(T(8), UnreachableCause::DegradedAddressPair);
     assert_eq!(health.get(), silent(8, UnreachableCause::DegradedAddressPair));
     health.on_verdict(T(9), None);
-    assert_eq!(health.get(), silent(8, UnreachableCause::LiftedVerdict));
+    assert_eq!(health.get(), silent(8, UnreachableCause::NoDataSinceRecovery));
     assert!(!health.get().has_degraded_address_pair());
 }

@@ -46,7 +46,7 @@ fn a_duplicate_segment_counts_as_a_sign_of_life() {
     pair.client.tcp.health_mut().on_overdue(pair.now, UnreachableCause::ProbeTimeout);
     pair.run_for(MS(500));
     give(&mut pair, 0, 100, TcpFlags(0));
-    assert!(pair.client.tcp.health.is_usable() && pair.client.tcp.last_heard_at() == pair.now);
+    assert!(pair.client.tcp.health.is_usable() && pair.client.tcp.last_rx_at() == pair.now);
     // A segment that acknowledges data never sent is not from the peer.
     pair.client.tcp.health_mut().on_overdue(pair.now, UnreachableCause::ProbeTimeout);
     let mut header = pair.header_of(1);
@@ -185,7 +185,7 @@ fn a_probe_is_answered_at_once_and_moves_nothing() {
     assert_eq!(pair.log.len(), 2, "{:?}", pair.log);
     let probe = &pair.log[0].1;
     assert_eq!(probe.header.seq, pair.client.tcp.to_wire(Ssn(0)));
-    assert_eq!(pair.client.tcp.last_heard_at(), pair.log[1].0 + MS(10));
+    assert_eq!(pair.client.tcp.last_rx_at(), pair.log[1].0 + MS(10));
     pair.client.tcp.request_probe();
     pair.run_for(MS(25));
     assert_eq!(pair.log.len(), 4, "probes are answered each time");

@@ -18,7 +18,7 @@ fn steady() -> SubflowView {
     SubflowView {
         delivery_rate: Some(Rate::from_mbit(8)),
         bytes_since_loss: 10_000,
-        last_heard_at: Instant::from_millis(1_000),
+        last_rx_at: Instant::from_millis(1_000),
         ..view(0, 20)
     }
 }

@@ -4,8 +4,8 @@ use super::*;
 
 /// Builds a path that last received an answer at `heard_ms`; the clock of the context is at 1 s.
 fn path(id: u8, srtt_ms: u64, rttvar_ms: u64, heard_ms: u64) -> SubflowView {
-    let last_heard_at = Instant::from_millis(heard_ms);
-    SubflowView { rttvar: ms(rttvar_ms), last_heard_at, ..view(id, srtt_ms) }
+    let last_rx_at = Instant::from_millis(heard_ms);
+    SubflowView { rttvar: ms(rttvar_ms), last_rx_at, ..view(id, srtt_ms) }
 }
 
 fn sent(subflows: &[SubflowView], bytes: u64) -> Vec<(u8, u64, u64)> {

@@ -129,7 +129,7 @@ fn an_original_path_that_was_heard_is_not_suspected() {
     let mut views = [view(0, 13), view(1, 85)];
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     drain(&mut scheduler, &mut stream, &views);
-    views[0].last_heard_at = NOW + ms(1);
+    views[0].last_rx_at = NOW + ms(1);
     assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(2_000, 3_000)), []);
     assert!(!scheduler.watches_acks());
     // A later silence is a new episode. The segment was already carried on the other subflow, so it is not copied.
@@ -236,7 +236,7 @@ proptest! {
                 },
                 Step::Hear(id) => {
                     let view = &mut views[usize::from(id)];
-                    (view.last_heard_at, view.health) = (NOW + ms(1), Health::Usable);
+                    (view.last_rx_at, view.health) = (NOW + ms(1), Health::Usable);
                     probed[usize::from(id)] = false;
                 }
                 Step::Timeout(id) => {

@@ -42,11 +42,8 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         let changes = vec![change(1_200, word), change(2_400, back)];
         Extra { changes, ..Extra::default() }
     };
-    let notes = vec![
-        (1_300, Act::RecordCounters),
-        (2_000, Act::RecordCounters),
-        (2_400, Act::RecordCounters),
-    ];
+    let records: Vec<_> =
+        [1_300, 2_000, 2_400].map(|at_ms| (at_ms, Act::RecordCounters)).into_iter().collect();
     vec![
         SpecialCase {
             paths: vec![WIFI, "lte,backup"],
@@ -76,7 +73,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
-            acts: notes.clone(),
+            acts: records.clone(),
             ..case("mk-prio", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPPrioRx", 2);
                 found.carried(LTE, 0..1, Direction::Down, true);
@@ -87,7 +84,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
-            acts: notes,
+            acts: records,
             ..case("mm-prio", Marline, Marline, |found| {
                 found.require_captured("MP_PRIO", 2);
                 found.carried(LTE, 2..3, Direction::Down, false);

@@ -153,7 +153,11 @@ fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
         let client = job.side == Side::Client;
         let role =
             if client { marline::policy::Role::Client } else { marline::policy::Role::Server };
-        marline::advanced::interactive(&mut config, role, marline::config::ParameterChoice::Prompt);
+        marline::advanced::interactive(
+            &mut config,
+            role,
+            marline::config::InteractiveParameters::Prompt,
+        );
     }
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;

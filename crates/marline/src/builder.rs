@@ -9,7 +9,7 @@ use marline_io::{SegmentLog, SharedEventObserver};
 use marline_policy::Role;
 use marline_time::Duration;
 
-use crate::multimob::ParameterChoice;
+use crate::multimob::InteractiveParameters;
 use crate::transport_config::TransportConfig;
 use crate::{Carrier, multimob};
 #[cfg(doc)]
@@ -114,7 +114,7 @@ impl<S: OwnSettings> Builder<S> {
     /// path works. The server must be a Marline server, which follows the client's choice of path. A server follows
     /// every client's choice of path with these parameters. Without this setting it follows only clients that request
     /// it.
-    pub fn interactive(&mut self, parameters: ParameterChoice) -> &mut Self {
+    pub fn interactive(&mut self, parameters: InteractiveParameters) -> &mut Self {
         multimob::interactive(self.transport.as_core_mut(), S::ROLE, parameters);
         self.path_health = Some(parameters.path_health_monitor());
         self

@@ -8,6 +8,6 @@ pub use marline_io::MAX_BUSY_POLL;
 pub use crate::builder::{Builder, OwnSettings};
 pub use crate::carrier::{MAX_KEEPALIVE_INTERVAL, TunPath};
 pub use crate::client::ClientSettings;
-pub use crate::multimob::ParameterChoice;
+pub use crate::multimob::InteractiveParameters;
 pub use crate::server::{ServerAddress, ServerSettings};
 pub use crate::transport_config::TransportConfig;

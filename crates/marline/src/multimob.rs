@@ -20,7 +20,7 @@ const EXTENSIONS: Extensions = Extensions::FAST_JOIN
 /// Choice of parameters.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ParameterChoice {
+pub enum InteractiveParameters {
     /// Our parameters: decisions based on events, and cellular paths are closed again. Used by `--mode interactive`.
     #[default]
     Prompt,
@@ -28,13 +28,13 @@ pub enum ParameterChoice {
     Multimob,
 }
 
-impl ParameterChoice {
+impl InteractiveParameters {
     /// Specs of the client's scheduler, the server's scheduler, and the client's path manager.
     #[must_use]
     pub const fn specs(self) -> [&'static str; 3] {
         match self {
-            ParameterChoice::Prompt => ["auto", "follow-client", "break-before-make"],
-            ParameterChoice::Multimob => {
+            InteractiveParameters::Prompt => ["auto", "follow-client", "break-before-make"],
+            InteractiveParameters::Multimob => {
                 ["lowest-rtt", "follow-client,spill=on,reinject=rto", "multimob"]
             }
         }
@@ -44,8 +44,8 @@ impl ParameterChoice {
     #[must_use]
     pub const fn path_health_config(self) -> PathHealthConfig {
         match self {
-            ParameterChoice::Prompt => PathHealthConfig::prompt(),
-            ParameterChoice::Multimob => PathHealthConfig::multimob(),
+            InteractiveParameters::Prompt => PathHealthConfig::prompt(),
+            InteractiveParameters::Multimob => PathHealthConfig::multimob(),
         }
     }
 
@@ -57,15 +57,15 @@ impl ParameterChoice {
 
     const fn receive_timer(self) -> ReceiveTimer {
         match self {
-            ParameterChoice::Prompt => ReceiveTimer::with_probes(),
-            ParameterChoice::Multimob => ReceiveTimer::multimob(),
+            InteractiveParameters::Prompt => ReceiveTimer::with_probes(),
+            InteractiveParameters::Multimob => ReceiveTimer::multimob(),
         }
     }
 
     /// Without these, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does not
     /// use them.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
-        (self == ParameterChoice::Prompt).then(LoneKeepalive::default)
+        (self == InteractiveParameters::Prompt).then(LoneKeepalive::default)
     }
 }
 
@@ -73,7 +73,7 @@ impl ParameterChoice {
 /// that the server follow it, and the other extensions that both support. Addresses flagged `backup` sleep until they
 /// are needed. The path health monitor is set separately
 /// ([`ClientBuilder::path_health_monitor`](crate::ClientBuilder::path_health_monitor)).
-pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: ParameterChoice) {
+pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: InteractiveParameters) {
     let [client, server, path_manager] = parameters.specs();
     match role {
         Role::Client => {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn both_sides_get_their_parts() {
-        for parameters in [ParameterChoice::Prompt, ParameterChoice::Multimob] {
+        for parameters in [InteractiveParameters::Prompt, InteractiveParameters::Multimob] {
             let [scheduler, follower, path_manager] = parameters.specs();
             let mut config = ConnectionConfig::new(marline_algos::default_policies());
             interactive(&mut config, Role::Client, parameters);
@@ -125,7 +125,10 @@ mod tests {
             assert_eq!(config.policies.path_manager.name(), path_manager);
             assert!(config.receive_timer.is_some() && config.follow_client.is_none());
             assert!(config.extensions.contains(EXTENSIONS));
-            assert_eq!(config.lone_keepalive.is_some(), parameters == ParameterChoice::Prompt);
+            assert_eq!(
+                config.lone_keepalive.is_some(),
+                parameters == InteractiveParameters::Prompt
+            );
             let mut config = ConnectionConfig::new(marline_algos::default_policies());
             interactive(&mut config, Role::Server, parameters);
             assert_eq!(config.policies.scheduler.name(), follower);

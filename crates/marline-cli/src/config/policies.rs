@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use anyhow::ensure;
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{Linger, ParameterChoice};
+use marline::config::{InteractiveParameters, Linger};
 use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
 use marline::time::Duration;
@@ -79,7 +79,7 @@ impl Mode {
     /// Scheduler and path manager of the mode.
     #[must_use]
     pub const fn policies(self, side: Side) -> (&'static str, &'static str) {
-        let [client, server, path_manager] = ParameterChoice::Prompt.specs();
+        let [client, server, path_manager] = InteractiveParameters::Prompt.specs();
         match (self, side) {
             (Mode::Handover, _) => ("auto", "backup"),
             (Mode::Interactive, Side::Client) => (client, path_manager),
@@ -103,7 +103,7 @@ impl Mode {
     /// The path health monitor of the mode.
     #[must_use]
     pub fn path_health(self) -> Option<PathHealthConfig> {
-        (self == Mode::Interactive).then(|| ParameterChoice::Prompt.path_health_config())
+        (self == Mode::Interactive).then(|| InteractiveParameters::Prompt.path_health_config())
     }
 }
 
@@ -171,7 +171,7 @@ impl PolicyChoice {
         let mut connection = ConnectionConfig::new(policies.clone());
         if self.mode == Mode::Interactive {
             let role = if side == Side::Client { Role::Client } else { Role::Server };
-            interactive(&mut connection, role, ParameterChoice::Prompt);
+            interactive(&mut connection, role, InteractiveParameters::Prompt);
             // Policies chosen by name take precedence.
             connection.policies = policies;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::support::machines::on_two_machines;
 use super::support::*;
 use marline::advanced::interactive;
-use marline::config::ParameterChoice;
+use marline::config::InteractiveParameters;
 use marline::monitor::{Counters, Extensions};
 use marline::paths::PathChange;
 use marline::{Carrier, Client, Stream};
@@ -19,7 +19,11 @@ const ROUNDS: usize = 40;
 async fn client_that_leaves(paths: [&str; 2], carrier: Carrier) -> Client {
     client_with(&paths, |config| {
         config.carrier(carrier);
-        interactive(config.transport_mut().as_core_mut(), Role::Client, ParameterChoice::Prompt);
+        interactive(
+            config.transport_mut().as_core_mut(),
+            Role::Client,
+            InteractiveParameters::Prompt,
+        );
     })
     .await
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline::config::ParameterChoice;
+use marline::config::InteractiveParameters;
 use marline::monitor::ConnectionInfo;
 use marline::policy::Role;
 use marline::{Carrier, Client, Server};
@@ -228,10 +228,9 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     if let Some(traces) = traces {
         client.event_observer(traces);
     }
-    client
-        .carrier(Carrier::Raw)
-        .transport(job.variant.end(Role::Client)?)
-        .path_health_monitor(job.variant.interactive()?.map(ParameterChoice::path_health_monitor));
+    client.carrier(Carrier::Raw).transport(job.variant.end(Role::Client)?).path_health_monitor(
+        job.variant.interactive()?.map(InteractiveParameters::path_health_monitor),
+    );
     for path in &job.paths {
         client.path(path.spec.parse()?);
     }
@@ -255,7 +254,9 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         .carrier(Carrier::Raw)
         .listen(job.address)
         .transport(job.variant.end(Role::Server)?)
-        .path_health_monitor(job.variant.interactive()?.map(ParameterChoice::path_health_monitor));
+        .path_health_monitor(
+            job.variant.interactive()?.map(InteractiveParameters::path_health_monitor),
+        );
     let server = server.bind().await?;
     println!("ready");
     let mut streams: Vec<Stream> = Vec::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use marline::advanced::ConnectionConfig;
 use marline::algos::default_policies;
-use marline::config::{BufferTuning, ParameterChoice};
+use marline::config::{BufferTuning, InteractiveParameters};
 use marline::datagrams::LaneConfig;
 use marline::monitor::Extensions;
 use marline::paths::{PathSpec, RadioKind};
@@ -170,10 +170,10 @@ impl Variant {
     ///
     /// # Errors
     /// The mode is unknown.
-    pub fn interactive(&self) -> anyhow::Result<Option<ParameterChoice>> {
+    pub fn interactive(&self) -> anyhow::Result<Option<InteractiveParameters>> {
         Ok(match self.mode.as_deref() {
-            Some("interactive") => Some(ParameterChoice::Prompt),
-            Some("multimob") => Some(ParameterChoice::Multimob),
+            Some("interactive") => Some(InteractiveParameters::Prompt),
+            Some("multimob") => Some(InteractiveParameters::Multimob),
             _ => self.mode_specs().map(|_| None)?,
         })
     }

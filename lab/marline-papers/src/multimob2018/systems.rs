@@ -1,7 +1,7 @@
 //! Systems under comparison.
 
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{LoneKeepalive, ParameterChoice};
+use marline::config::{InteractiveParameters, LoneKeepalive};
 use marline::monitor::Extensions;
 use marline::policy::Role;
 use marline_lab::experiment::Variant;
@@ -34,7 +34,7 @@ pub(super) struct System {
 /// Stack at one end.
 #[derive(Clone, Debug)]
 enum End {
-    MultiMob(ParameterChoice),
+    MultiMob(InteractiveParameters),
     Other(Box<Variant>),
 }
 
@@ -46,7 +46,7 @@ impl End {
                 let mut config = mptcp("").connection()?;
                 let plain = config.policies.scheduler.clone();
                 interactive(&mut config, role, *parameters);
-                if *parameters == ParameterChoice::Prompt && role == Role::Client {
+                if *parameters == InteractiveParameters::Prompt && role == Role::Client {
                     // The study compares paths and path selection. Copies would change the results.
                     config.policies.scheduler = plain;
                 }
@@ -71,7 +71,7 @@ impl System {
         }
     }
 
-    fn multimob(name: &'static str, parameters: ParameterChoice) -> System {
+    fn multimob(name: &'static str, parameters: InteractiveParameters) -> System {
         System {
             client: End::MultiMob(parameters),
             server: End::MultiMob(parameters),
@@ -134,12 +134,12 @@ pub(super) fn multimob() -> Vec<System> {
 
 /// MultiMob with the authors' parameters.
 pub(super) fn authors() -> System {
-    System::multimob("MultiMob, authors' parameters", ParameterChoice::Multimob)
+    System::multimob("MultiMob, authors' parameters", InteractiveParameters::Multimob)
 }
 
 /// MultiMob, driven by events.
 pub(super) fn tuned() -> System {
-    System::multimob("MultiMob, tuned", ParameterChoice::Prompt)
+    System::multimob("MultiMob, tuned", InteractiveParameters::Prompt)
 }
 
 /// Tuned MultiMob without a shared path health monitor.

@@ -55,7 +55,7 @@ class SubflowView:
     bytes_since_loss: int = 0
     bytes_between_losses: int = 0
     last_sent_at_us: float = 0.0
-    last_heard_at_us: float = 0.0
+    last_rx_at_us: float = 0.0
     last_new_at_us: float = 0.0
     sent_bytes: int = 0
     """Payload sent, including retransmissions, modulo 2**32."""

@@ -15,7 +15,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     (
         "one-to-smoltcp",
         AtLeast(0.8),
-        "goodput in memory of one subflow, relative to smoltcp's plain TCP",
+        "in-memory goodput of one subflow, relative to smoltcp's plain TCP",
     ),
     ("min-rtt-to-one", AtLeast(0.85), "goodput of two subflows with min-rtt, relative to one"),
     ("by-turns-to-one", AtLeast(0.85), "goodput of two subflows with round robin, relative to one"),

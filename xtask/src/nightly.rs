@@ -203,7 +203,9 @@ fn live_datagrams(root: &Path) -> TaskResult {
         const INSTALL: [&str; 5] =
             ["install", "-y", "--no-install-recommends", "srt-tools", "ffmpeg"];
         if run(&mut command(root, "apt-get", &INSTALL)).is_err() {
-            return Err("srt-tools and ffmpeg are not installed, and apt-get cannot".to_owned());
+            return Err(
+                "srt-tools or ffmpeg is missing, and apt-get failed to install them".to_owned()
+            );
         }
     }
     run(&mut long_tests(root, "live_datagrams::"))

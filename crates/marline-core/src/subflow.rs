@@ -473,7 +473,7 @@ impl Subflow {
         usize::from(self.mtu.current())
     }
 
-    /// Reduces the rate on request of a scheduler.
+    /// Reduces the rate at a scheduler's request.
     pub(crate) fn penalize(&mut self, now: Instant, penalty: Penalty) {
         self.congestion.on_signal(CongestionSignal::Penalty(penalty), now, self.id, &self.group);
     }

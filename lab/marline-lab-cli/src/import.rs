@@ -87,7 +87,7 @@ fn path_name(file: &Path) -> String {
 
 fn measured(args: &Args) -> anyhow::Result<Measurement> {
     let ms = args.clock_ahead;
-    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range (milliseconds, below 1e12)");
     if let [client, server] = &args.files[..] {
         ensure!(
             args.kind.is_none() && args.columns.is_empty(),

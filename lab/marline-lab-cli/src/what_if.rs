@@ -55,7 +55,7 @@ pub enum Direction {
 /// A file cannot be read or used, or has too few packets.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ms = args.clock_ahead;
-    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: a number of milliseconds");
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range (milliseconds, below 1e12)");
     let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
     ensure!(
         both_ends[0] == both_ends[1],

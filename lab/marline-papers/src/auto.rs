@@ -43,7 +43,7 @@ impl Paper for Auto {
         let file = PaperFile::<Setup>::parse(TEXT)?;
         let (setup, limits) = (Setup::from_file(&file, context), Limits::from_file(&file)?);
         let mut result = Reproduction::default();
-        on_recorded(context, &setup, &limits, &mut result)?;
+        judge_recorded_pairs(context, &setup, &limits, &mut result)?;
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
@@ -57,7 +57,7 @@ impl Paper for Auto {
     }
 }
 
-fn on_recorded(
+fn judge_recorded_pairs(
     context: &Context<'_>,
     setup: &Setup,
     limits: &Limits,
@@ -67,7 +67,9 @@ fn on_recorded(
     let view = |half| View { setup, limits, pairs: &pairs, half };
     let (samples, mut judged) = context.judge_part(
         RECORDED,
-        |root| pairs.iter().map(|pair| cell::on_recorded(context, setup, pair, root)).collect(),
+        |root| {
+            pairs.iter().map(|pair| cell::run_recorded_pair(context, setup, pair, root)).collect()
+        },
         |samples| {
             let view = view(PairSubset::Judged);
             Ok([view.rows(samples), calibration::rows(&view, samples)].concat())

@@ -36,7 +36,7 @@ impl Paper for Datagrams {
         let file = PaperFile::<Setup>::parse(TEXT)?;
         let (setup, limits) = (Setup::from_file(&file, context), Limits::from_file(&file)?);
         let mut result = Reproduction::default();
-        on_recorded(context, &setup, &limits, &mut result)?;
+        judge_recorded_pairs(context, &setup, &limits, &mut result)?;
         let samples = context.sample(DEATHS, |root| cell::deaths(&setup, root))?;
         let title = "A path dies during a call";
         result.tables.push(Table::new("deaths", title, rows::deaths(&samples, &limits)));
@@ -54,7 +54,7 @@ impl Paper for Datagrams {
     }
 }
 
-fn on_recorded(
+fn judge_recorded_pairs(
     context: &Context<'_>,
     setup: &Setup,
     limits: &Limits,

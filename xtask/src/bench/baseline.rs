@@ -68,8 +68,8 @@ impl Machine {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("counted with another compiler or processor, which cannot be compared: after a compiler update, run cargo \
-             xtask bench --bless --why 'rustc ...' before any other change"
+        Err("the baseline was counted with a different compiler or processor and is not comparable; after a compiler \
+             update, run cargo xtask bench --bless --why 'rustc ...' before making other changes"
             .to_owned())
     }
 }

@@ -105,7 +105,7 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
         }
         let Some(len) = order.u32(bytes, at + 4).map(|len| len as usize) else { break };
         if len < 12 || len % 4 != 0 {
-            return Err(format!("a block of {len} bytes at offset {at}"));
+            return Err(format!("invalid block length {len} at offset {at}"));
         }
         let Some(block) = bytes.get(at..).and_then(|rest| rest.get(..len)) else { break };
         if kind == INTERFACE {

@@ -146,8 +146,7 @@ fn working_directory_of(script: &Path) -> PathBuf {
     found.unwrap_or(own).to_path_buf()
 }
 
-/// The addresses, unless a script names its own, which are IPv4 addresses. Options would override the script's
-/// addresses.
+/// Returns the address options. Omits those that an IPv4 script sets itself, because options override the script.
 fn addresses(version: &Version, script: &Path, setting: &Setting) -> Vec<String> {
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -229,7 +229,7 @@ impl CaseExperiments {
 }
 
 /// Runs everything on a recorded pair, from a position that the root draws.
-pub(super) fn on_recorded(
+pub(super) fn run_recorded_pair(
     context: &Context<'_>,
     setup: &Setup,
     pair: &Pair,

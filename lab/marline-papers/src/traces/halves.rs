@@ -28,8 +28,9 @@ pub(super) fn variant_with_one_limited(pair: &Pair, root: &Root) -> Variant {
 
 /// Question about the default in one of the two cases.
 struct Goals {
-    /// Index among the judged variants, and words.
+    /// Index among the judged variants.
     variant: usize,
+    /// The paths, as named in the titles of the rows.
     paths: &'static str,
     /// Cases in which a figure is worse than on the better path alone, percent.
     worse_percent: f64,

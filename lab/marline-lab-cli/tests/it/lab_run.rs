@@ -72,7 +72,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
     let row = compared.lines().find(|line| line.trim_start().starts_with("p99 ms")).expect("a row");
     assert!(
-        ["better by", "worse by", "inconclusive", "equal in every seed"]
+        ["better by", "worse by", "inconclusive", "the same for every seed"]
             .iter()
             .any(|word| row.contains(word)),
         "{row}"

@@ -36,12 +36,14 @@ fn require_takeover(found: &mut CaseResults<'_>) {
     }
 }
 
+/// LTE becomes a backup after 1.2 s and primary again after 2.4 s.
+fn backup_then_primary() -> Extra {
+    let change = |at_ms, word: &str| (at_ms, LTE.to_owned(), word.to_owned());
+    let changes = vec![change(1_200, "backup"), change(2_400, "primary")];
+    Extra { changes, ..Extra::default() }
+}
+
 pub(super) fn cases() -> Vec<SpecialCase> {
-    let changes = |word: &str, back: &str| {
-        let change = |at_ms, word: &str| (at_ms, LTE.to_owned(), word.to_owned());
-        let changes = vec![change(1_200, word), change(2_400, back)];
-        Extra { changes, ..Extra::default() }
-    };
     let records: Vec<_> =
         [1_300, 2_000, 2_400].map(|at_ms| (at_ms, Act::RecordCounters)).into_iter().collect();
     vec![
@@ -72,7 +74,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         // From Marline to the kernel's server: the subflow stops and continues.
         SpecialCase {
             bytes: LONG,
-            extra: changes("backup", "primary"),
+            extra: backup_then_primary(),
             acts: records.clone(),
             ..case("mk-prio", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPPrioRx", 2);
@@ -83,7 +85,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         },
         SpecialCase {
             bytes: LONG,
-            extra: changes("backup", "primary"),
+            extra: backup_then_primary(),
             acts: records,
             ..case("mm-prio", Marline, Marline, |found| {
                 found.require_captured("MP_PRIO", 2);

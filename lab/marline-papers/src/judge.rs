@@ -57,7 +57,7 @@ impl Verdict {
 /// let peaks = Samples::new((0..20).map(|n| 168.0 + f64::from(n % 5)).collect(), 1);
 /// let peak = peaks.mean(|peak| *peak);
 /// let row = Row::new("peak, WiFi").paper(180.0, "ms").estimate(&peak, "ms");
-/// let row = row.within(0.25).at_most(200.0);
+/// let row = row.within_of_paper(0.25).at_most(200.0);
 /// assert_eq!(row.verdict, Verdict::Accepted);
 /// assert_eq!(row.requirement, "within 25 % of the paper, at most 200 ms");
 /// ```

@@ -29,9 +29,9 @@ pub struct FiveNumbers {
 /// Distributions of several contestants.
 ///
 /// ```
-/// use marline_lab::figure::{Boxes, FiveNumbers};
+/// use marline_lab::figure::{BoxPlot, FiveNumbers};
 /// let box_of = FiveNumbers { low: 10.0, q25: 20.0, q50: 22.0, q75: 30.0, high: 90.0 };
-/// let svg = Boxes::new("Echoes", "latency (ms)").add("auto", box_of).svg();
+/// let svg = BoxPlot::new("Echoes", "latency (ms)").add("auto", box_of).svg();
 /// assert!(svg.contains("auto"));
 /// ```
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ pub enum BindError {
     NoSuchPath {
         /// The path as configured.
         path: String,
-        /// What is wrong with the path.
+        /// Why the path is invalid.
         reason: String,
     },
     /// A socket could not be opened or bound.

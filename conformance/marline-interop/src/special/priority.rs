@@ -19,7 +19,7 @@ fn lte(backup: bool) -> Scenario {
     scenario
 }
 
-/// WiFi works until the note and is then cut off.
+/// WiFi is cut off when the counters have been recorded, and returns later.
 fn cut() -> Vec<(u64, Act)> {
     vec![
         (1_500, Act::RecordCounters),
@@ -44,8 +44,7 @@ fn backup_then_primary() -> Extra {
 }
 
 pub(super) fn cases() -> Vec<SpecialCase> {
-    let records: Vec<_> =
-        [1_300, 2_000, 2_400].map(|at_ms| (at_ms, Act::RecordCounters)).into_iter().collect();
+    let records = Vec::from([1_300, 2_000, 2_400].map(|at_ms| (at_ms, Act::RecordCounters)));
     vec![
         SpecialCase {
             paths: vec![WIFI, "lte,backup"],

@@ -79,7 +79,7 @@ struct Sibling {
     shares: bool,
 }
 
-/// What one subflow knows about the bottlenecks that it shares with its siblings.
+/// Bottlenecks that a subflow shares with other subflows of the connection, as measured by that subflow.
 #[derive(Debug)]
 pub(super) struct SharedBottleneck {
     siblings: Vec<Sibling>,

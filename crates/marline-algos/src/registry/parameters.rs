@@ -35,7 +35,7 @@ pub struct ParameterError {
     pub policy: String,
     /// Key of the parameter.
     pub key: String,
-    /// What is wrong with the parameter.
+    /// Why the parameter is invalid.
     pub problem: ParameterProblem,
 }
 

@@ -26,7 +26,7 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// Text of the spec.
         text: String,
-        /// What is wrong with the text.
+        /// Why the text is invalid.
         problem: &'static str,
     },
 }

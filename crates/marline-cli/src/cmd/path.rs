@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use marline::paths::PathHealth;
 
 use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
@@ -106,30 +107,36 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn list(paths: &[Path]) -> String {
     let mut rows = vec![["#", "path", "state", "local", "remote"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
-        let state = match (path.up, path.backup) {
-            (true, false) => "up",
-            (true, true) => "up,backup",
-            (false, false) => "down",
-            (false, true) => "down,backup",
-        };
-        let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
-        let state = if path.limited && !path.metered { format!("{state},limited") } else { state };
-        // The hint no longer matters once the path has failed.
-        let fading =
-            path.fading && !(path.up && path.health == marline::paths::PathHealth::Unreachable);
-        let state = if fading { format!("{state},fading") } else { state };
-        // Health of the path, if its interface is up.
-        let state = if path.up { format!("{state},{}", path.health) } else { state };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([
             number.to_string(),
             path.name.clone(),
-            state,
+            state_words(path),
             or_dash(&path.local),
             or_dash(&path.remote),
         ]);
     }
     align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &describe_nat64(paths) + &servers(paths)
+}
+
+/// What holds for a path, joined by commas: `up,backup,limited,usable`.
+fn state_words(path: &Path) -> String {
+    let has_failed = path.up && path.health == PathHealth::Unreachable;
+    let words = [
+        (true, if path.up { "up" } else { "down" }),
+        (path.backup, "backup"),
+        (path.metered, "metered"),
+        (path.limited && !path.metered, "limited"),
+        // The hint no longer matters once the path has failed.
+        (path.fading && !has_failed, "fading"),
+        // Health of the path, if its interface is up.
+        (path.up, path.health.name()),
+    ];
+    words
+        .into_iter()
+        .filter_map(|(holds, word)| holds.then_some(word))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// An empty line, then a line for each path with a fault.
@@ -172,8 +179,6 @@ fn describe_reachability(reached: &Reached) -> String {
 
 #[cfg(test)]
 mod tests {
-    use marline::paths::PathHealth;
-
     use super::*;
 
     #[test]

@@ -70,7 +70,7 @@ fn a_program_killed_by_a_signal_determines_the_exit_status() {
     world.wait_for_nothing();
     for (name, number) in [("KILL", SIGKILL), ("TERM", SIGTERM), ("INT", SIGINT)] {
         let mut child = world.started(name, "READY; exec sleep 1000");
-        world.wait_for_one_carrier();
+        world.wait_for_carriers(1);
         // Like a terminal: the signal goes to all processes of the group.
         signal(name, &format!("-{}", child.id()));
         assert_eq!(child.wait().expect("wait").signal(), Some(number));

@@ -134,22 +134,19 @@ impl World {
         processes.filter(here).collect()
     }
 
-    /// Waits until one process carries the program: at first the half that sets up the namespace still runs, too.
-    pub(crate) fn wait_for_one_carrier(&self) {
+    /// Waits until this many processes carry programs. At first the half of `marline run` that sets up the namespace
+    /// still exists, too.
+    pub(crate) fn wait_for_carriers(&self, count: usize) {
         let begun = Instant::now();
-        while self.carriers().len() != 1 {
-            assert!(begun.elapsed() < PATIENCE, "not one process: {:?}", self.carriers());
+        while self.carriers().len() != count {
+            assert!(begun.elapsed() < PATIENCE, "not {count} processes: {:?}", self.carriers());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until no process of a program is left.
     pub(crate) fn wait_for_nothing(&self) {
-        let begun = Instant::now();
-        while !self.carriers().is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "left behind: {:?}", self.carriers());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.wait_for_carriers(0);
     }
 }
 

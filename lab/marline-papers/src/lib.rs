@@ -33,6 +33,7 @@ mod recorded;
 mod remp2015;
 pub mod report;
 mod roots;
+mod statements;
 mod table;
 mod tlp2019;
 mod traces;
@@ -40,7 +41,7 @@ mod value;
 mod verdicts;
 
 pub use agree::{Agreement, agreement};
-pub use file::PaperFile;
+pub use file::{PaperFile, Statement};
 pub use judge::{Row, Verdict};
 pub use markdown::{page_with_summary, page_with_verdicts};
 use marline_lab::estimate;
@@ -50,6 +51,7 @@ pub use marline_lab::estimate::{
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};
 pub use roots::{Part, Root, remove_stored};
+pub use statements::{statement_faults, statements};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod import;
 pub mod link;
 pub mod link_supervisor;
+pub mod mutations;
 pub mod net;
 pub mod paper;
 pub mod plot;
@@ -63,6 +64,8 @@ pub enum Command {
     WhatIf(what_if::Args),
     /// Reproduce published measurements in virtual time, with the published value, ours and a verdict.
     Paper(paper::Args),
+    /// Switch off each mechanism of the seed systems in turn, and list the rows that notice.
+    Mutations(mutations::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),
     /// Draw a trace (qlog) as an SVG: positions in the stream over time, with copies and reinjections.
@@ -144,6 +147,7 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(args) => report::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Agree(args) => agree::run(&args),
+        Command::Mutations(args) => mutations::run(&args),
         Command::Paper(args) => paper::run(&args),
         Command::End { job } => {
             marline_lab::experiment::run_end(&job, marline_cli::times::time_of_day)?;

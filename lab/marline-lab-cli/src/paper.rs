@@ -12,8 +12,8 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, ProcessorTimes,
-    Reproduction, Row, RunInfo, Table, Value, Verdict,
+    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Mechanism, Paper, PaperFile,
+    ProcessorTimes, Reproduction, Row, RunInfo, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -145,7 +145,7 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     Ok(result)
 }
 
-/// Runs one key and stores the results.
+/// Runs one key and stores the results. Those without a mechanism that is switched off are stored apart.
 ///
 /// # Errors
 /// The paper's errors, or the results cannot be written.
@@ -155,7 +155,11 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         "--scale {}: above 0, at most 100",
         args.scale
     );
-    let directory = args.out.join(paper.key());
+    let mutation = Mechanism::switched_off();
+    let directory = match mutation {
+        Some(mechanism) => args.out.join("mutations").join(mechanism.name()),
+        None => args.out.join(paper.key()),
+    };
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let traces = args.trace_dir.clone().or_else(papers::trace_directory);
     let jobs = args.jobs.map_or_else(available, usize::from);
@@ -165,7 +169,10 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let (program, spent) = (keep::program()?, ProcessorTimes::default());
+    let (mut program, spent) = (keep::program()?, ProcessorTimes::default());
+    if let Some(mechanism) = mutation {
+        write!(program, " without {}", mechanism.name())?;
+    }
     let context = Context {
         key: paper.key(),
         master: args.master,

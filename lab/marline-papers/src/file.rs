@@ -64,7 +64,7 @@ pub struct PaperFile<P> {
 }
 
 /// A statement of the paper. One row judges it ([`Row::statement`](crate::Row::statement)), unless nothing here can.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
     /// Identifier, unique in the file.
@@ -79,6 +79,21 @@ pub struct Statement {
     /// Identifier of an earlier statement that the paper contradicts by this one.
     #[serde(default)]
     pub contradicts: Option<String>,
+    /// Mechanisms without which the statement must fail, by name ([`Mechanism`](crate::Mechanism)).
+    #[serde(default)]
+    pub claims: Vec<String>,
+    /// Reasons why the statement may also fail without a mechanism that it does not claim, by mechanism.
+    #[serde(default)]
+    pub affected_by: BTreeMap<String, String>,
+}
+
+impl Statement {
+    /// A statement that claims no mechanism.
+    #[must_use]
+    pub fn new(id: &str, place: &str, says: &str) -> Statement {
+        let [id, place, says] = [id, place, says].map(str::to_owned);
+        Statement { id, place, says, ..Statement::default() }
+    }
 }
 
 impl<P: DeserializeOwned> PaperFile<P> {

@@ -22,6 +22,7 @@ mod kernel;
 mod live;
 mod markdown;
 mod matrix;
+mod mechanism;
 mod multimob2018;
 mod multimob_live;
 mod output;
@@ -43,11 +44,12 @@ mod verdicts;
 pub use agree::{Agreement, agreement};
 pub use file::{PaperFile, Statement};
 pub use judge::{Row, Verdict};
-pub use markdown::{page_with_summary, page_with_verdicts};
+pub use markdown::{page_with_summary, page_with_text, page_with_verdicts};
 use marline_lab::estimate;
 pub use marline_lab::estimate::{
     CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
 };
+pub use mechanism::{Mechanism, MutationEffect};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};
 pub use roots::{Part, Root, remove_stored};

@@ -24,7 +24,7 @@ pub fn page_with_verdicts(
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     if !statements.is_empty() {
         text.push_str(&statement_table(statements, verdicts));
-        return with_text(page, &text);
+        return page_with_text(page, &text);
     }
     for table in &verdicts.tables {
         let _ = writeln!(text, "\n**{}**{}", table.title, verdict_counts(table));
@@ -39,7 +39,7 @@ pub fn page_with_verdicts(
             }
         }
     }
-    with_text(page, &text)
+    page_with_text(page, &text)
 }
 
 /// Page with a line for each key between its marks: the numbers of its statements and of rows with each verdict. The
@@ -63,7 +63,7 @@ pub fn page_with_summary(
         let stated = if *statements == 0 { "-".to_owned() } else { statements.to_string() };
         let _ = writeln!(text, "| [{key}]({key}.md) | {stated} | {counts} | {minutes} |");
     }
-    with_text(page, &text)
+    page_with_text(page, &text)
 }
 
 /// A line for each statement: where the paper prints it, what it says, our value, and the verdict.
@@ -71,7 +71,7 @@ fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> Strin
     let mut text = String::from(
         "\n| place | the paper says | ours | goal | verdict |\n|---|---|---|---|---|\n",
     );
-    for Statement { id, place, says, stands_in, contradicts } in statements {
+    for Statement { id, place, says, stands_in, contradicts, .. } in statements {
         let other = contradicts.as_ref().and_then(|id| statements.iter().find(|one| one.id == *id));
         let against =
             other.map_or_else(String::new, |other| format!(" (contradicts {})", other.place));
@@ -91,7 +91,11 @@ fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> Strin
     text
 }
 
-fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
+/// Page with this text between its marks.
+///
+/// # Errors
+/// Those of [`page_with_verdicts`].
+pub fn page_with_text(page: &str, text: &str) -> anyhow::Result<String> {
     let around = || {
         let (before, rest) = page.split_once(BEGIN)?;
         Some((before, rest.split_once(END)?.1))
@@ -208,11 +212,8 @@ mod tests {
         let summary = page_with_summary(&page, &[("key", 7, verdicts.clone())]).expect("marks");
         assert!(summary.contains("| [key](key.md) | 7 | 4 | 2 | 1 | 1 | 0 |\n"), "{summary}");
         let statement = |id: &str, stands_in: Option<&str>| Statement {
-            id: id.to_owned(),
-            place: "figure 1".to_owned(),
-            says: "A says.".to_owned(),
             stands_in: stands_in.map(str::to_owned),
-            contradicts: None,
+            ..Statement::new(id, "figure 1", "A says.")
         };
         let stated = [statement("s", None), statement("t", Some("a simulated phone"))];
         let rows = vec![Row::new("a").statement("s").measured(2.0, "ms").at_most(3.0)];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::file::{PaperFile, Statement};
 use crate::judge::Verdict;
+use crate::mechanism::Mechanism;
 use crate::paper::Paper;
 use crate::table::Reproduction;
 
@@ -34,6 +35,13 @@ pub fn statement_faults(statements: &[Statement], result: &Reproduction) -> Vec<
             faults.push(format!("`{}` contradicts `{other}`, which is missing", statement.id));
         }
     }
+    for statement in statements {
+        for name in statement.claims.iter().chain(statement.affected_by.keys()) {
+            if let Err(error) = Mechanism::find(name) {
+                faults.push(format!("`{}`: {error}", statement.id));
+            }
+        }
+    }
     for row in result.tables.iter().flat_map(|table| &table.rows) {
         match rows.get_mut(row.statement.as_str()) {
             Some(count) => *count += 1,
@@ -59,8 +67,8 @@ mod tests {
     use crate::table::Table;
 
     fn statement(id: &str, stands_in: Option<&str>) -> Statement {
-        let (id, stands_in) = (id.to_owned(), stands_in.map(str::to_owned));
-        Statement { id, place: "figure 1".into(), says: "S".into(), stands_in, contradicts: None }
+        let stands_in = stands_in.map(str::to_owned);
+        Statement { stands_in, ..Statement::new(id, "figure 1", "S") }
     }
 
     #[test]

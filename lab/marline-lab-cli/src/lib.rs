@@ -6,6 +6,7 @@
 pub mod agree;
 pub mod compare;
 pub mod engine;
+pub mod ground;
 pub mod import;
 pub mod link;
 pub mod link_supervisor;
@@ -66,6 +67,8 @@ pub enum Command {
     Paper(paper::Args),
     /// Switch off each mechanism of the seed systems in turn, and list the rows that notice.
     Mutations(mutations::Args),
+    /// Run the default scheduler in the scenes of the seed systems, next to each system.
+    Ground(ground::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),
     /// Draw a trace (qlog) as an SVG: positions in the stream over time, with copies and reinjections.
@@ -147,6 +150,7 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(args) => report::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Agree(args) => agree::run(&args),
+        Command::Ground(args) => ground::run(&args),
         Command::Mutations(args) => mutations::run(&args),
         Command::Paper(args) => paper::run(&args),
         Command::End { job } => {

@@ -49,6 +49,7 @@ use marline_lab::estimate;
 pub use marline_lab::estimate::{
     CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
 };
+pub use matrix::default_on_seed_ground;
 pub use mechanism::{Mechanism, MutationEffect};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};

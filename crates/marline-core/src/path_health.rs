@@ -4,15 +4,14 @@
 //! with its timers. Each of the others detects it separately, later, when its user needs it. A connection that is
 //! opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All subflows and
-//! plain TCP connections on it are its members, loopback excepted. Every period, two shares are smoothed, each
-//! weighted by its number of segments: lost segments (those that were waiting for repair when the period began or
-//! were marked lost since) as a share of those at risk, and retransmissions as a share of those sent. An address pair
-//! becomes degraded when the newest period raises one of the shares to its threshold, or when a member's
-//! retransmission timeout reaches its own threshold. In addition (`watch`), after a timeout on a member the address
-//! pair is probed immediately, a few times in quick succession: if no member receives anything, the pair is degraded;
-//! if the peer answers, a single segment was lost. An expired receive timer or unanswered keepalives have the same
-//! effect as unanswered probes.
+//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All subflows and plain
+//! TCP connections on it are its members, except on loopback. Every period, two shares are smoothed, each weighted by
+//! its number of segments: lost segments (those that were waiting for repair when the period began or were marked lost
+//! since) as a share of those at risk, and retransmissions as a share of those sent. An address pair becomes degraded
+//! when the newest period raises one of the shares to its threshold, or when a member's retransmission timeout reaches
+//! its own threshold. In addition (`watch`), after a timeout on a member the address pair is probed immediately, a few
+//! times in quick succession: if no member receives anything, the pair is degraded; if the peer answers, a single
+//! segment was lost. An expired receive timer or unanswered keepalives have the same effect as unanswered probes.
 //!
 //! *Consequences.* Every member on a degraded address pair is unreachable until it receives something, and then
 //! degraded (`Health`): its outstanding data is reinjected on other subflows, path managers open their reserve paths,
@@ -69,13 +68,13 @@ pub struct AddressPairInfo {
     /// Largest retransmission timeout of the members, with backoff.
     pub rto: Duration,
     /// Health of the pair: usable; degraded, so that it carries new data only if no other can; or unreachable, if
-    /// nothing has been received since its fault was found.
+    /// nothing has been received since the pair became degraded.
     pub health: PathHealth,
-    /// The fault, if the pair is not usable.
+    /// Fault of the pair, if it is not usable.
     pub cause: Option<AddressPairFault>,
     /// A timeout occurred on the pair, which is now being probed.
     pub watched: bool,
-    /// Number of times a fault was found.
+    /// Number of times the pair became degraded.
     pub times_degraded: u64,
 }
 
@@ -106,7 +105,7 @@ impl PathHealthMonitor {
         self.lock().table()
     }
 
-    /// True if a connection from one address to the other would start on a degraded address pair.
+    /// True if a connection from `local` to `remote` would start on a degraded address pair.
     #[must_use]
     pub fn is_degraded(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.lock().is_degraded(local, remote)

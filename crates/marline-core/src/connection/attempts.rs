@@ -29,7 +29,7 @@ use crate::{CloseReason, ConnectionConfig, Ecn};
 pub(super) struct StartAddress {
     pub(super) id: AddressId,
     pub(super) ip: IpAddr,
-    /// Used only if others do not work.
+    /// Used only if other addresses do not work.
     pub(super) reserve: bool,
 }
 

@@ -28,7 +28,7 @@ const MAPPING_REPEAT_INTERVAL: u16 = 8;
 struct BatchSlot {
     /// Number of segments before it.
     number: usize,
-    /// Size of the largest segment that still fits.
+    /// Size in bytes of the largest segment that still fits.
     limit: usize,
 }
 
@@ -483,7 +483,7 @@ impl SegmentBuilder<'_> {
 
 /// Completion of segments, with data or without.
 impl SegmentBuilder<'_> {
-    /// Room for payload of a full segment with data from `at` on.
+    /// Room in bytes for the payload of a full segment whose data starts at `at`.
     pub(super) fn payload_room(&self, subflow: &SubflowContext, at: Point) -> PayloadRoom {
         let tcp = subflow.tcp();
         let mut options = self.data_options(subflow, at, tcp.uses_timestamps());

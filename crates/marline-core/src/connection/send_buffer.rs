@@ -1,4 +1,4 @@
-//! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
+//! Send buffer: bytes written by the application, indexed by DSN, until they are DATA_ACKed.
 //!
 //! Data is copied once when it is written (static data is only referenced) and once into the datagram. A subflow must
 //! be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still needs stay
@@ -74,7 +74,7 @@ pub(crate) struct SendBuffer {
     fixed: bool,
     /// A write was refused, and the application waits for room.
     blocked: bool,
-    /// When writes started to be refused because memory is short or subflows retain too much data.
+    /// Time at which writes started to be refused because memory is short or subflows retain too much data.
     refused_since: Option<NonZeroCompactInstant>,
 }
 
@@ -110,12 +110,12 @@ impl SendBuffer {
         self.max_space as u64
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.chunks.memory()
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(crate) fn bookkeeping(&self) -> u64 {
         self.chunks.list_memory()
     }
@@ -154,13 +154,13 @@ impl SendBuffer {
         limit.saturating_sub(self.chunks.memory() + self.chunks.list_memory())
     }
 
-    /// True if a blocked application should be woken for this much room.
+    /// True if a blocked application should be woken because this much room became available.
     fn justifies_wakeup(&self, room: u64) -> bool {
         let space = u64::from(self.space);
         room.min(space) * if self.fixed { 3 } else { 8 } >= space
     }
 
-    /// Accepts as many bytes as there is room for, at most `most`. Zero means that the application must wait.
+    /// Accepts as many bytes as fit, at most `most`. Zero means that the application must wait.
     pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>, most: usize) -> usize {
         let wanted = (most as u64).min(self.room());
         let (account_room, own_room) = (self.account_room(), self.own_room());
@@ -187,7 +187,7 @@ impl SendBuffer {
         self.blocked = true;
     }
 
-    /// Changes the maximum size; data in the buffer stays.
+    /// Changes the maximum size. Data in the buffer is kept.
     pub(crate) fn resize(&mut self, max_space: u64) {
         let max_space = space_of(max_space);
         self.max_space = max_space;

@@ -215,7 +215,7 @@ impl Silence<'_> {
         self.receiver.watch_mut().on_progress(now, due, Duration::ZERO)
     }
 
-    /// Handles the expiry of the receive timer. Returns the subflows that count as silent from now on.
+    /// Handles the expiry of the receive timer. Returns the subflows that now count as silent.
     pub(super) fn check_receive_timer(
         &mut self,
         cx: &mut Context<'_>,

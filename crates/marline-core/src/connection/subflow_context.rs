@@ -177,7 +177,7 @@ pub(super) enum FinalSegment {
     /// Only TCP's own segments.
     #[default]
     None,
-    /// A RST was sent on it, and is repeated for late segments.
+    /// A RST was sent, and is repeated for late segments.
     Reset,
     /// All retries were unanswered. A RST is sent when the subflow ends, and repeated for late segments.
     ResetPending,
@@ -801,12 +801,12 @@ impl SubflowContext {
         self.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
     }
 
-    /// Unacknowledged data of the stream from `una` on, as merged ranges.
+    /// Unacknowledged data of the stream, starting at `una`, as merged ranges.
     pub(super) fn unacked_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked(), una)
     }
 
-    /// Lost data of the stream from `una` on that has not been retransmitted, as merged ranges.
+    /// Lost data of the stream, starting at `una`, that has not been retransmitted, as merged ranges.
     pub(super) fn lost_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked().filter(|segment| segment.lost), una)
     }
@@ -842,7 +842,7 @@ impl SubflowContext {
     }
 }
 
-/// Stream ranges of these segments from `una` on, merged.
+/// Stream ranges of these segments, starting at `una`, merged.
 fn ranges_of<'a>(
     segments: impl Iterator<Item = &'a SentSegment>,
     una: marline_policy::Dsn,
@@ -864,8 +864,8 @@ fn ranges_of<'a>(
     ranges
 }
 
-/// How long a third ACK waits for the fourth, which the peer does not delay: two round trips for the first two, then
-/// the timeout with backoff.
+/// How long a third ACK waits for the fourth, which the peer does not delay. The first two waits are two round trips,
+/// later ones the timeout with backoff.
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {

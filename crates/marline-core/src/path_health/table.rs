@@ -13,7 +13,7 @@ use crate::FourTuple;
 /// Limit on remembered interfaces of local addresses.
 const MAX_INTERFACES: usize = 256;
 
-/// Delay of a wake-up beyond which a wait does not count: the process did not run, so segments missing during the
+/// Delay of a wake-up beyond which a wait does not count: the process was suspended, so segments missing during the
 /// wait are not evidence about the path.
 const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 
@@ -65,7 +65,7 @@ pub(crate) enum PathTrouble {
 }
 
 impl PathTrouble {
-    /// The more serious of two: silence, or else the one whose wait ends earlier.
+    /// Returns the more serious of two: silence, or else the one whose wait ends earlier.
     pub(crate) fn worst(self, other: PathTrouble) -> PathTrouble {
         match (self, other) {
             (PathTrouble::Silent { wait: a }, PathTrouble::Silent { wait: b }) => {
@@ -149,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Health for observers. Unlike the verdict, it depends on whether a segment was received since.
+    /// Health for observers. Unlike the verdict, it depends on whether a segment has been received since the fault.
     fn health(&self) -> PathHealth {
         match self.state {
             State::Usable | State::Watched { .. } => PathHealth::Usable,

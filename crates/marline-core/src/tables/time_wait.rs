@@ -47,7 +47,7 @@ pub(crate) struct EndedSubflow {
     pub(crate) dss: Option<Dss>,
     /// The RST ended the whole connection.
     pub(crate) fastclose: Option<MpFastclose>,
-    /// The RST could not be sent because its local address was gone. It is sent when the address is back.
+    /// The RST could not be sent because its local address was gone. It is sent when the address returns.
     pub(crate) unsent: bool,
     pub(crate) until: Instant,
 }

@@ -320,7 +320,7 @@ fn blocked_data_copy(
     None
 }
 
-/// Returns the last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are
+/// Returns the last segment that this path did not carry, if a copy of it is worth its cost. Earlier segments are
 /// worth less.
 fn judge_last_segment(
     view: &SubflowView,

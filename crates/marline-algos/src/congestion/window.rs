@@ -46,7 +46,7 @@ pub enum Change {
     Moved,
 }
 
-/// Window and ssthresh of one subflow, in bytes with fractions.
+/// Window and ssthresh of one subflow, in fractional bytes.
 #[derive(Debug)]
 pub struct Window {
     mss: f64,

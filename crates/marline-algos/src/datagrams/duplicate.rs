@@ -1,6 +1,7 @@
-//! Full duplication: sends every datagram on the two paths with the smallest round trips, at any cost.
+//! Full duplication: sends every datagram on the two paths with the smallest round trips, regardless of cost.
 //!
-//! Apart from the queues that this fills, only a sender that knows the future could do better. For comparison.
+//! Apart from the queues that this fills, only a sender that knows the future could do better. It exists for
+//! comparison.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};
 

@@ -1,8 +1,8 @@
-//! Delivery times computed from forecasts: when data arrives on a path, and what the other paths deliver by then. All
-//! our own rules that compare paths (`min_rtt.rs`, `auto.rs`) use these.
+//! Delivery times computed from forecasts: when data arrives on a path, and how much the other paths deliver in the
+//! meantime. All our own rules that compare paths (`min_rtt.rs`, `auto.rs`) use these.
 //!
-//! *Problem.* A fast path is full, and a slow one has room. Under load, this room is useful. Using it does harm
-//! - near the end of the written data: the fast path would deliver all of it before the slow one's segment has even
+//! *Problem.* A fast path is full, and a slow one has room. Under load, this room is useful. Using it does harm - near
+//! the end of the written data: the fast path would deliver all of it before the slow one's segment has even
 //!   arrived, so a burst spread over both paths completes only when the slow one has delivered;
 //! - with small buffers: all subflows share one receive window, and one send buffer holds all data that is not
 //!   DATA_ACKed. Data on the slow path arrives late. Until then, everything on the faster paths waits behind it, and if
@@ -76,7 +76,7 @@ fn rate(view: &SubflowView) -> Rate {
     view.delivery_rate.map_or(by_window, |measured| measured.min(by_window))
 }
 
-/// Whether data may wait for paths whose oldest answer is overdue.
+/// Permission to wait for paths whose oldest answer is overdue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OverdueWait {
     /// Data may wait. Most such alarms are false, and data then sent on a slow path takes as long as that path.
@@ -124,7 +124,7 @@ impl<'a> Alternatives<'a> {
     }
 
     /// Returns true if data sent on the path now, arriving after this time, would leave faster paths without room
-    /// before it is acknowledged.
+    /// before that data is acknowledged.
     pub(super) fn would_block(self, arrives: Duration) -> bool {
         // An unknown path cannot be said to block the others.
         if arrives == Duration::MAX {

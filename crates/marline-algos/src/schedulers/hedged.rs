@@ -18,8 +18,8 @@
 //! data, later segments reveal losses.
 //!
 //! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second request when the first
-//! has been outstanding for longer than most. In that work, the delay is the 95th percentile of a service's latency.
-//! Here it is a quantile of the path's answer times, learned from errors.
+//! has been outstanding for longer than most requests. In that work, the delay is the 95th percentile of a service's
+//! latency. Here it is a quantile of the path's answer times, learned from errors.
 //!
 //! *What the papers leave open:* ReMP and its successors send copies immediately or not at all. The delay and its limit
 //! are our contribution. Measured in docs/research/papers/remp2015.md.
@@ -41,7 +41,7 @@ use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_
 /// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
 
-/// Settings of the delay of copies, and of the data that is hedged.
+/// Settings for the delay of copies and for the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
     /// Time to wait for the answer after the forecast p50, in multiples of the distance from p50 to p90, 0 to 100. The

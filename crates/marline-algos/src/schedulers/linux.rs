@@ -4,7 +4,7 @@
 //! by the time until the connection uses another subflow. Comparisons in virtual time need an accurate model of this
 //! delay.
 //!
-//! *How* the sender works:
+//! *How.* The sender works as follows:
 //! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, restarted by each DATA_ACK
 //!   that advances. When it fires, each subflow that has unacknowledged data and has received nothing since the last
 //!   expiry gets a mark.

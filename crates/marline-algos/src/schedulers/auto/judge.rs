@@ -23,7 +23,7 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_windows};
 
-/// Decision, the rule that made it, and what was compared.
+/// Decision, the rule that made it, and the compared values.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) decision: Decision,
@@ -177,7 +177,7 @@ impl<'a> Decider<'a> {
             .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
-    /// Returns the copy that saves the most time, if it is worth its bytes.
+    /// Returns the copy that saves the most time, if the time saved justifies the bytes.
     fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         if self.0.spent >= MAX_SPENDING {
             return None;
@@ -205,8 +205,8 @@ impl<'a> Decider<'a> {
             .map(|(_, copy)| copy)
     }
 
-    /// Copies the newest segment to a path that has not been used recently, because what is known about that path is
-    /// old. The copy is made regardless of the budget, but counts as spent.
+    /// Copies the newest segment to a path that has not been used recently, because information about that path is old.
+    /// The copy is made regardless of the budget, but counts as spent.
     fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
@@ -222,7 +222,7 @@ impl<'a> Decider<'a> {
     }
 
     /// Returns the next path on which the end of a short message is repeated early, and the time: a free path that has
-    /// recently lost something.
+    /// recently lost a packet.
     fn next_early_repeat(
         self,
         class: Class,
@@ -278,7 +278,7 @@ fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
 }
 
 /// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is worth its
-/// price, with the largest gain.
+/// cost. Of several, returns the one with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
     price: Price,

@@ -37,7 +37,7 @@ use marline_time::{Duration, Instant};
 
 use super::pending_copies::PendingCopies;
 
-/// Settings of the width of the intervals, and of which data is copied.
+/// Settings for the width of the intervals and for the data that is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RavenConfig {
     /// Half width of an interval, in RTTVARs, while the last answer is new; 0 to 100.
@@ -61,7 +61,7 @@ impl Default for RavenConfig {
     }
 }
 
-/// Lowest-RTT scheduler with copies on every path that may be as fast.
+/// Lowest-RTT scheduler with copies on every path that may be equally fast.
 #[derive(Clone, Debug)]
 pub struct Raven {
     config: RavenConfig,

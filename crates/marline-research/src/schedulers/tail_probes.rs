@@ -89,7 +89,7 @@ impl TailProbes {
         self.open -= usize::from(slot.take().is_some());
     }
 
-    /// Ends episodes whose subflow has received something or is gone. Delivery of the data does not end an episode,
+    /// Ends episodes whose subflow has received a segment or is gone. Delivery of the data does not end an episode,
     /// because the silence of the original must still be judged.
     fn end_answered_episodes(&mut self, cx: &SchedulerContext<'_>) {
         for slot in 0..SubflowSet::CAPACITY {
@@ -106,7 +106,7 @@ impl TailProbes {
         self.end_answered_episodes(cx);
         let slot = usize::from(on.0 % SubflowSet::CAPACITY);
         let carried = cx.mappings.mapping_at(range.start).map(|mapping| mapping.carried_by);
-        // An open episode had its copies, and DATA_ACKed data needs none.
+        // An open episode already has its copies, and DATA_ACKed data needs none.
         let (None, Some(carried)) = (self.episodes[slot], carried) else { return };
         let targets = |backup: bool| {
             let mut set = SubflowSet::EMPTY;

@@ -18,10 +18,10 @@ use marline_time::{Duration, Instant};
 
 use super::PapdConfig;
 
-/// How data is distributed.
+/// Distribution of data over the paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// All data on all paths, or on the best one.
+    /// All data on all paths, or on the best path alone.
     Redundant,
     /// Different data on each path.
     Multipath,
@@ -126,7 +126,7 @@ impl Modes {
         !matches!(self.phase, Phase::Start { .. })
     }
 
-    /// Starts over because a path appeared or disappeared.
+    /// Restarts because a path appeared or disappeared.
     pub(super) fn restart(&mut self) {
         *self = Modes::new(self.config);
     }
@@ -204,7 +204,7 @@ impl Modes {
         brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.single_path_rate)
     }
 
-    /// Creates a measurement of this many windows from now on, in a mode that was not just in use.
+    /// Creates a measurement of this many windows that starts now, in a mode that was not in use just before.
     fn window(&self, reading: &ModeInput, windows: f64) -> Measurement {
         let length = self.config.window(reading.longest_rtt).mul_f64(windows);
         let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);

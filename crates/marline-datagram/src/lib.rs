@@ -1,9 +1,9 @@
 //! Lane: unordered datagrams alongside the streams of a session.
 //!
-//! A stream delivers in order, so speech would wait for a packet lost a second ago and become useless. So datagrams of
-//! a session (mainly tunneled UDP) are never sent inside a subflow. They are sent in separate frames, which are sealed
-//! and numbered across all paths, and are passed to the application as they arrive. The format is specified in
-//! docs/spec/datagrams.md.
+//! A stream delivers in order, so speech would wait for a packet that was lost a second ago, and become useless. So
+//! datagrams of a session (mainly tunneled UDP) are never sent inside a subflow. They are sent in separate frames,
+//! which are sealed and numbered across all paths, and are passed to the application as they arrive. The format is
+//! specified in docs/spec/datagrams.md.
 //!
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
 //!

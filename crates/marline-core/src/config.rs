@@ -150,7 +150,7 @@ impl Default for Limits {
     }
 }
 
-/// How a connection's buffers are sized within their limits (NSDI 2012, mechanism M3).
+/// Method of sizing a connection's buffers within their limits (NSDI 2012, mechanism M3).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferTuning {
     /// Both buffers have their maximum size from the start, as if the application had set `SO_SNDBUF` and `SO_RCVBUF`.
@@ -319,7 +319,7 @@ pub struct ConnectionConfig {
     pub ecn: bool,
     /// Pace transmissions.
     pub pacing: bool,
-    /// How long a connection without a working path is kept.
+    /// Lifetime of a connection without a working path.
     pub linger: Linger,
     /// Unanswered retransmission timeouts after which a subflow is closed although others work.
     pub subflow_retries: u32,

@@ -329,7 +329,7 @@ impl Connection {
 
 /// Requests of the application.
 impl Connection {
-    /// Accepts bytes to send. Returns how many fit.
+    /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(crate) fn write(
         &mut self,
         now: Instant,
@@ -452,7 +452,7 @@ impl Connection {
         self.sender.end_record();
     }
 
-    /// Handles a shutdown by the application, which will not write anymore.
+    /// Handles a shutdown by the application, which will write no more data.
     pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shut_down();
         self.advance_closing(cx);
@@ -763,7 +763,7 @@ impl Connection {
         self.on_subflow_up(cx, id);
     }
 
-    /// Confirms that the peer speaks MPTCP: joins are possible from now on.
+    /// Confirms that the peer speaks MPTCP: joins are now possible.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.session.confirm() {
             let ours = self.paths.initial().filter(|_| self.session.is_client());
@@ -1916,7 +1916,7 @@ impl Connection {
     }
 
     /// Handles REMOVE_ADDR. The subflow on which the option arrived works: its address may have come back before the
-    /// option was sent. RFC 8684 section 3.4.2 asks to close only paths that are not in use.
+    /// option was sent. RFC 8684 section 3.4.2 requires closing only paths that are not in use.
     fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
             cx.out.counters.rm_addr_rx += 1;
@@ -2180,7 +2180,7 @@ impl Connection {
         subflow.tcp_mut().retry_after_move(now);
     }
 
-    /// Records that the process did not run for a while: segments in flight yield no valid measurements.
+    /// Records that the process was suspended for a while: segments in flight yield no valid measurements.
     pub(crate) fn note_pause(&mut self) {
         self.delay.forget();
         for subflow in self.paths.iter_mut() {
@@ -2742,7 +2742,7 @@ impl Connection {
     /// Handles an application that waits for memory. It is notified if there is memory now. If subflows retain too
     /// much DATA_ACKed data, the one that retains most is closed: first among those that are closing or have timed
     /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
-    /// of the closed subflow is DATA_ACKed or sent elsewhere.
+    /// of the closed subflow is DATA_ACKed or sent on another subflow.
     fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
         self.notify_writable(cx);
         if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
@@ -2791,7 +2791,7 @@ impl Connection {
         subflow.tcp_mut().pause_or_repeat(is_probed && is_spare && repeated);
     }
 
-    /// How this connection can probe a silent path; `None` if it does not wait for that path.
+    /// Selects how this connection probes a silent path. `None` if it does not wait for that path.
     pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         self.path_probing().prober_of(now, path)
     }
@@ -3048,7 +3048,7 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Sends MP_FAIL from this time on, until the peer shows that it arrived. It reports a bad checksum, or a
+    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. It reports a bad checksum, or a
     /// fallback that the peer would not detect until we send data.
     fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -3205,7 +3205,7 @@ impl Connection {
         }
     }
 
-    /// Handles the peer's infinite mapping: plain TCP from this point on.
+    /// Handles the peer's infinite mapping: plain TCP starts at this point.
     fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
         if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
             return;
@@ -3359,8 +3359,8 @@ impl Connection {
         self.on_subflow_lost(cx, id, CloseReason::PeerReset);
     }
 
-    /// Resets one subflow; its data is sent elsewhere. The connection ends with its last subflow only if it cannot
-    /// get another.
+    /// Resets one subflow; its data is sent on other subflows. The connection ends with its last subflow only if it
+    /// cannot get another.
     fn reset_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: u8, why: CloseReason) {
         let multipath = self.session.is_multipath();
         // Only one reset is sent and counted, even if queued data reveals further errors.

@@ -83,7 +83,7 @@ pub struct Endpoint {
     challenges: ReplyBudget,
     out: Outbox,
     slots: Slots,
-    /// Slots of connections that may have something to send, each at most once.
+    /// Slots of connections that may have data or control segments to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
     /// Connections with unauthenticated peers that wait for a path.
@@ -350,7 +350,7 @@ impl Endpoint {
 
     /// Reports that the process was suspended for a while, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)). No round trip, rate or delay is measured from segments now in
-    /// flight. Call this before handling anything that arrived meanwhile.
+    /// flight. Call this before handling packets that arrived in the meantime.
     pub fn note_pause(&mut self) {
         self.slots.iter_mut().for_each(Connection::note_pause);
     }

@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 pub use spec::BadSilenceSpec;
 
-/// Receive timer of a client: how long a path may stay silent while more data is due on it.
+/// Receive timer of a client: limits the silence of a path on which more data is due.
 ///
 /// It runs only while the connection has a local address that is up and has no subflow; otherwise
 /// there would be no alternative to use. [`multimob`](Self::multimob) and
@@ -90,7 +90,7 @@ impl Default for ReceiveProbes {
 pub struct LoneKeepalive {
     /// Silence before the first keepalive.
     pub idle: Duration,
-    /// How long to wait for the answer to each keepalive.
+    /// Time to wait for the answer to each keepalive.
     pub interval: Duration,
     /// Number of unanswered keepalives that prove the path dead, at least 1 (MultiMob: 2).
     pub count: u32,

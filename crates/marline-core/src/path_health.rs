@@ -15,8 +15,8 @@
 //!
 //! *Consequences.* Every member on a degraded address pair is unreachable until it receives something, and then
 //! degraded (`Health`): its outstanding data is reinjected on other subflows, path managers open their reserve paths,
-//! schedulers avoid it, clients open new connections elsewhere first. A retransmission timeout alone has less effect,
-//! as in the source: it makes members degraded, which keeps new data off them.
+//! schedulers avoid it, clients open new connections on other paths first. A retransmission timeout alone has less
+//! effect, as in the source: it makes members degraded, which keeps new data off them.
 //!
 //! *Recovery* (`clean`). While an address pair is degraded, it is probed periodically, on one member. When every
 //! probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original module
@@ -29,9 +29,9 @@
 //! triggers until a clean second; here no trigger hides another. Its rule for idle paths is
 //! `ConnectionConfig::lone_keepalive`, off by default as in the module, and on in `--mode interactive`.
 //!
-//! The monitor is deterministic: time is an argument, maps are ordered, and the number of address pairs is bounded.
-//! All endpoints of a process share one handle and must use one clock. Each visits the monitor once per period, when
-//! something timed out, and when a probe is due, but never per packet.
+//! The monitor is deterministic: time is an argument, maps are ordered, and the number of address pairs is bounded. All
+//! endpoints of a process share one handle and must use one clock. Each visits the monitor once per period, when a
+//! timer expired, and when a probe is due, but never per packet.
 
 mod average;
 mod table;

@@ -8,11 +8,10 @@
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
 //!
 //! ```text
-//! send(now, flow, bytes)          the application has a datagram; too large a one is refused, as IP would
-//! poll_transmit(now, buffer)      the next frame, and the path it goes on
-//! handle(now, path, bytes)        a frame came in on a path
-//! poll_event()                    what came of it: a datagram, a path that fell silent or answers again
-//! poll_timeout(), handle_timeout(now)
+//! send(now, flow, bytes)          the application has a datagram; one that is too large is refused, as by IP
+//! poll_transmit(now, buffer)      the next frame, and its path handle(now, path, bytes)        a frame arrived on a
+//! path poll_event()                    results: a datagram, a path that became silent or answers again poll_timeout(),
+//! handle_timeout(now)
 //! ```
 //!
 //! ```text

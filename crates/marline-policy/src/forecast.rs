@@ -17,7 +17,7 @@
 //!   inference). The forecast at the time of the answer would be the wrong reference, because it includes answers
 //!   that the sender had not yet seen.
 //! - Unusual values decay. The forecast also keeps the mean of the center over ten seconds of answers, and
-//!   returns to this mean during a pause. A path that was bad when last used is not considered bad forever.
+//!   returns to this mean during a pause. A path that was poor when last used is not considered poor forever.
 //! - Uncertainty grows without samples. The *drift* is the observed movement of the center over pauses, and its
 //!   contribution grows with the square root of the age of the last sample. The learned quantiles fade over
 //!   pauses, and an answer after a pause that is earlier than expected discards the slow period before it.
@@ -106,7 +106,7 @@ pub struct Forecaster {
 /// Segments that are answered in sequence, and the rate at which the path delivers such trains.
 ///
 /// The delivery rate of congestion control covers a round trip. A bursty sender is silent for the rest of the
-/// round trip, so that rate shows how much it sent and not how fast the path is.
+/// round trip, so that rate shows the amount it sent and not the speed of the path.
 #[derive(Copy, Clone, Debug, Default)]
 struct Train {
     /// Times at which the train's first segment was answered and sent, in ns.

@@ -3,12 +3,12 @@
 //!
 //! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of the address
 //! pair, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or the signal
-//! of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Unreachable*: something timed out on it, or was
-//! due and did not arrive, and nothing has been answered on it since then. (Linux schedulers have called this
-//! "potentially failed" since 2013.)
+//! of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Unreachable*: a timer expired on it, or an
+//! answer was due and did not arrive, and nothing has been answered on it since then. (Linux schedulers have called
+//! this "potentially failed" since 2013.)
 //!
-//! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when
-//! something that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
+//! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when data
+//! or a probe that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
 //! once the monitor considers the pair usable again. An unreachable subflow may also be on a degraded address pair.
 
 use core::fmt::{self, Display, Formatter};
@@ -27,10 +27,11 @@ use crate::AddressPairFault;
 pub enum PathHealth {
     /// The peer has answered on it, and nothing has contradicted that since then.
     Usable,
-    /// The peer answers, but the path has a known fault or its signal is fading: data is sent elsewhere if possible.
+    /// The peer answers, but the path has a known fault or its signal is fading: data is sent on other paths if
+    /// possible.
     Degraded,
-    /// Something is overdue, and nothing has been received since then. On a client, also a path that reaches no server
-    /// that accepts the client.
+    /// An answer or data is overdue, and nothing has been received since then. On a client, also a path that reaches no
+    /// server that accepts the client.
     Unreachable,
     /// Nothing has been sent on it yet, or only just now. Unknown words from newer versions are parsed as this value.
     #[default]
@@ -82,8 +83,8 @@ pub enum Health {
         /// The reason for the verdict.
         cause: AddressPairFault,
     },
-    /// Something timed out on the subflow, or was due and did not arrive, and no valid segment has been received on it
-    /// since then.
+    /// A timer expired on the subflow, or data or an answer was due and did not arrive, and no valid segment has been
+    /// received on it since then.
     Unreachable {
         /// Time at which the first of these facts was noticed.
         since: Instant,

@@ -136,9 +136,9 @@ impl PathHealthConfig {
         }
     }
 
-    /// The thresholds of [`multimob`](Self::multimob) over shorter intervals. In addition, a timeout makes the
-    /// address pair degraded within about 150 ms unless something is received on it, and two seconds of answered
-    /// probes make it usable again.
+    /// The thresholds of [`multimob`](Self::multimob) over shorter intervals. In addition, a timeout makes the address
+    /// pair degraded within about 150 ms unless a segment is received on it, and two seconds of answered probes make it
+    /// usable again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = PairProbing { wait: Duration::from_millis(50), count: 3 };

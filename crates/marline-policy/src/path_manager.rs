@@ -167,13 +167,13 @@ pub enum PathEvent {
         /// The subflow is now a backup.
         backup: bool,
     },
-    /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data
+    /// A subflow is [unreachable](crate::Health::Unreachable). Until a segment is received on it, its outstanding data
     /// is sent on other subflows.
     Unreachable(SubflowId),
     /// The retransmissions of the only subflow also stay unanswered. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
-    /// An unreachable subflow received something.
+    /// An unreachable subflow received a segment.
     Reachable(SubflowId),
     /// The path health monitor changed its verdict on a subflow's address pair
     /// ([`Health::Degraded`](crate::Health::Degraded) while the peer answers).
@@ -191,7 +191,7 @@ pub enum PathEvent {
         fading: bool,
     },
     /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while a local address
-    /// has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until something is received on it.
+    /// has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until a segment is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,

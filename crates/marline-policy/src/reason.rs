@@ -84,9 +84,9 @@ pub enum Rule {
     Explore,
     /// The newest data is sent again on its own path, because that path loses single packets.
     RepeatNewest,
-    /// No copy is worth its cost now, but a copy may be later.
+    /// No copy is justified now, but one may be justified later.
     Recheck,
-    /// There is nothing to send, and no copy is worth its cost.
+    /// There is nothing to send, and no copy is justified.
     Nothing,
     /// No path can carry data.
     NoPath,
@@ -178,7 +178,7 @@ pub struct Terms {
     /// Additional saving required for new data on a metered path: the time its bytes take at this rate. If zero, no
     /// saving is enough, and new data uses such a path only if no cheaper path answers.
     pub metered_rate: Rate,
-    /// Time saving required for anything that wakes a radio.
+    /// Time saving required for a transmission that wakes a radio.
     pub wake: Duration,
 }
 

@@ -149,7 +149,7 @@ impl Decision {
     }
 }
 
-/// Why data must be sent again.
+/// Reason why data must be sent again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReinjectionCause {
     /// A probe timeout on the carrying subflow stayed unanswered.
@@ -236,7 +236,7 @@ pub enum SchedulerAction {
         /// The subflow.
         on: SubflowId,
     },
-    /// Treat the subflow as silent until something is received on it: its outstanding data is reinjected on other
+    /// Treat the subflow as silent until a segment is received on it: its outstanding data is reinjected on other
     /// subflows.
     Suspect(SubflowId),
     /// Slow down the subflow's congestion controller (penalization, NSDI 2012).

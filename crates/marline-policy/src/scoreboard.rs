@@ -95,7 +95,7 @@ pub struct SentSegment {
     pub start: Ssn,
     /// One past the last sequence number; a FIN counts as one.
     pub end: Ssn,
-    /// How the mapping was cut into segments.
+    /// Segment boundaries of the mapping.
     pub layout: RunLayout,
     /// DSN of the first byte.
     pub dsn: Dsn,
@@ -264,7 +264,7 @@ impl Scoreboard {
         self.segments
     }
 
-    /// Returns true if everything sent is acknowledged.
+    /// Returns true if all sent data is acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

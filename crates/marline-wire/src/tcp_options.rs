@@ -14,7 +14,7 @@ use crate::bytes::{Reader, Writer};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
 use crate::{EmitError, SeqNum};
 
-/// Bytes of options that a TCP header can hold.
+/// Number of option bytes that a TCP header can hold.
 pub const MAX_OPTIONS: usize = 40;
 
 /// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018, RFC 7413, RFC 4727).

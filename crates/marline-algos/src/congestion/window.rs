@@ -211,7 +211,7 @@ impl Window {
         }
     }
 
-    /// Adapts to a new MSS by scaling everything counted in segments.
+    /// Adapts to a new MSS by scaling all values counted in segments.
     pub fn on_mss_change(&mut self, mss: u32) {
         let mss = f64::from(mss.max(1));
         let scale = mss / self.mss;

@@ -20,9 +20,9 @@
 //!   trouble, for flows that send several datagrams at once: repairs of a quarter of the group's size recover any lost
 //!   datagram. The larger the group, the more of the budget may be spent on it. An interruption of a path affects more
 //!   than one datagram of a group, so in other trouble copies are sent.
-//! - *Rescue.* As soon as an answer is overdue by its forecast p99, everything in transit that is still useful is sent
-//!   on another path. It arrives a round trip late instead of being lost, and costs the bytes in transit. The last part
-//!   of the budget is reserved for rescues, which may overdraw it by a quarter.
+//! - *Rescue.* As soon as an answer is overdue by its forecast p99, all data in transit that is still useful is sent on
+//!   another path. It arrives a round trip late instead of being lost, and costs the bytes in transit. The last part of
+//!   the budget is reserved for rescues, which may overdraw it by a quarter.
 //! - *Costly paths* (metered ones, and those whose radio should sleep) carry datagrams only if they are earlier by
 //!   [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk only if there is no other path.
 //! - *Bulk* uses one path at a time and is never copied, because its own congestion control treats reordering as loss.

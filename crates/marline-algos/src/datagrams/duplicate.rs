@@ -7,7 +7,7 @@ use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};
 
 use super::min_rtt::key;
 
-/// Datagram policy that sends everything twice.
+/// Datagram policy that sends every datagram twice.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Duplicate;
 

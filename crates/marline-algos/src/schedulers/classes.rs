@@ -5,7 +5,7 @@
 //! full window changes nothing: data waits instead of moving to a metered path.
 //!
 //! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission
-//! timed out gets no data until something is received on it, so a backup takes over immediately. If *every* active
+//! timed out gets no data until a segment is received on it, so a backup takes over immediately. If *every* active
 //! subflow is unreachable, including a single one, data is still sent, because the path may work, and plain TCP would
 //! also send. Then the subflow that most recently received a segment is the best choice, even if it is a backup.
 //!
@@ -33,7 +33,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Returns the class of a subflow; `None` if it cannot carry data at all.
+    /// Returns the class of a subflow; `None` if it cannot carry data.
     #[must_use]
     pub const fn from_view(view: &SubflowView) -> Option<Class> {
         if !view.is_active() {

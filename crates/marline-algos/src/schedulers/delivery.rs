@@ -9,8 +9,8 @@
 //!   they deliver more in that time than the buffers hold, they stop.
 //!
 //! *How.* The arrival time of a segment on a slow path S is the forecast of S, including the sender's own queue on S,
-//! minus the way back. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus the
-//! risk of trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or
+//! minus the return delay. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus
+//! the risk of trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or
 //! paced, so that an event ends the wait for them.
 //! - [`Alternatives::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster
 //!   paths deliver their rate times that time. If this amount and the outstanding data of S exceed the buffers, S gets
@@ -126,7 +126,7 @@ impl<'a> Alternatives<'a> {
     /// Returns true if data sent on the path now, arriving after this time, would leave faster paths without room
     /// before that data is acknowledged.
     pub(super) fn would_block(self, arrives: Duration) -> bool {
-        // An unknown path cannot be said to block the others.
+        // There is no evidence that an unknown path blocks the others.
         if arrives == Duration::MAX {
             return false;
         }

@@ -20,7 +20,7 @@
 //!   data moves to a backup whose stamp is not the newest.
 //! - The module sends nothing while all subflows are silent. Here data is still sent, as with plain TCP, because the
 //!   suspicion may be wrong.
-//! - Data of a subflow with an unanswered probe is immediately sent elsewhere. `reinject=rto` waits for the
+//! - Data of a subflow with an unanswered probe is immediately sent on another subflow. `reinject=rto` waits for the
 //!   retransmission timeout, as the module does.
 //! - The module flags subflows with an RTO of 1.5 s permanently. Here the path health monitor sets and clears that flag
 //!   (`bad_netpath`).
@@ -42,7 +42,7 @@ use super::classes;
 pub struct FollowClientConfig {
     /// True if other subflows with room take the data while the followed subflow is full, newest stamp first.
     pub uses_other_subflows: bool,
-    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data on another subflow after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 

@@ -11,7 +11,7 @@
 //! fastest other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss
 //! is then the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected,
 //! and its own recovery continues. If nothing at all was received on the path after the overdue segment was sent, the
-//! path is silent. Then its other outstanding data is copied immediately, and so is everything sent until something is
+//! path is silent. Then its other outstanding data is copied immediately, and so is all data sent until a segment is
 //! received on it. On a path that has never answered, nothing is overdue.
 //!
 //! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has been sent. Within bulk
@@ -150,7 +150,7 @@ impl<I> HedgeRule<I> {
         })
     }
 
-    /// Makes copies due for everything that silent paths carry.
+    /// Makes copies due for all data that silent paths carry.
     fn copy_silent_paths(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows {
             if !self.is_silent(view, cx.now) {

@@ -21,7 +21,8 @@
 //!   waited for the slow path's round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the slower paths under load,
 //!   because a paced sender is nearly always waiting. Schedulers that consider this (ECF, BLEST) are separate.
-//! - Data of a subflow with an unanswered probe is sent elsewhere immediately, not after its retransmission timeout.
+//! - Data of a subflow with an unanswered probe is sent on another subflow immediately, not after its retransmission
+//!   timeout.
 //!
 //! Each difference except the first two is a parameter. With all of them off, this is `lowest-rtt`: what studies of
 //! Multipath TCP call the default scheduler, without opportunistic retransmission unless `+orp` is added.
@@ -45,7 +46,7 @@ pub struct MinRttConfig {
     pub completes_early: bool,
     /// Reaction to a blocked window.
     pub opportunistic: OpportunisticRules,
-    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data on another subflow after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 

@@ -44,7 +44,7 @@ const RTT_RATIO: u32 = 4;
 /// Maximum number of ranges repeated at once.
 const MAX_RANGES: usize = 64;
 
-/// Which data is sent again on the fast subflow when it is blocked.
+/// Data that is sent again on the fast subflow when it is blocked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Retransmit {
     /// Nothing is sent again.
@@ -53,11 +53,11 @@ pub enum Retransmit {
     Paper,
     /// The oldest segment, if its holder's window is tiny or its RTT more than 4 times as long.
     Kernel,
-    /// Like `Kernel`, plus everything that such subflows hold, as far as there is room.
+    /// Like `Kernel`, plus all data that such subflows hold, as far as there is room.
     Wide,
 }
 
-/// Which subflow is slowed down for blocking the fast one.
+/// Subflow that is slowed down for blocking the fast one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalize {
     /// No subflow is penalized.

@@ -31,8 +31,8 @@ use super::round_robin::next_in_turn;
 /// Scheduler that sends all data on all regular subflows.
 #[derive(Clone, Debug, Default)]
 pub struct Redundant {
-    /// Start of each subflow's last data. The subflow has carried everything before it, from the data that was oldest
-    /// when the subflow started.
+    /// Start of each subflow's last data. The subflow has carried all data before it, starting with the data that was
+    /// oldest when the subflow started.
     cursors: PerSubflow<Option<Dsn>>,
     /// Subflow that was most recently given data.
     last: Option<SubflowId>,

@@ -26,7 +26,7 @@ const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 
 /// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
 const MAX_DATA_RTOS: u32 = 2;
-/// How long a writer waits for a subflow that retains too much data but still makes progress. This is a constant
+/// Time for which a writer waits for a subflow that retains too much data but still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
@@ -389,8 +389,8 @@ impl Assignment<'_> {
         self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
     }
 
-    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but could
-    /// not use it. The data is sent on another subflow without waiting for the data-level timer.
+    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data after that position, but could not
+    /// use it. The data is sent on another subflow without waiting for the data-level timer.
     pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
         let first = Dsn(self.session.keys().local_offset(fail.dsn));
         let (una, end) = (self.sender.una(), self.sender.sent());

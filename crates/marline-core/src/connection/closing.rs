@@ -223,8 +223,8 @@ impl Closing {
         }
     }
 
-    /// Handles a new subflow. A DATA_FIN in backoff is sent on it at once, because the other subflows may drop
-    /// options or everything.
+    /// Handles a new subflow. A DATA_FIN in backoff is sent on it immediately, because the other subflows may drop
+    /// options or all segments.
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);

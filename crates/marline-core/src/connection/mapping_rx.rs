@@ -110,7 +110,7 @@ pub(crate) struct MappingRx {
     torn: TornRanges,
     /// Limit on bytes kept behind a failed mapping.
     max_kept: u32,
-    /// Bytes of the front mapping that wait for its checksum.
+    /// Bytes of the front mapping that wait for its checksum to be verified.
     waiting: OnDemand<Vec<u8>>,
     /// Start of an infinite mapping (or of plain TCP). Boxed, because few connections have it.
     infinite: Option<Box<(Ssn, Dsn)>>,

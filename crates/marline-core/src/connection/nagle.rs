@@ -28,11 +28,11 @@ enum Release {
     Overdue,
 }
 
-/// How long a sender with nothing in flight waits for more than a small part of the peer's window is available: the
-/// retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
+/// Time for which a sender with nothing in flight waits for more than a small part of the peer's window is available:
+/// the retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
 const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Wait for a window that is worth a segment.
+/// Wait for a window that is large enough for a segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum WindowWait {
     #[default]

@@ -53,10 +53,10 @@ pub(crate) struct ReceiveBuffer {
     kept: OnDemand<KeptBytes>,
 }
 
-/// Bytes that are kept after they were read, or are held elsewhere.
+/// Bytes that are kept after they were read, or that subflows hold.
 #[derive(Debug, Default)]
 struct KeptBytes {
-    /// Bytes held elsewhere that will move here and therefore occupy the window.
+    /// Number of bytes held by subflows. They will move here, so they occupy the window.
     held: u64,
     /// Bytes kept after they were read, because repairs may need them.
     history: u64,
@@ -263,7 +263,7 @@ impl ReceiveBuffer {
         self.edge.since(self.next).saturating_sub(held)
     }
 
-    /// Sets the number of bytes that wait elsewhere to be inserted.
+    /// Sets the number of bytes that wait outside the buffer to be inserted.
     pub(crate) fn set_held(&mut self, bytes: u64) {
         if bytes != self.kept.held {
             self.kept.held = bytes;
@@ -470,7 +470,7 @@ impl ReceiveBuffer {
         false
     }
 
-    /// Ends a withdrawal, unless memory is still short and the application has something to read.
+    /// Ends a withdrawal, unless memory is still short and the application has data to read.
     fn end_withdrawal(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
         self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_memory_short();

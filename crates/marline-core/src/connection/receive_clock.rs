@@ -7,8 +7,8 @@
 //! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue (MP_IDLE), and
 //! reports its retransmission timeout on request. On in-order data without the mark, the client starts or restarts a
 //! timer with that timeout: at least 500 ms, and 1.5 s if it is unknown. An advancing DATA_ACK restarts a running
-//! timer. The timer stops at a mark, or when everything before the newest mark has arrived. When it fires, the path
-//! is considered dead: [`multimob`](crate::ReceiveTimer::multimob).
+//! timer. The timer stops at a mark, or when all data before the newest mark has arrived. When it fires, the path is
+//! considered dead: [`multimob`](crate::ReceiveTimer::multimob).
 //!
 //! *Choices* that the source leaves open:
 //! - Data *behind a gap* starts a stopped timer, since it proves that data is due, but does not restart a running

@@ -33,7 +33,7 @@ use crate::on_demand::OnDemand;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
-/// Bytes of the largest receive window for each mapping that a connection may keep.
+/// Number of bytes of the largest receive window per mapping that a connection may keep.
 const BYTES_PER_MAPPING: u64 = 128;
 /// Step by which the limit on a subflow is raised.
 const MAPPING_LIMIT_STEP: usize = 256;

@@ -19,8 +19,8 @@
 //!   and the DATA_ACK, unless ACKs take longer than data.
 //! - While writes are refused for this reason and another subflow is healthy, the one that retains the most is reset:
 //!   immediately if it is closing or its retransmission timer fired, otherwise after a second
-//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or
-//!   sent elsewhere. A sole subflow is not reset, so the application waits.
+//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or sent
+//!   on another subflow. A sole subflow is not reset, so the application waits.
 
 use marline_policy::{DataRange, Dsn};
 use marline_time::Instant;

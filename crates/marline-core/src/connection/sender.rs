@@ -277,7 +277,7 @@ impl Sender {
         }
     }
 
-    /// Accepts bytes to send. Returns how many fit.
+    /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(super) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>) -> usize {
         let unsent = self.written_end().since(self.sent());
         let room = self.nagle.writable_bytes(bytes.len(), unsent);

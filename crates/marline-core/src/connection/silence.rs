@@ -61,7 +61,8 @@ impl SilenceFacts<'_> {
             || (self.liveness.is_clock_running() && self.session.peer_marks_idle())
     }
 
-    /// The subflow on which data last arrived before the silence, and subflows on which no segment has arrived since.
+    /// The subflow on which data last arrived before the silence, and the subflows on which no segment has arrived
+    /// since then.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent =
             self.paths.subflows_where(|s| s.is_active() && s.tcp().last_rx_at() <= since);

@@ -16,7 +16,8 @@ use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 use crate::{SubflowLocation, SubflowState};
 
-/// How long a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60 s).
+/// Time for which a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60
+/// s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 /// Unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
@@ -864,8 +865,8 @@ fn ranges_of<'a>(
     ranges
 }
 
-/// How long a third ACK waits for the fourth, which the peer does not delay. The first two waits are two round trips,
-/// later ones the timeout with backoff.
+/// Time for which a third ACK waits for the fourth, which the peer does not delay. The first two waits are two round
+/// trips, later ones the timeout with backoff.
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {

@@ -1,9 +1,9 @@
-//! Wait for a path: how long a connection without a working subflow is kept, and the events that
-//! end the wait early.
+//! Wait for a path: the time for which a connection without a working subflow is kept, and the events that end the wait
+//! early.
 //!
 //! A RST on a subflow ends the subflow but not the connection (RFC 8684 section 3.6), and any middlebox can send one.
 //! So the connection continues without subflows, the path manager tries all known addresses, and the wait ends when:
-//! - something is received, because the outage was temporary;
+//! - a segment is received, because the outage was temporary;
 //! - [`Linger::timeout`](crate::Linger) passes without any progress, or a server's shorter timeout for an
 //!   unauthenticated peer that sent a RST;
 //! - only resets are received for [`MAX_RESET_ONLY_TIME`]: the host is up, but does not know the connection. An

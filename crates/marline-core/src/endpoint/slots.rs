@@ -12,13 +12,13 @@ struct Slot {
     generation: u32,
     /// Time of the endpoint's next alarm for the connection.
     armed: Instant,
-    /// In the endpoint's list of connections with something to send.
+    /// The connection is in the endpoint's list of connections that are ready to send.
     queued: bool,
-    /// Counted among connections of unauthenticated peers that wait for a path.
+    /// The connection counts among those of unauthenticated peers that wait for a path.
     waiting: bool,
-    /// Counted as half-open.
+    /// The connection counts as half-open.
     half_open: bool,
-    /// Counted among connections that Fast Open delivered before their third ACK.
+    /// The connection counts among those that Fast Open delivered before their third ACK.
     fast_pending: bool,
 }
 

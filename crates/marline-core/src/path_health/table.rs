@@ -21,11 +21,11 @@ const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberActivity {
     pub(crate) members: u64,
-    /// Segments that were waiting for repair when the period began, or were marked lost since.
+    /// Segments that were waiting for repair when the period began, or were marked lost later.
     pub(crate) lost: u64,
     /// Outstanding segments, and segments lost and repaired.
     pub(crate) outstanding: u64,
-    /// Segments outstanding when the period began, or sent since.
+    /// Segments outstanding when the period began, or sent later.
     pub(crate) at_risk: u64,
     pub(crate) retransmitted: u64,
     pub(crate) sent: u64,
@@ -335,7 +335,7 @@ impl HealthTable {
             State::Usable => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Usable,
             State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
-                // The process did not run, so received segments have not been processed yet.
+                // The process was suspended, so received segments have not been processed yet.
                 *next = now + *wait;
                 entry.probe_due = true;
             }

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The edge is the highest one that was ever offered, or the edge that the connection accepts now if that is higher. A
-//! RST counts only exactly at RCV.NXT, a SYN not at all; both cause a challenge ACK. Rejected segments change nothing
-//! and end no suspicion of the path. A repetition of received data is from the peer, and ends the suspicion.
+//! RST counts only exactly at RCV.NXT, and a SYN never counts. Other RSTs and all SYNs cause a challenge ACK. Rejected
+//! segments change nothing and end no suspicion of the path. A repetition of received data is from the peer, and ends
+//! the suspicion.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -43,7 +44,7 @@ enum Check {
     Drop,
     /// Answer with an ACK.
     Challenge,
-    /// All of the payload was already received.
+    /// The whole payload was already received.
     Duplicate,
     Reset,
 }

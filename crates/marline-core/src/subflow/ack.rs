@@ -408,8 +408,8 @@ impl Subflow {
     }
 
     /// True if segments sent before two consecutive timeouts are answered after them: the path was interrupted or the
-    /// peer's process was suspended, and everything waited until that ended. If the next answer takes as long, the path
-    /// is slow.
+    /// peer's process was suspended, and all segments waited until that ended. If the next answer takes as long, the
+    /// path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
         let before =
             |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));

@@ -134,7 +134,7 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// Handles a router's report that no segment larger than `size` passes. Returns true if this changed anything.
+    /// Handles a router's report that no segment larger than `size` passes. Returns true if this changed the size.
     /// Sizes below `least` are ignored, because such a report can be forged. Since the path may change, larger sizes
     /// are probed again after the interval of a finished search (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
     pub(super) fn reduce(&mut self, size: u16, least: u16) -> bool {

@@ -1,4 +1,4 @@
-//! Proportional Rate Reduction (RFC 9937): how much may be sent on each ACK of a recovery.
+//! Proportional Rate Reduction (RFC 9937): limits the data sent on each ACK of a recovery.
 //!
 //! *Problem.* When a loss is detected, the window must be reduced from the flight size to ssthresh. Reducing it
 //! immediately stalls the sender for part of a round trip; not reducing it overloads the path. PRR spreads the

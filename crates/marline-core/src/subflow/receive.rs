@@ -12,7 +12,7 @@ use crate::SubflowState;
 /// Receiving half of a subflow.
 #[derive(Debug)]
 pub(super) struct Reception {
-    /// RCV.NXT: everything before it is in order, including held bytes.
+    /// RCV.NXT: all bytes before it are in order, including held bytes.
     pub(super) nxt: Ssn,
     /// End of the data that the connection has taken, or will take from the current segment.
     pub(super) delivered_to: Ssn,

@@ -6,7 +6,7 @@
 //! window grows without limit, because nothing is ever lost, and its data accumulates in the carrier's buffer.
 //!
 //! Retransmission is therefore left to the carrier. On such a path, timers retransmit nothing until a working TCP would
-//! have repaired nearly everything. An overdue probe still shows that the path is slow, so that other paths may take
+//! have repaired nearly all losses. An overdue probe still shows that the path is slow, so that other paths may take
 //! over. Losses are still detected from acknowledgments: bytes arrive in order, so a gap is real, and was left by a
 //! change of carrier. The window is as large as the carrier accepts, and closed while it accepts nothing, because the
 //! carrier's congestion control governs the path, and its buffer is short (`marline-io`). For this reason, there is no

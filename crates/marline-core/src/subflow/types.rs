@@ -26,7 +26,7 @@ pub(crate) struct Ingress {
     pub(crate) start: Option<Ssn>,
     /// Number of payload bytes already received.
     pub(crate) duplicate_bytes: u64,
-    /// All of the payload was already received, and the rest is ignored, but the segment is recent and from the peer.
+    /// The whole payload was already received and is ignored, but the segment is recent and from the peer.
     pub(crate) repeated: bool,
     /// An ACK is pending as a challenge (RFC 5961) or as the answer to an unacceptable segment. The endpoint limits
     /// the rate of such ACKs with [`withdraw_challenge`](super::Subflow::withdraw_challenge).

@@ -96,7 +96,7 @@ pub(crate) struct FastOpenMemory {
 }
 
 impl FastOpenMemory {
-    /// How to use Fast Open in a SYN between these addresses, with these settings.
+    /// Selects the use of Fast Open in a SYN between these addresses, with these settings.
     pub(crate) fn plan(&self, now: Instant, path: PathAddresses, settings: &FastOpen) -> Plan {
         let entry = self.entries.iter().find(|e| e.path == path);
         if entry.is_some_and(|entry| entry.avoided_until > now) {

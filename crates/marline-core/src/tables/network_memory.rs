@@ -22,7 +22,7 @@ use core::net::IpAddr;
 
 use marline_time::{Duration, Instant};
 
-/// How long the option is avoided after the first detection.
+/// Time for which the option is avoided after the first detection.
 const FIRST_AVOID_TIME: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the avoidance time.
 const MAX_TIME_DOUBLINGS: u32 = 4;

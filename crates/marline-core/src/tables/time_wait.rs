@@ -180,7 +180,7 @@ fn flow_gone(key: &FlowKey) -> Event {
     Event::FlowGone { local_flow: key.local_flow, path: key.path }
 }
 
-/// How long a reset subflow still answers late segments.
+/// Time for which a reset subflow still answers late segments.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

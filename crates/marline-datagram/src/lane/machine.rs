@@ -44,7 +44,7 @@ impl Lane {
         }
     }
 
-    /// Sets whether other components probe a path while it is unreachable, and report answers
+    /// Sets whether other components probe a path while it is unreachable and report its answers
     /// ([`on_path_answer`](Self::on_path_answer)). The lane then probes it less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
@@ -109,7 +109,7 @@ impl Lane {
 
     /// Reports that the process was suspended for some time, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames now in transit.
-    /// Must be called before handling anything that arrived in the meantime.
+    /// Must be called before handling frames that arrived in the meantime.
     pub fn note_pause(&mut self) {
         self.paths.iter_mut().for_each(Path::note_pause);
     }

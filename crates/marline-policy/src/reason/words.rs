@@ -114,7 +114,7 @@ impl Reason {
         self.grounds.other.map_or_else(|| "another path".to_owned(), name)
     }
 
-    /// Why new data is sent on the chosen path.
+    /// Explains why new data is sent on the chosen path.
     fn describe_comparison(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
@@ -133,7 +133,7 @@ impl Reason {
         }
     }
 
-    /// Why a copy is worth its cost.
+    /// Explains why a copy is justified.
     fn cost_reason_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let (other, takes) = (self.other_path(name), time_text(grounds.arrives_us));
@@ -159,7 +159,7 @@ impl Reason {
         format!("{owed}; a copy arrives in {takes} and {gain}; {}", self.budget(name))
     }
 
-    /// Why a faster path is not used.
+    /// Explains why a faster path is not used.
     fn format_avoided(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let other = self.grounds.other.and_then(|id| self.inputs.path(id));
@@ -212,7 +212,7 @@ impl Reason {
         }
     }
 
-    /// Why data is sent again.
+    /// Explains why data is sent again.
     fn cause(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let Question::Again(item) = self.question else { return "it was requested".to_owned() };
         let carriers: Vec<String> = item.carried_by.iter().map(name).collect();

@@ -148,7 +148,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
         let acked = rest / mss;
         let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
-        // At most doubles the window, regardless of how much one ACK acknowledges.
+        // At most doubles the window, regardless of the amount that one ACK acknowledges.
         self.window.set(cwnd + (per_segment * acked * mss).min(rest));
     }
 

@@ -98,7 +98,7 @@ pub struct Rfc6675 {
     reordering_seen: bool,
     /// Position after the highest byte delivered.
     highest: Ssn,
-    /// Position below which everything has already been judged.
+    /// Position below which all segments have already been judged.
     judged: Ssn,
     /// End of the delay of early retransmit.
     early_at: Option<Instant>,
@@ -311,7 +311,7 @@ impl LossRecovery for Rfc6675 {
         self.tlp.end_episode();
         self.no_sack.restart();
         self.clear_verdicts();
-        // RFC 6675 section 5.1: everything that was not SACKed must be retransmitted.
+        // RFC 6675 section 5.1: all data that was not SACKed must be retransmitted.
         lost.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| s.start));
     }
 

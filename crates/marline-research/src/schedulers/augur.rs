@@ -88,7 +88,7 @@ struct WatchedEnd {
     late: bool,
 }
 
-/// Scheduler that uses one path for everything, and another one for messages that would be late.
+/// Scheduler that uses one path for all data, and another path for messages that would be late.
 #[derive(Debug)]
 pub struct Augur {
     config: AugurConfig,

@@ -13,9 +13,9 @@
 //! | sign | begins | ends |
 //! |---|---|---|
 //! | the RTT rose | SRTT above `rise` times the smallest RTT, by at least 5 ms | half of that rise |
-//! | loss | recovery, something waits for its retransmission, or a loss since the last check | none of these |
+//! | loss | recovery, data waits for its retransmission, or a loss since the last check | none of these |
 //! | the rate fell | below `drop` of its peak (which decays by an eighth each RTT) | halfway back to the peak |
-//! | silence | no answer for SRTT + `silence` RTT variations while something is in flight | an answer |
+//! | silence | no answer for SRTT + `silence` RTT variations while data is in flight | an answer |
 //!
 //! *Source.* The paper's abstract and its authors' summary (nanoping.com, 2026): a designated primary link; duplication
 //! only while early-warning signs indicate that the uplink will soon degrade; nearly the tail of full duplication with
@@ -139,7 +139,7 @@ impl PrimaryWatch {
     }
 }
 
-/// Scheduler that uses a primary for everything, and a second path during warnings.
+/// Scheduler that uses a primary for all data, and a second path during warnings.
 #[derive(Debug)]
 pub struct Paaf {
     config: PaafConfig,

@@ -164,7 +164,7 @@ pub struct Peekaboo {
 }
 
 impl Peekaboo {
-    /// Creates a scheduler that has not yet learned anything.
+    /// Creates a scheduler without learned values.
     #[must_use]
     pub fn new(config: PeekabooConfig) -> Self {
         Peekaboo {

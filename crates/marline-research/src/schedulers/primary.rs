@@ -1,4 +1,4 @@
-//! Primary path and helper path, for schedulers that use one path for everything and a costly one only occasionally
+//! Primary path and helper path, for schedulers that use one path for all data and a costly one only occasionally
 //! (`paaf.rs`, `augur.rs`).
 //!
 //! The primary is the first path of the connection. While it is not in the best class (gone or silent), the fastest

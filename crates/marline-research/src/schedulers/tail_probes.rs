@@ -36,7 +36,7 @@ use marline_time::{Duration, Instant};
 /// Reaction if a copy was acknowledged but the original subflow is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SilentOriginalAction {
-    /// The original is considered dead, and its data is sent elsewhere.
+    /// The original is considered dead, and its data is sent on other subflows.
     #[default]
     Reinject,
     /// The rest waits for the original's retransmission timer.

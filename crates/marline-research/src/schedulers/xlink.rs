@@ -1,8 +1,8 @@
 //! XLINK: reinjects data only while the receiver needs it (Zheng et al., SIGCOMM 2021).
 //!
 //! *Problem.* With lowest RTT on paths whose delay changes quickly, the last data of a video chunk waits on a path that
-//! has just become slow. Sending all unacknowledged data again elsewhere solves this, but doubles the bytes. A player
-//! with seconds of data in its buffer gains nothing: a late chunk matters only when the buffer is nearly empty.
+//! has just become slow. Sending all unacknowledged data again on another path solves this, but doubles the bytes. A
+//! player with seconds of data in its buffer gains nothing: a late chunk matters only when the buffer is nearly empty.
 //!
 //! *How.* Lowest RTT for new data. When no new data is left, data that is not DATA_ACKed is also sent on the fastest
 //! subflow with room that did not carry it, oldest first (all later data waits for it). Whether this is permitted

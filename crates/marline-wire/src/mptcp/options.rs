@@ -53,7 +53,7 @@ impl MptcpOption {
         }
     }
 
-    /// Parses `option`, the whole option including kind and length. DSS is handled elsewhere.
+    /// Parses `option`, the whole option including kind and length. DSS has its own parser.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         Some(match option.get(2)? >> 4 {
             subtype::CAPABLE => MptcpOption::Capable(MpCapable::parse(option)?),

@@ -159,8 +159,8 @@ impl Rack {
         window.min(cx.rtt.srtt().unwrap_or(window))
     }
 
-    /// Step 5: everything sent before the newest delivered transmission is lost once the reordering window has passed.
-    /// Sets the timer for the first segment that is not yet due.
+    /// Step 5: all segments sent before the newest delivered transmission are lost once the reordering window has
+    /// passed. Sets the timer for the first segment that is not yet due.
     pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);

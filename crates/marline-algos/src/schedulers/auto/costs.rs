@@ -5,8 +5,8 @@
 //! it is fastest would cost the most where it helps the least: when another path delivers the data in time. Never using
 //! it would leave a message on a path that has just failed.
 //!
-//! *How.* Costs are converted to time, like everything else ([`Terms`](marline_policy::Terms)). New data uses such a
-//! path only if the cheaper ones need more time for *all* unsent data than it needs for one segment, by
+//! *How.* Costs are converted to time ([`Terms`](marline_policy::Terms)). New data uses such a path only if the cheaper
+//! ones need more time for *all* unsent data than it needs for one segment, by
 //! - `patience` on a metered path, plus the time that all unsent data takes at `metered_rate`. So if both paths are
 //!   fast enough, the metered one carries nothing, and bulk data uses it only if the other path is slower than this
 //!   rate;

@@ -159,7 +159,7 @@ impl<'a> Decider<'a> {
 
     /// Decides whether data should wait instead of using this path, either for a full path that delivers all of it
     /// sooner, or because it would block faster paths. Returns the rule, the path to wait for, and the time until that
-    /// path has delivered everything.
+    /// path has delivered all data.
     fn should_wait(
         self,
         view: &SubflowView,
@@ -277,8 +277,8 @@ fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
     cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
-/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is worth its
-/// cost. Of several, returns the one with the largest gain.
+/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is justified. Of
+/// several, returns the one with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
     price: Price,
@@ -320,8 +320,8 @@ fn blocked_data_copy(
     None
 }
 
-/// Returns the last segment that this path did not carry, if a copy of it is worth its cost. Earlier segments are
-/// worth less.
+/// Returns the last segment that this path did not carry, if a copy of it is justified. Copies of earlier segments
+/// would gain less.
 fn judge_last_segment(
     view: &SubflowView,
     price: Price,

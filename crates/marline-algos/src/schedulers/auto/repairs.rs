@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
-    /// Sends a whole stream on the first path and returns everything that is sent in addition.
+    /// Sends a whole stream on the first path and returns all data that is sent in addition.
     fn extra_sends(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
         let forecast =

@@ -10,8 +10,8 @@
 //! comparison decided by chance (a path that measured its RTT at that time, or a loss) is soon corrected.
 //!
 //! The first part of a window does not count, because data that arrives then was sent in the previous mode. A window in
-//! which the application had too little to send, or in which there was only one path, says nothing about the modes. It
-//! counts for neither mode, and without a comparison, the other mode is not tried.
+//! which the application had too little to send, or in which there was only one path, is not evidence about the modes.
+//! It counts for neither mode, and without a comparison, the other mode is not tried.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Mode {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ModeInput {
     pub(super) now: Instant,
-    /// Position before which everything was delivered.
+    /// Position before which all data was delivered.
     pub(super) data_una: Dsn,
     /// Longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,

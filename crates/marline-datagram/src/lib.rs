@@ -9,9 +9,10 @@
 //!
 //! ```text
 //! send(now, flow, bytes)          the application has a datagram; one that is too large is refused, as by IP
-//! poll_transmit(now, buffer)      the next frame, and its path handle(now, path, bytes)        a frame arrived on a
-//! path poll_event()                    results: a datagram, a path that became silent or answers again poll_timeout(),
-//! handle_timeout(now)
+//! poll_transmit(now, buffer)      the next frame, and its path
+//! handle(now, path, bytes)        a frame arrived on a path
+//! poll_event()                    results: a datagram, a path that became silent or answers again
+//! poll_timeout(), handle_timeout(now)
 //! ```
 //!
 //! ```text

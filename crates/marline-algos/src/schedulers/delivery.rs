@@ -1,8 +1,8 @@
 //! Delivery times computed from forecasts: when data arrives on a path, and how much the other paths deliver in the
 //! meantime. All our own rules that compare paths (`min_rtt.rs`, `auto.rs`) use these.
 //!
-//! *Problem.* A fast path is full, and a slow one has room. Under load, this room is useful. Using it does harm - near
-//! the end of the written data: the fast path would deliver all of it before the slow one's segment has even
+//! *Problem.* A fast path is full, and a slow one has room. Under load, this room is useful. Using it does harm
+//! - near the end of the written data: the fast path would deliver all of it before the slow one's segment has even
 //!   arrived, so a burst spread over both paths completes only when the slow one has delivered;
 //! - with small buffers: all subflows share one receive window, and one send buffer holds all data that is not
 //!   DATA_ACKed. Data on the slow path arrives late. Until then, everything on the faster paths waits behind it, and if

@@ -17,7 +17,7 @@ pub struct RateSample {
     pub interval: Duration,
     /// The sender had nothing to send for part of the interval, so the rate is only a lower bound.
     pub app_limited: bool,
-    /// Total bytes delivered when the sampled segment was sent. Controllers count round trips with it.
+    /// Total number of bytes delivered when the sampled segment was sent. Controllers count round trips with it.
     pub prior_delivered: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct AckSample {
     pub now: Instant,
     /// Bytes newly delivered, cumulatively or selectively.
     pub delivered: u64,
-    /// Total bytes delivered on this subflow, this ACK included.
+    /// Total number of bytes delivered on this subflow, including this ACK.
     pub total_delivered: u64,
     /// Bytes newly marked lost while processing this ACK.
     pub lost: u64,

@@ -41,7 +41,7 @@ pub enum AddressPairFault {
 }
 
 impl AddressPairFault {
-    /// The fault in words.
+    /// Short name of the fault, for status and messages.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

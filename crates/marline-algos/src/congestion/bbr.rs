@@ -62,7 +62,7 @@ const WINDOW_GAIN: f64 = 2.0;
 enum Repair {
     /// The window is not changed.
     No,
-    /// In the first round, as much is sent as is delivered.
+    /// In the first round, the sender sends as much as is delivered.
     Conserve,
     /// In later rounds, the window grows back to the model.
     Grow,

@@ -12,7 +12,7 @@
 //!   path until another is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that similar paths do not reorder
 //!   it.
 //! - *Signs of trouble* on that path (an answer is overdue or was recently lost, the machine reports fading, or the
-//!   round trips vary much) cause a copy on a second path for as long as they last.
+//!   round trips vary greatly) cause a copy on a second path for as long as they last.
 //! - *A new path* may lose data without having shown any sign of it, so copies are sent until its losses are known.
 //! - *Without signs*, a copy is sent if it is likely enough to arrive first. The required probability rises with the
 //!   spent share of the budget.
@@ -58,7 +58,7 @@ const LOSS_PENALTY: Duration = Duration::from_secs(10);
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Time for which a sign of trouble remains relevant.
 const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
-/// Divisor: round trips vary much if their variation is at least this fraction of them.
+/// Divisor: round trips vary greatly if their variation is at least this fraction of them.
 const RTT_VARIATION_DIVISOR: u32 = 4;
 /// Shares of the budget up to which three kinds of copies are made: those without signs of trouble, those with signs,
 /// and rescues.

@@ -17,7 +17,7 @@ use crate::subflow::{HeaderFor, PayloadRoom};
 use crate::tables::Context;
 use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
 
-/// Maximum bytes of a mapping: the maximum of its length field, less one for a FIN.
+/// Maximum length of a mapping in bytes: the maximum of its length field, less one for a FIN.
 pub(super) const MAX_MAPPING: u64 = 0xffff - 1;
 /// Every eighth segment of a run repeats the mapping. The first would be enough if segments always arrived unchanged,
 /// but a middlebox that merges segments may drop the options of the appended ones.

@@ -230,7 +230,7 @@ impl PathSet {
         self.active().map(|s| s.tcp().last_rx_at()).max()
     }
 
-    /// Total bytes that all subflows could have in flight.
+    /// Total number of bytes that all subflows could have in flight.
     pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();

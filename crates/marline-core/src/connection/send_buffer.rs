@@ -105,7 +105,7 @@ impl SendBuffer {
         self.end
     }
 
-    /// Maximum bytes that the buffer may hold.
+    /// Maximum number of bytes that the buffer may hold.
     pub(crate) const fn max_space(&self) -> u64 {
         self.max_space as u64
     }

@@ -120,7 +120,7 @@ pub(super) struct Sender {
     subflows: Box<[Option<OutgoingState>]>,
     /// Sender of repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
-    /// Total bytes of the stream that were sent again on another subflow.
+    /// Total number of stream bytes that were sent again on another subflow.
     repeated: u64,
     nagle: Nagle,
     rto: DataRto,
@@ -227,7 +227,7 @@ impl Sender {
         self.mappings.count() as u64 >= most
     }
 
-    /// Maximum bytes that the send buffer may hold.
+    /// Maximum number of bytes that the send buffer may hold.
     pub(super) const fn send_limit(&self) -> u64 {
         self.buffer.max_space()
     }

@@ -549,7 +549,7 @@ impl SubflowContext {
         self.tcp.state() == SubflowState::Closed && !self.was_joined()
     }
 
-    /// True if the subflow may carry data only if no other can.
+    /// True if the subflow may carry data only if no other subflow can.
     pub(super) const fn is_backup(&self) -> bool {
         self.backup_here || self.backup_there
     }

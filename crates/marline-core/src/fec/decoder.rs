@@ -146,7 +146,7 @@ fn append(found: &mut Vec<(Dsn, Vec<u8>)>, at: Dsn, bytes: Vec<u8>) {
     }
 }
 
-/// Positions where columns begin to differ in their unknowns or equations.
+/// Positions at which columns begin to differ in their unknowns or equations.
 fn column_edges(symbol: u64, holes: &[DataRange], equations: &[&Equation]) -> Vec<u64> {
     let mut edges = vec![0, symbol];
     let ranges = equations.iter().map(|e| e.repair.range);

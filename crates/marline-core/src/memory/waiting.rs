@@ -73,7 +73,7 @@ impl MemoryAccount {
         ticket
     }
 
-    /// Removes a stream from the queue. The next one checks for room itself.
+    /// Removes a stream from the queue. The next stream checks for room itself.
     fn dequeue(&self, ticket: u64) {
         let mut waiting = self.queue();
         let Some(at) = waiting.queue.iter().position(|waiter| waiter.ticket == ticket) else {

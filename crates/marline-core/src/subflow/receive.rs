@@ -29,7 +29,7 @@ pub(super) struct Reception {
     pub(super) room: u64,
     /// Position of the peer's FIN, once known.
     pub(super) fin: Option<Ssn>,
-    /// A duplicate to report.
+    /// Duplicate range to report by DSACK.
     pub(super) dsack: Option<(Ssn, Ssn)>,
 }
 

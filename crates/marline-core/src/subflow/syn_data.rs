@@ -44,14 +44,14 @@ impl Subflow {
         self.syn_data.as_ref().map_or(0, |data| data.range.len() as u32)
     }
 
-    /// True if this acknowledges our SYN, alone or with its data.
+    /// True if this position acknowledges our SYN, alone or with its data.
     pub(crate) fn acks_syn(&self, ack: SeqNum) -> bool {
         let (beyond, len) = (ack.offset_from(self.iss.add(1)), self.syn_data_len());
         let divisible = self.syn_data.as_ref().is_some_and(|data| data.divisible);
         beyond == 0 || beyond == len || divisible && beyond < len
     }
 
-    /// True if this also acknowledges the data.
+    /// True if this position also acknowledges the data.
     pub(crate) fn acks_syn_data(&self, ack: SeqNum) -> bool {
         self.syn_data.is_some() && ack == self.iss.add(1 + self.syn_data_len())
     }

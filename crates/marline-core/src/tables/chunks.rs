@@ -245,7 +245,7 @@ pub(crate) struct Chunks {
     first: u64,
     slots: VecDeque<Slot>,
     source: ChunkSource,
-    /// Everything before this position is released unless pinned.
+    /// All bytes before this position are released unless pinned.
     released: u64,
 }
 

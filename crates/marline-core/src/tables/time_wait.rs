@@ -20,7 +20,7 @@ use crate::Event;
 #[cfg(test)]
 use crate::FourTuple;
 
-/// Slots with this bit are numbers of entries in the TIME-WAIT table.
+/// Slot numbers with this bit refer to entries in the TIME-WAIT table.
 pub(crate) const TIME_WAIT_BIT: u32 = 1 << 31;
 
 /// Answer to a late segment.

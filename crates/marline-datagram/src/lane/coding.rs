@@ -42,7 +42,7 @@ pub(super) struct FrameGroups {
     spare: Vec<Vec<u8>>,
 }
 
-/// Group of frames.
+/// Frames that share repairs.
 #[derive(Debug)]
 pub(super) struct FrameGroup {
     pub(super) on: PathId,

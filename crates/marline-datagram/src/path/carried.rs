@@ -6,7 +6,7 @@
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Span of time. Rates are remembered for one to two spans.
+/// Length of a span. Rates are remembered for one to two spans.
 const SPAN: Duration = Duration::from_secs(4);
 
 /// Largest delivery rates in the current span and the previous one.

@@ -277,8 +277,8 @@ fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
     cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
-/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is justified. Of
-/// several, returns the one with the largest gain.
+/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is justified. If
+/// there are several, returns the one with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
     price: Price,

@@ -1,14 +1,14 @@
 //! Budget for extra bytes: limits what copies may cost within ten seconds.
 //!
 //! *Problem.* Copies shorten the tail of the latency distribution but cost bytes. A limit that is only a share of the
-//! payload forbids copies for a flow of small messages, where they cost almost nothing and help most. A limit that is
-//! only a rate is negligible compared with bulk traffic.
+//! payload forbids copies for a flow of small messages, for which they cost almost nothing and help most. A limit that
+//! is only a rate is negligible compared with bulk traffic.
 //!
 //! *How.* Within the last [`WINDOW`], copies may use [`BudgetConfig::share`] of the new data sent, or
 //! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so bytes
 //! spent now remain counted for ten seconds. Where capacity is idle and free, a share of it may be used instead
-//! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the price of the next
-//! copy from it.
+//! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the gain that the next
+//! copy must bring from it.
 
 use marline_time::{Duration, Instant, Rate};
 
@@ -21,7 +21,7 @@ const SLOT: Duration = Duration::from_secs(2);
 /// Limits for copies.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Share of the new data, 0 or more. If infinite, nothing counts as spent, regardless of what copies cost.
+    /// Share of the new data, 0 or more. If infinite, nothing counts as spent, regardless of the bytes of copies.
     pub share: f64,
     /// Rate that is always allowed, even with little new data.
     pub rate: Rate,

@@ -60,7 +60,7 @@ impl Registry {
     }
 }
 
-/// Defines the two methods that register policies of a kind: without and with parameters.
+/// Defines the two methods that register policies of a kind: one without and one with parameters.
 macro_rules! registration {
     ($(#[$doc:meta])* $what:literal, $table:ident, $plain:ident($factory:ident),
      $with:ident($named:ident), Fn($($argument:ty),*) -> $made:ty) => {
@@ -155,8 +155,8 @@ impl Registry {
         })
     }
 
-    /// Adds a rule for copies twice under the same name: as a scheduler, on top of its own scheduler for new data, and
-    /// as a wrapper around any scheduler.
+    /// Adds a rule for copies twice under the same name: as a scheduler, on top of the rule's default scheduler for new
+    /// data, and as a wrapper around any scheduler.
     ///
     /// # Errors
     /// Another scheduler or wrapper has this name, or the name is invalid.

@@ -36,13 +36,14 @@ impl NonZeroCompactInstant {
         )
     }
 
-    /// True if less than `nanos` have passed since, within a tick. Cheaper than computing the elapsed time.
+    /// True if less than `nanos` have passed since this instant, to within a tick. Cheaper than computing the elapsed
+    /// time.
     pub(crate) const fn is_within(self, nanos: u64, now: Instant) -> bool {
         let ticks = CompactInstant::from_instant(now).0.wrapping_sub(self.0.get()).cast_signed();
         (ticks as i64) < (nanos >> TICK_SHIFT) as i64
     }
 
-    /// The original instant, to a tick, if it is within 39 hours of `other`.
+    /// Returns the original instant, accurate to a tick, if it is within 39 hours of `other`.
     pub(crate) fn to_instant_near(self, other: Instant) -> Instant {
         let ticks = CompactInstant::from_instant(other).0.wrapping_sub(self.0.get()).cast_signed();
         let apart = Duration::from_nanos(u64::from(ticks.unsigned_abs()) << TICK_SHIFT);

@@ -8,7 +8,7 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{FourTuple, LoneKeepalive, ReceiveProbes, ReceiveTimer};
 
-/// Scope of the TCP checksum.
+/// Data that the TCP checksum covers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumScope {
     /// Header, payload and the pseudo-header of the addresses (native TCP).
@@ -24,9 +24,9 @@ pub struct Capabilities {
     /// Size in bytes of a TCP segment (header, options, payload) that passes on every path.
     pub base_segment: u16,
     /// Upper limit in bytes of the segment size that probing (RFC 4821) may find. If the checksum covers addresses,
-    /// this is the limit for IPv4, and that for IPv6 is 20 bytes smaller.
+    /// this is the limit for IPv4, and the IPv6 limit is 20 bytes smaller.
     pub max_segment: u16,
-    /// Scope of the TCP checksum.
+    /// Data that the TCP checksum covers.
     pub checksum: ChecksumScope,
     /// Subflows are identified by 64-bit ids instead of addresses.
     pub flow_ids: bool,
@@ -40,7 +40,7 @@ impl Capabilities {
         self.flow_ids
     }
 
-    /// Capabilities on a path: an IPv6 header takes 20 more bytes of a native packet.
+    /// Capabilities on a path. With IPv6, the longer header leaves 20 bytes less for a native segment.
     pub(crate) fn for_path(self, path: FourTuple) -> Self {
         const MORE: u16 = 20;
         let native = self.checksum == ChecksumScope::WithAddresses;
@@ -57,7 +57,7 @@ pub struct Shard {
     pub index: u8,
     /// Number of shards that share the port; a power of two.
     pub count: u8,
-    /// Number of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS). It is part of
+    /// Index of the process among those that share the port, below [`GENERATIONS`](Self::GENERATIONS). It is part of
     /// the ids. `None` if the port is not shared.
     pub generation: Option<u8>,
 }
@@ -102,32 +102,32 @@ impl Shard {
     }
 }
 
-/// Limits on all state that a peer can make grow.
+/// Limits on the state that peers can create.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of the endpoint.
+    /// Connections per endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address,
-    /// with a SYN cookie on native TCP or the carrier's cookie elsewhere; 0 always requires this. Beyond this limit,
-    /// the oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits
-    /// the SYNs that wait for the application's decision; further SYNs are ignored.
+    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address, with
+    /// a SYN cookie on native TCP or the carrier's own cookie otherwise; 0 always requires this. Beyond this limit, the
+    /// oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits the SYNs
+    /// that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
-    /// Subflows of a connection, at most 32.
+    /// Subflows per connection; at most 32.
     pub subflows: usize,
-    /// Joins of a connection with a handshake in progress.
+    /// Joins per connection whose handshake is in progress.
     pub pending_joins: usize,
-    /// Ranges held out of order per subflow and per connection.
+    /// Out-of-order ranges held per subflow and per connection.
     pub out_of_order_ranges: usize,
     /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
-    /// receive buffer the limit is higher: one for each 128 bytes of it.
+    /// receive buffer the limit is higher: one per 128 bytes of the buffer.
     pub mappings: usize,
-    /// Connections of a server without a subflow whose peer is unauthenticated. Beyond the limit, the one that has
+    /// A server's connections that have no subflow and an unauthenticated peer. Beyond the limit, the one that has
     /// waited longest ends.
     pub lingering: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
-    /// Challenge ACKs per second, and also answers per second to unknown flows (RFC 5961 section 7). Each second
-    /// grants a random number between half of this and all of it.
+    /// Challenge ACKs per second, and also answers per second to unknown flows (RFC 5961 section 7). Each second allows
+    /// a random number between half of this value and all of it.
     pub challenges_per_s: u32,
     /// Remote addresses remembered per connection.
     pub remote_addresses: usize,
@@ -150,11 +150,11 @@ impl Default for Limits {
     }
 }
 
-/// How a connection's buffers are sized within their limits (NSDI 2012, mechanism M3).
+/// Method of sizing a connection's buffers within their limits (NSDI 2012, mechanism M3).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferTuning {
-    /// Both buffers have their maximum size from the start, as if the application had set `SO_SNDBUF` and
-    /// `SO_RCVBUF`. As with these, a blocked writer is woken when a third of the buffer is free (otherwise an
+    /// Both buffers have their maximum size from the start, as if the application had set `SO_SNDBUF` and `SO_RCVBUF`.
+    /// As with those options, a blocked writer is woken when a third of the buffer is free (in the other modes, an
     /// eighth).
     Fixed,
     /// The send buffer is twice the sum of all congestion windows. The receive window is twice the data that the
@@ -196,7 +196,7 @@ const UNKNOWN_PEER_LINGER: Duration = Duration::from_secs(60);
 pub struct EndpointConfig {
     /// The carrier's capabilities.
     pub capabilities: Capabilities,
-    /// Limits on state that peers can cause.
+    /// Limits on the state that peers can create.
     pub limits: Limits,
     /// This endpoint's part of the id space.
     pub shard: Shard,
@@ -221,8 +221,8 @@ pub struct FastOpen {
     /// The server accepts data without a cookie. Use this only if address forgery is impossible. Otherwise a forged
     /// SYN makes the server send data to the forged address.
     pub without_cookie: bool,
-    /// Server: maximum number of connections passed to the application by Fast Open whose client has not answered the
-    /// SYN/ACK. Beyond it, SYNs are answered as if Fast Open were off.
+    /// Server: maximum number of connections that Fast Open has passed to the application and whose client has not
+    /// answered the SYN/ACK. Beyond it, SYNs are answered as if Fast Open were off.
     pub pending: u32,
     /// Server ports for which Fast Open is on; empty for all ports.
     pub ports: Vec<u16>,
@@ -247,7 +247,7 @@ impl Default for FastOpen {
     }
 }
 
-/// Configuration of a connection. Connections may differ in every value.
+/// Configuration of a connection. Each connection may have different values.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// Initial policies.
@@ -298,9 +298,9 @@ pub struct ConnectionConfig {
     /// the interval between SYNs of one attempt keeps growing.
     pub join_syn_retries: u32,
     /// Repeats of an unanswered SYN with MP_CAPABLE before the option is left out (Linux: 2). With several local
-    /// addresses, this applies to each. Between addresses where options passed before, it is twice as many plus one.
+    /// addresses, this applies to each. Between addresses where options passed before, the number is doubled, plus one.
     /// Also the number of timeouts of the first data before MPTCP options are given up, if the path answers segments
-    /// without them. If nothing is received, this is twice as many plus two, unless options passed between the two
+    /// without them. If nothing is received, that number is doubled, plus two, unless options passed between the two
     /// addresses before. No effect on a carrier with flow ids, whose datagrams hide options.
     pub mptcp_syn_retries: u32,
     /// Client: time without an answer after which the first SYN is also sent from the next local address, backup
@@ -319,7 +319,7 @@ pub struct ConnectionConfig {
     pub ecn: bool,
     /// Pace transmissions.
     pub pacing: bool,
-    /// How long a connection without a working path is kept.
+    /// Lifetime of a connection without a working path.
     pub linger: Linger,
     /// Unanswered retransmission timeouts after which a subflow is closed although others work.
     pub subflow_retries: u32,

@@ -146,9 +146,9 @@ const STUCK_TIMEOUTS: u32 = 2;
 /// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
 /// connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
-/// Memory of an idle connection with one subflow, including its entries in tables.
+/// Memory of an idle connection with one subflow, including its table entries, in bytes.
 const CONNECTION_BYTES: u64 = 4 * 1_024;
-/// Earliest of these times; far in the future if there is none.
+/// Returns the earliest of these times, or a time far in the future if there is none.
 fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Instant {
     let known = times.into_iter().map(|at| at.unwrap_or(Instant::FAR_FUTURE));
     known.fold(Instant::FAR_FUTURE, Instant::min)
@@ -187,8 +187,8 @@ impl Drop for Connection {
     }
 }
 
-/// Defines methods that lend parts of a connection to a struct of this folder: first those that it copies, then those
-/// that it reads, then those that it changes.
+/// Defines methods that lend parts of a connection to a struct of this folder: first the fields to copy, then those to
+/// read, then those to change.
 macro_rules! lend {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)*; $($changed:ident)* })*) => {
         impl Connection {
@@ -329,7 +329,7 @@ impl Connection {
 
 /// Requests of the application.
 impl Connection {
-    /// Accepts bytes to send. Returns how many fit.
+    /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(crate) fn write(
         &mut self,
         now: Instant,
@@ -383,7 +383,7 @@ impl Connection {
         Err(ReadError::Blocked)
     }
 
-    /// Repeats the update that reopened a shut window, because it may have been lost.
+    /// Repeats the update that reopened a closed window, because it may have been lost.
     fn repeat_window_update(&mut self, now: Instant) {
         let rto = self.paths.largest_rto(&self.config);
         if self.receiver.is_window_update_due(now, rto) {
@@ -452,7 +452,7 @@ impl Connection {
         self.sender.end_record();
     }
 
-    /// Handles a shutdown by the application, which will not write anymore.
+    /// Handles a shutdown by the application, which will write no more data.
     pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shut_down();
         self.advance_closing(cx);
@@ -517,7 +517,7 @@ impl Connection {
         self.path_event(cx, PathEvent::Priority { id, backup });
     }
 
-    /// A local address appeared, changed or went away.
+    /// Handles a local address that appeared, changed or disappeared.
     pub(crate) fn set_local_address(&mut self, cx: &mut Context<'_>, new: LocalAddress) {
         let old = self.paths.addresses_mut().set_local(new);
         let moved = old.is_some_and(|o| o.address.ip() != new.address.ip());
@@ -763,7 +763,7 @@ impl Connection {
         self.on_subflow_up(cx, id);
     }
 
-    /// Confirms that the peer speaks MPTCP: joins are possible from now on.
+    /// Confirms that the peer speaks MPTCP: joins are now possible.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.session.confirm() {
             let ours = self.paths.initial().filter(|_| self.session.is_client());
@@ -1157,8 +1157,8 @@ impl Connection {
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         tcp.set_out_of_order_room(room);
         let mut ingress = tcp.on_segment(cx.now, segment, ecn, window);
-        // RFC 5961 requires challenging a RST behind a hole. But an aborting peer may have no state left to repeat
-        // the RST at the right sequence number, and its key proves its origin.
+        // RFC 5961 requires challenging a RST behind a gap. But an aborting peer may have no state left to repeat the
+        // RST at the right sequence number, and its key proves its origin.
         if ingress.challenge && is_proven_abort(segment, self.session.keys().local()) {
             ingress = tcp.accept_reset();
         }
@@ -1417,7 +1417,7 @@ impl Connection {
             self.apply_mapping_outcome(cx, id, outcome);
         } else if let Some(capable) = capable {
             // A segment with the keys has no DATA_ACK: a peer that still sends keys has received no data from us. If
-            // such a segment is late, its window must not be counted from data acknowledged since.
+            // such a segment is late, its window must not be counted from data acknowledged later.
             self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
@@ -1862,7 +1862,7 @@ impl Connection {
         }
     }
 
-    /// Handles fading or recovering signal of a subflow. To a peer without PATH_COST, the subflow is reported as a
+    /// Handles a fading or recovering signal on a subflow. To a peer without PATH_COST, the subflow is reported as a
     /// backup.
     fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
         let usable = self.paths.get(id).filter(|subflow| subflow.is_active());
@@ -1916,7 +1916,7 @@ impl Connection {
     }
 
     /// Handles REMOVE_ADDR. The subflow on which the option arrived works: its address may have come back before the
-    /// option was sent. RFC 8684 section 3.4.2 asks to close only paths that are not in use.
+    /// option was sent. RFC 8684 section 3.4.2 requires closing only paths that are not in use.
     fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
             cx.out.counters.rm_addr_rx += 1;
@@ -2180,7 +2180,7 @@ impl Connection {
         subflow.tcp_mut().retry_after_move(now);
     }
 
-    /// Records that the process did not run for a while: segments in flight yield no valid measurements.
+    /// Records that the process was suspended for a while: segments in flight yield no valid measurements.
     pub(crate) fn note_pause(&mut self) {
         self.delay.forget();
         for subflow in self.paths.iter_mut() {
@@ -2318,7 +2318,7 @@ impl Connection {
 /// Selection of outgoing segments. One call fills one batch for one path.
 ///
 /// Order: segments that TCP has pending on a subflow (handshakes, resets, repairs: later data on that subflow is
-/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the scheduler's choice, and
+/// useless until its gap is filled), tail loss probes, signals, the DATA_FIN, data by the scheduler's choice, and
 /// finally pure ACKs, unless data has already carried them.
 impl Connection {
     /// Fills `buf` with the next batch; it must be empty. `None` if there is nothing to send now.
@@ -2670,7 +2670,7 @@ impl Connection {
         }
         let ends_at = self.closing.wait_ends_at(self.config.linger, self.session.is_server());
         if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
-            // The peer may receive our segments and wait for more. The key lets it accept a reset behind a hole.
+            // The peer may receive our segments and wait for more. The key lets it accept a reset behind a gap.
             self.ending().abort_with_reason(cx, CloseReason::TimedOut);
         }
     }
@@ -2726,7 +2726,7 @@ impl Connection {
     }
 
     /// Resets a subflow on which a middlebox acknowledged data that the peer never received, because no later data
-    /// can fill that hole. The subflow's data is sent on others, or on the subflow that replaces it.
+    /// can fill that gap. The subflow's data is sent on others, or on the subflow that replaces it.
     fn reset_on_false_acks(&mut self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let misled = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_false_acks());
         let may = self.may_be_rejoined()
@@ -2742,7 +2742,7 @@ impl Connection {
     /// Handles an application that waits for memory. It is notified if there is memory now. If subflows retain too
     /// much DATA_ACKed data, the one that retains most is closed: first among those that are closing or have timed
     /// out, and among all once the application has waited for too long. Another subflow must be healthy. The data
-    /// of the closed subflow is DATA_ACKed or sent elsewhere.
+    /// of the closed subflow is DATA_ACKed or sent on another subflow.
     fn relieve_send_buffer(&mut self, cx: &mut Context<'_>) {
         self.notify_writable(cx);
         if !self.sender.retains_too_much() || !self.may_be_rejoined() || self.session.is_plain() {
@@ -2791,7 +2791,7 @@ impl Connection {
         subflow.tcp_mut().pause_or_repeat(is_probed && is_spare && repeated);
     }
 
-    /// How this connection can probe a silent path; `None` if it does not wait for that path.
+    /// Selects how this connection probes a silent path. `None` if it does not wait for that path.
     pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         self.path_probing().prober_of(now, path)
     }
@@ -3048,7 +3048,7 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Sends MP_FAIL from this time on, until the peer shows that it arrived. It reports a bad checksum, or a
+    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. It reports a bad checksum, or a
     /// fallback that the peer would not detect until we send data.
     fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -3080,7 +3080,7 @@ impl Connection {
         }
     }
 
-    /// Plain TCP cannot fill a hole in the stream: ends the connection if bytes were discarded that the peer
+    /// Ends the connection, because plain TCP cannot fill a gap in the stream, if bytes were discarded that the peer
     /// considers delivered.
     fn watch_plain_stream(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if self.session.is_plain() && self.receiver.has_lost_bytes(id) {
@@ -3109,7 +3109,7 @@ impl Connection {
             self.watch_plain_stream(cx, id);
             return;
         }
-        // If there is a hole before it, the missing data arrived, or must arrive, on another subflow.
+        // If there is a gap before it, the missing data arrived, or must arrive, on another subflow.
         let received_tail = dsn == self.receiver.next();
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = fallback::judge(Trigger::BadChecksum, &facts);
@@ -3205,7 +3205,7 @@ impl Connection {
         }
     }
 
-    /// Handles the peer's infinite mapping: plain TCP from this point on.
+    /// Handles the peer's infinite mapping: plain TCP starts at this point.
     fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Point) {
         if self.paths.get(id).is_none() || self.receiver.is_infinite(id) {
             return;
@@ -3359,8 +3359,8 @@ impl Connection {
         self.on_subflow_lost(cx, id, CloseReason::PeerReset);
     }
 
-    /// Resets one subflow; its data is sent elsewhere. The connection ends with its last subflow only if it cannot
-    /// get another.
+    /// Resets one subflow; its data is sent on other subflows. The connection ends with its last subflow only if it
+    /// cannot get another.
     fn reset_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: u8, why: CloseReason) {
         let multipath = self.session.is_multipath();
         // Only one reset is sent and counted, even if queued data reveals further errors.

@@ -65,7 +65,7 @@ const FAST_SYN_LABEL: &[u8; 16] = b"Marline FastJoin";
 const COUNTED_SYN_LABEL: &[u8; 16] = b"Marline FastNth ";
 const FAST_ACK_LABEL: &[u8; 16] = b"Marline FastAck ";
 
-/// HMAC of a Fast JOIN's SYN: over the option without the HMAC, with the full 64-bit position, and the data of the
+/// HMAC of a Fast JOIN's SYN: over the option excluding the HMAC, with the full 64-bit position, and the data of the
 /// SYN. For a numbered SYN, its option has the number's low byte and 56 bits of the HMAC, which covers the whole
 /// number.
 pub(crate) fn fast_syn_hmac(

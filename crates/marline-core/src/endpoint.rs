@@ -53,10 +53,9 @@ const MAX_DEADLINE_UPDATES: usize = 4;
 
 /// All connections of one shard.
 ///
-/// Drive it with the five calls ([`handle_packet`](Self::handle_packet),
-/// [`handle_timeout`](Self::handle_timeout), [`poll_transmit`](Self::poll_transmit),
-/// [`poll_timeout`](Self::poll_timeout), [`poll_event`](Self::poll_event)) and the commands. After
-/// each `handle_*` or command: drain `poll_transmit`, then ask `poll_timeout`, then drain
+/// Drive it with the five calls ([`handle_packet`](Self::handle_packet), [`handle_timeout`](Self::handle_timeout),
+/// [`poll_transmit`](Self::poll_transmit), [`poll_timeout`](Self::poll_timeout), [`poll_event`](Self::poll_event)) and
+/// the commands. After each `handle_*` or command: drain `poll_transmit`, then call `poll_timeout`, then drain
 /// `poll_event`. The time passed in must never decrease.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -84,7 +83,7 @@ pub struct Endpoint {
     challenges: ReplyBudget,
     out: Outbox,
     slots: Slots,
-    /// Slots of connections that may have something to send, each at most once.
+    /// Slots of connections that may have data or control segments to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
     /// Connections with unauthenticated peers that wait for a path.
@@ -93,7 +92,7 @@ pub struct Endpoint {
     /// SYNs that wait for the application's decision.
     requests: Requests,
     reporter: Option<path_health::PathHealthReporter>,
-    /// When a SYN was last answered with a cookie.
+    /// Time at which a SYN was last answered with a cookie.
     cookie_sent_at: Option<Instant>,
 }
 
@@ -158,7 +157,7 @@ impl Endpoint {
         (&mut self.slots, cx)
     }
 
-    /// Copies bytes into the send buffer. Returns how many, at least one.
+    /// Copies bytes into the send buffer. Returns their number, at least one.
     ///
     /// # Errors
     /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or the reason
@@ -213,8 +212,7 @@ impl Endpoint {
 
     /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
     ///
-    /// # Errors
-    /// Those of `read`.
+    /// # Errors Those of [`read`](Self::read).
     pub fn peek(
         &mut self,
         now: Instant,
@@ -224,8 +222,8 @@ impl Endpoint {
         self.with_connection(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
-    /// Handles an incoming segment (from the TCP header on). Never panics on malformed input;
-    /// rejected segments are counted in [`counters`](Self::counters).
+    /// Handles an incoming segment, starting with its TCP header. Never panics on malformed input; rejected segments
+    /// are counted in [`counters`](Self::counters).
     pub fn handle_packet(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         self.handle_packets(now, meta, core::iter::once(segment));
     }
@@ -248,7 +246,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles one segment, of the flow `known` if given. Returns its flow if only
+    /// Handles one segment, which belongs to the flow `known` if given. Returns its flow if only
     /// [`update_after_call`](Self::update_after_call) remains to be called for it.
     fn take_packet(
         &mut self,
@@ -352,7 +350,7 @@ impl Endpoint {
 
     /// Reports that the process was suspended for a while, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)). No round trip, rate or delay is measured from segments now in
-    /// flight. Call this before handling anything that arrived meanwhile.
+    /// flight. Call this before handling packets that arrived in the meantime.
     pub fn note_pause(&mut self) {
         self.slots.iter_mut().for_each(Connection::note_pause);
     }
@@ -419,14 +417,14 @@ impl Endpoint {
     }
 
     /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: decisions of schedulers and
-    /// their reasons. Independent of other monitor events. Costs time and memory for each decision; free when
+    /// their reasons. Independent of other monitor events. Costs time and memory for each decision, and nothing when
     /// disabled.
     pub const fn report_decisions(&mut self, enabled: bool) {
         self.out.report_decisions(enabled);
     }
 
     /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
-    /// events. Independent of other monitor events. Costs time and memory for each segment; one comparison when
+    /// events. Independent of other monitor events. Costs time and memory for each segment, and one comparison when
     /// disabled.
     pub const fn report_traffic(&mut self, of: TrafficFilter) {
         self.out.report_traffic(of);
@@ -444,7 +442,7 @@ impl Endpoint {
     }
 
     /// Histogram of the times from a write to its DATA_ACK, since the start. Each connection samples one write at a
-    /// time, however many follow before it is acknowledged.
+    /// time, regardless of how many follow before it is acknowledged.
     #[must_use]
     pub const fn delivery_delays(&self) -> DelayHistogram {
         self.out.delays

@@ -21,7 +21,7 @@ pub enum WriteError {
     Blocked,
     /// The write side was shut down.
     Shutdown,
-    /// The connection is over.
+    /// The connection has ended.
     Closed(CloseReason),
     /// No such connection.
     Unknown,
@@ -32,7 +32,7 @@ pub enum WriteError {
 pub enum ReadError {
     /// No data available; `Event::Readable` will follow.
     Blocked,
-    /// The connection is over before its end of stream.
+    /// The connection ended before the end of its stream.
     Closed(CloseReason),
     /// No such connection.
     Unknown,

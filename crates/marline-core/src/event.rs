@@ -115,7 +115,7 @@ pub enum MonitorKind {
         id: SubflowId,
         /// Addresses of the subflow.
         path: FourTuple,
-        /// Backup flag.
+        /// True if the subflow is a backup.
         backup: bool,
     },
     /// SF_CLOSED: a subflow ended.
@@ -134,7 +134,7 @@ pub enum MonitorKind {
         /// New backup flag.
         backup: bool,
     },
-    /// Nothing arrives on a subflow although data or an answer is due; the path manager has been notified.
+    /// Nothing arrives on a subflow although data or an answer is due. The path manager has been notified.
     SubflowSilent {
         /// Slot of the subflow.
         id: SubflowId,
@@ -148,25 +148,24 @@ pub enum MonitorKind {
         /// Fault of the pair; `None` if it is usable again.
         fault: Option<AddressPairFault>,
     },
-    /// A subflow is unreachable and its data is sent on others (`false`), or a segment was received on it again
-    /// (`true`).
+    /// A subflow became unreachable and its data is sent on others, or a segment was received on it again.
     SubflowReachability {
         /// Slot of the subflow.
         id: SubflowId,
         /// False while the subflow is unreachable.
         reachable: bool,
     },
-    /// Delivery continued after a pause of at least 100 ms while data was due. In the sending direction, data was
-    /// unacknowledged for at least 100 ms longer than a round trip. In the receiving direction, received data could
-    /// not be read because earlier data was missing. Reported at the end of the pause.
+    /// Delivery continued after a gap of at least 100 ms while data was due. In the sending direction, data was
+    /// unacknowledged for at least 100 ms longer than a round trip. In the receiving direction, received data could not
+    /// be read because earlier data was missing. Reported at the end of the gap.
     Hole {
         /// Direction of the stream.
         direction: StreamDirection,
-        /// Start of the pause.
+        /// Start of the gap.
         since: Instant,
         /// Subflow on which delivery continued.
         ended_by: SubflowId,
-        /// A subflow that was unreachable when the pause ended, and the cause.
+        /// A subflow that was unreachable when the gap ended, and the cause.
         unreachable: Option<(SubflowId, UnreachableCause)>,
     },
     /// A decision of the scheduler to send data or to wait; only while the endpoint [reports
@@ -174,14 +173,14 @@ pub enum MonitorKind {
     Decided {
         /// The decision and its reason.
         reason: Arc<Reason>,
-        /// Number of decisions just before that were not reported because too many were unread.
+        /// Number of preceding decisions that were not reported because too many were unread.
         missed: u64,
     },
     /// Data or a segment was processed; only while the endpoint [reports traffic](crate::Endpoint::report_traffic).
     Traffic {
         /// Traffic event.
         what: Box<Traffic>,
-        /// Number of traffic events just before that were not reported because too many were unread.
+        /// Number of preceding traffic events that were not reported because too many were unread.
         missed: u64,
     },
 }

@@ -2,9 +2,9 @@
 //!
 //! Five calls drive an [`Endpoint`]: [`handle_packet`](Endpoint::handle_packet),
 //! [`handle_timeout`](Endpoint::handle_timeout), [`poll_transmit`](Endpoint::poll_transmit),
-//! [`poll_timeout`](Endpoint::poll_timeout) and [`poll_event`](Endpoint::poll_event), plus the
-//! application's commands. After each `handle_*` call or command, drain transmits, then ask for the
-//! timeout, then drain events. The time passed in must never decrease.
+//! [`poll_timeout`](Endpoint::poll_timeout) and [`poll_event`](Endpoint::poll_event), plus the application's commands.
+//! After each `handle_*` call or command, drain transmits, then query the timeout, then drain events. The time passed
+//! in must never decrease.
 //!
 //! Two state machines are nested: a `Connection` works with data sequence numbers, and each of its `Subflow`s is
 //! plain TCP. A connection that fell back to TCP has a single subflow and no DSS.

@@ -1,4 +1,4 @@
-//! Configuration of liveness detection, with which a client detects a dead path without help from the peer.
+//! Configuration of liveness detection, which lets a client detect a dead path without help from the peer.
 
 mod spec;
 
@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 pub use spec::BadSilenceSpec;
 
-/// Receive timer of a client: how long a path may stay silent while more data is due on it.
+/// Receive timer of a client: limits the silence of a path on which more data is due.
 ///
 /// It runs only while the connection has a local address that is up and has no subflow; otherwise
 /// there would be no alternative to use. [`multimob`](Self::multimob) and
@@ -21,7 +21,7 @@ pub struct ReceiveTimer {
     pub floor: Duration,
     /// Maximum timeout, regardless of the peer's report.
     pub ceiling: Duration,
-    /// Age after which the peer is asked for its retransmission timeout again.
+    /// Age after which the peer's retransmission timeout is requested again.
     pub refresh: Duration,
     /// Probe a silent path and decide based on the answer; `None` decides based on silence alone. With a peer that
     /// does not signal the end of its data (no MP_IDLE), silence alone never counts.
@@ -32,7 +32,7 @@ pub struct ReceiveTimer {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Probing {
     /// Minimum silence before the first probe. It is at least SRTT plus four times its variation, and at least twice
-    /// the longest gap between arrivals in the last one to two seconds.
+    /// the longest pause between arrivals in the last one to two seconds.
     pub after: Duration,
     /// Minimum wait for the answer to each probe; longer on paths with a longer round trip.
     pub wait: Duration,
@@ -54,9 +54,9 @@ impl ReceiveTimer {
         }
     }
 
-    /// Decision based on probes: three unanswered ones prove the path dead, within 0.2 s on a short path. On a path
+    /// Decision based on probes: three unanswered probes prove the path dead, within 0.2 s on a short path. On a path
     /// that answers probes but loses data, the decision takes longer: the sender may need a second timeout to repair
-    /// the loss, and such a path is bad but not dead.
+    /// the loss, and such a path is poor but not dead.
     #[must_use]
     pub const fn with_probes() -> Self {
         let probing =
@@ -66,7 +66,7 @@ impl ReceiveTimer {
     }
 }
 
-/// Probes of a client that only waits for data, to detect a peer that is gone; explained in
+/// Probes of a client that only waits for data, to detect that the peer is gone; explained in
 /// `connection/receive_probes.rs`. An hour of silence costs about 35 empty segments in each direction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -90,7 +90,7 @@ impl Default for ReceiveProbes {
 pub struct LoneKeepalive {
     /// Silence before the first keepalive.
     pub idle: Duration,
-    /// How long to wait for the answer to each keepalive.
+    /// Time to wait for the answer to each keepalive.
     pub interval: Duration,
     /// Number of unanswered keepalives that prove the path dead, at least 1 (MultiMob: 2).
     pub count: u32,

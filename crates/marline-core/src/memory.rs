@@ -12,11 +12,11 @@
 //! progress. The remaining memory is for these minimums: new streams are admitted ([`MemoryAccount::has_room`]) until
 //! an account holds six times the free memory.
 //!
-//! *Effect.* At its limit, a send buffer accepts no more data, and a receive window, whose edge never moves back,
-//! opens no further. Bytes beyond the advertised edge are refused as always. If advertised windows exceed the memory
-//! (all streams got a window while there was room, and use it now), segments of connections whose application does
-//! not read are dropped before they are acknowledged, and the window is advertised as shut until the application
-//! reads. Acknowledged data is kept.
+//! *Effect.* At its limit, a send buffer accepts no more data, and a receive window, whose edge never moves back, opens
+//! no further. Bytes beyond the advertised edge are still refused. If advertised windows exceed the memory (all streams
+//! got a window while there was room, and use it now), segments of connections whose application does not read are
+//! dropped before they are acknowledged, and the window is advertised as closed until the application reads.
+//! Acknowledged data is kept.
 //!
 //! *Cost.* Stream bytes are charged by the chunk, so that the cost per segment is a comparison of two numbers.
 
@@ -37,15 +37,15 @@ const ACCOUNT_ROOM_DIVISOR: u64 = 8;
 /// New streams are admitted while an account holds less than this multiple of the process's free memory.
 const ADMISSION_FREE_MULTIPLE: u64 = 6;
 
-/// Bytes of a chunk. Small enough for a connection with one message in flight to stay small.
+/// Size of a chunk in bytes. Small enough for a connection with one message in flight to stay small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
-/// Maximum number of free chunks that an endpoint with many connections keeps: 16 MiB.
+/// Maximum number of free chunks that an endpoint with many connections keeps (16 MiB).
 const POOL: usize = 1024;
-/// Free chunks that an endpoint keeps without connections, and for each connection.
+/// Free chunks that an endpoint keeps regardless of its connections, and per connection.
 const FREE_CHUNKS_BASE: usize = 16;
 const FREE_CHUNKS_PER_CONNECTION: usize = 4;
 
-/// Bytes of a piece: the part of a chunk that an empty buffer allocates if memory is short.
+/// Size in bytes of a piece: the part of a chunk that an empty buffer allocates if memory is short.
 pub(crate) const PIECE: u64 = CHUNK / 4;
 
 /// Storage of a chunk.
@@ -59,7 +59,7 @@ fn new_chunk() -> Chunk {
     bytes.try_into().unwrap_or_else(|_| unreachable!("the slice has the length of a chunk"))
 }
 
-/// Purpose for which memory is charged.
+/// Purposes for which memory is charged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -71,7 +71,7 @@ pub enum MemoryKind {
     Connection,
     /// Data read by a relay but not yet written.
     Relay,
-    /// Buffers of the kernel, as far as known.
+    /// Kernel buffers, as far as known.
     Socket,
     /// Waiting datagrams.
     Datagram,
@@ -106,8 +106,8 @@ impl MemoryKind {
     }
 }
 
-/// Free chunks, shared by all connections of a process (or of an endpoint without a budget), so that an idle
-/// connection holds none and a busy one allocates none. The lock is taken once for each chunk.
+/// Free chunks, shared by all connections of a process (or of an endpoint without a budget), so that an idle connection
+/// holds no chunks and a busy one allocates none. The lock is taken once for each chunk.
 #[derive(Default)]
 struct FreeChunks(Mutex<Vec<Chunk>>);
 
@@ -265,8 +265,8 @@ impl MemoryAccount {
         self.0.waits.load(Relaxed)
     }
 
-    /// Bytes that one buffer of this account may hold now; a buffer that holds more keeps it. 0 allows only the
-    /// minimum of an empty buffer.
+    /// Number of bytes that one buffer of this account may hold now. A buffer that holds more keeps its memory. 0
+    /// allows only the minimum of an empty buffer.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Some(free) = self.free() else { return self.0.max_per_buffer };
@@ -388,8 +388,8 @@ impl MemoryCharge {
         self.bytes = bytes;
     }
 
-    /// Charges at least `held` bytes, in steps of `step`, so that a frequently changing value rarely updates its
-    /// account. Up to two steps more than `held` stay charged.
+    /// Charges at least `held` bytes, in steps of `step`, so that frequent changes rarely update the account. Up to two
+    /// steps more than `held` stay charged.
     pub fn resize_in_steps(&mut self, held: u64, step: u64) {
         if held > self.bytes || held + 2 * step <= self.bytes {
             self.resize(held.next_multiple_of(step));

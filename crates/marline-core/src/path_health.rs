@@ -4,20 +4,19 @@
 //! with its timers. Each of the others detects it separately, later, when its user needs it. A connection that is
 //! opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All subflows and
-//! plain TCP connections on it are its members, loopback excepted. Every period, two shares are smoothed, each
-//! weighted by its number of segments: lost segments (those that were waiting for repair when the period began or
-//! were marked lost since) as a share of those at risk, and retransmissions as a share of those sent. An address pair
-//! becomes degraded when the newest period raises one of the shares to its threshold, or when a member's
-//! retransmission timeout reaches its own threshold. In addition (`watch`), after a timeout on a member the address
-//! pair is probed immediately, a few times in quick succession: if no member receives anything, the pair is degraded;
-//! if the peer answers, a single segment was lost. An expired receive timer or unanswered keepalives have the same
-//! effect as unanswered probes.
+//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All subflows and plain
+//! TCP connections on it are its members, except on loopback. Every period, two shares are smoothed, each weighted by
+//! its number of segments: lost segments (those that were waiting for repair when the period began or were marked lost
+//! since) as a share of those at risk, and retransmissions as a share of those sent. An address pair becomes degraded
+//! when the newest period raises one of the shares to its threshold, or when a member's retransmission timeout reaches
+//! its own threshold. In addition (`watch`), after a timeout on a member the address pair is probed immediately, a few
+//! times in quick succession: if no member receives anything, the pair is degraded; if the peer answers, a single
+//! segment was lost. An expired receive timer or unanswered keepalives have the same effect as unanswered probes.
 //!
 //! *Consequences.* Every member on a degraded address pair is unreachable until it receives something, and then
 //! degraded (`Health`): its outstanding data is reinjected on other subflows, path managers open their reserve paths,
-//! schedulers avoid it, clients open new connections elsewhere first. A retransmission timeout alone has less effect,
-//! as in the source: it makes members degraded, which keeps new data off them.
+//! schedulers avoid it, clients open new connections on other paths first. A retransmission timeout alone has less
+//! effect, as in the source: it makes members degraded, which keeps new data off them.
 //!
 //! *Recovery* (`clean`). While an address pair is degraded, it is probed periodically, on one member. When every
 //! probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original module
@@ -30,9 +29,9 @@
 //! triggers until a clean second; here no trigger hides another. Its rule for idle paths is
 //! `ConnectionConfig::lone_keepalive`, off by default as in the module, and on in `--mode interactive`.
 //!
-//! The monitor is deterministic: time is an argument, maps are ordered, and the number of address pairs is bounded.
-//! All endpoints of a process share one handle and must use one clock. Each visits the monitor once per period, when
-//! something timed out, and when a probe is due, but never per packet.
+//! The monitor is deterministic: time is an argument, maps are ordered, and the number of address pairs is bounded. All
+//! endpoints of a process share one handle and must use one clock. Each visits the monitor once per period, when a
+//! timer expired, and when a probe is due, but never per packet.
 
 mod average;
 mod table;
@@ -69,13 +68,13 @@ pub struct AddressPairInfo {
     /// Largest retransmission timeout of the members, with backoff.
     pub rto: Duration,
     /// Health of the pair: usable; degraded, so that it carries new data only if no other can; or unreachable, if
-    /// nothing has been received since its fault was found.
+    /// nothing has been received since the pair became degraded.
     pub health: PathHealth,
-    /// The fault, if the pair is not usable.
+    /// Fault of the pair, if it is not usable.
     pub cause: Option<AddressPairFault>,
     /// A timeout occurred on the pair, which is now being probed.
     pub watched: bool,
-    /// Number of times a fault was found.
+    /// Number of times the pair became degraded.
     pub times_degraded: u64,
 }
 
@@ -106,7 +105,7 @@ impl PathHealthMonitor {
         self.lock().table()
     }
 
-    /// True if a connection from one address to the other would start on a degraded address pair.
+    /// True if a connection from `local` to `remote` would start on a degraded address pair.
     #[must_use]
     pub fn is_degraded(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.lock().is_degraded(local, remote)

@@ -38,7 +38,7 @@ pub struct PendingLimits {
     pub per_source: usize,
 }
 
-/// Number of an entry; later ones are larger.
+/// Number of an entry; later entries have larger numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingId(u64);
 
@@ -49,7 +49,7 @@ pub struct PendingPeers<T> {
     next: u64,
     len: usize,
     by_source: BTreeMap<Source, BTreeMap<PendingId, T>>,
-    /// Each source once: by number of entries, then by the age of its oldest one.
+    /// Each source once, sorted by its number of entries, then by the age of its oldest entry.
     ranking: BTreeSet<(usize, Reverse<PendingId>, Source)>,
 }
 
@@ -224,8 +224,8 @@ mod tests {
         assert_eq!((peers.len(), peers.by_source.len(), peers.ranking.len()), (4, 4, 4));
     }
 
-    /// Checks that any sequence of arrivals and departures keeps the limits, refuses no newcomer, and never evicts
-    /// from a source that has less than its share while another one has more.
+    /// Checks that any sequence of arrivals and departures stays within the limits, refuses no newcomer, and never
+    /// evicts from a source that has less than its share while another one has more.
     #[test]
     fn random_arrivals_keep_the_bounds_and_the_shares() {
         let mut state = 7_u64;

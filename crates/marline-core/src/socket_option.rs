@@ -11,10 +11,10 @@ pub enum SocketOption {
     Hold(Hold),
     /// Limit on bytes in the send buffer that were never sent. Beyond it, writes are refused as if the buffer were
     /// full, and [`Event::Writable`](crate::Event::Writable) follows when half of the limit is left. This lets the
-    /// application decide late what to write. `None` sets no limit.
+    /// application decide later which data to write. `None` sets no limit.
     NotSentLowat(Option<u64>),
-    /// How long data may remain without a DATA_ACK (on plain TCP, an ACK) before the connection ends, regardless of
-    /// retries (RFC 9293 section 3.9.1, RFC 5482). `None` sets no limit.
+    /// Time for which data may remain without a DATA_ACK (on plain TCP, an ACK) before the connection ends, regardless
+    /// of retries (RFC 9293 section 3.9.1, RFC 5482). `None` sets no limit.
     UserTimeout(Option<Duration>),
     /// Maximum send buffer in payload bytes.
     SendBuffer(u64),
@@ -42,7 +42,7 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// How partial segments are held, at most for a retransmission timeout.
+/// Rule for holding partial segments, at most for a retransmission timeout.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
     /// Sent immediately.

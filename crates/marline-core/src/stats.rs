@@ -145,7 +145,7 @@ pub struct SubflowInfo {
     pub backup: bool,
     /// True if a reliable stream (a kernel TCP connection) carries the subflow instead of datagrams.
     pub reliable: bool,
-    /// Expectation that data sent on the subflow arrives, with the cause if not.
+    /// Health of the subflow, with the cause if it is not usable.
     pub health: Health,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,
@@ -153,9 +153,9 @@ pub struct SubflowInfo {
     pub rttvar: Duration,
     /// Smallest RTT.
     pub min_rtt: Option<Duration>,
-    /// Congestion window, bytes.
+    /// Congestion window in bytes.
     pub cwnd: u64,
-    /// Slow-start threshold, bytes.
+    /// Slow-start threshold in bytes.
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
@@ -163,11 +163,11 @@ pub struct SubflowInfo {
     pub repeats_in_flight: u64,
     /// Bytes SACKed by the peer.
     pub sacked: u64,
-    /// Bytes believed lost and not yet retransmitted.
+    /// Bytes considered lost and not yet retransmitted.
     pub lost: u64,
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment in bytes.
     pub mss: u32,
-    /// Delivery rate.
+    /// Estimated delivery rate.
     pub delivery_rate: Option<Rate>,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
@@ -175,7 +175,7 @@ pub struct SubflowInfo {
     pub bytes_received: u64,
     /// Payload bytes retransmitted by this subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes sent that another subflow had carried before (reinjected or redundant).
+    /// Payload bytes sent that another subflow had already carried (reinjected or redundant).
     pub bytes_reinjected: u64,
     /// Duplicate payload bytes received.
     pub bytes_duplicate: u64,
@@ -197,9 +197,9 @@ pub struct SubflowInfo {
 /// Location of a subflow, for drivers that carry other data alongside it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SubflowLocation {
-    /// Our id on carriers that use ids; 0 elsewhere.
+    /// Our id on carriers that use ids; otherwise 0.
     pub local_flow: u64,
-    /// The peer's id; 0 elsewhere.
+    /// The peer's id on carriers that use ids; otherwise 0.
     pub peer_flow: u64,
     /// Addresses of the subflow.
     pub path: FourTuple,
@@ -229,20 +229,20 @@ pub struct ForecastScore {
     pub within_srtt_4var: u64,
     /// Sum of the pinball losses of SRTT + 4 RTTVAR as a forecast of p90, ns.
     pub pinball_srtt_4var_ns: u64,
-    /// Segments marked lost, minus those unmarked since.
+    /// Number of segments marked lost, minus those unmarked later.
     pub lost_segments: u64,
     /// Answers to segments without a forecast: mostly those sent before the first sample.
     pub unforecast: u64,
 }
 
 impl ForecastScore {
-    /// Sum with another score.
+    /// Returns the sum with another score.
     #[must_use]
     pub fn plus(&self, other: &ForecastScore) -> ForecastScore {
         self.combine(other, u64::saturating_add)
     }
 
-    /// Score of the answers since the snapshot `earlier`.
+    /// Returns the score of the answers after the snapshot `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &ForecastScore) -> ForecastScore {
         self.combine(earlier, u64::saturating_sub)
@@ -284,9 +284,9 @@ pub struct TcpDetail {
     pub reordering: u32,
     /// ACKs that showed reordering.
     pub reorderings: u32,
-    /// The peer's window, bytes.
+    /// The peer's window in bytes.
     pub peer_window: u64,
-    /// Largest payload received, bytes, at most our MSS.
+    /// Largest payload received, in bytes; at most our MSS.
     pub largest_received: u32,
     /// Time of the last payload received.
     pub last_data_at: Option<Instant>,
@@ -311,26 +311,25 @@ pub struct ConnectionInfo {
     pub scheduler: String,
     /// Name of the current path manager.
     pub path_manager: String,
-    /// Bytes the application wrote.
+    /// Number of bytes that the application wrote.
     pub bytes_written: u64,
-    /// Bytes the application read.
+    /// Number of bytes that the application read.
     pub bytes_read: u64,
-    /// Bytes the peer DATA_ACKed.
+    /// Number of bytes that the peer DATA_ACKed.
     pub bytes_acked: u64,
-    /// Bytes the application wrote that have never been sent.
+    /// Number of bytes that the application wrote and that have never been sent.
     pub unsent: u64,
-    /// Bytes the application may read now.
+    /// Number of bytes that the application may read now.
     pub readable: u64,
-    /// The peer has finished sending, and all of it has arrived.
+    /// The peer has finished sending, and all its data has arrived.
     pub peer_finished: bool,
-    /// Bytes of memory held in buffers.
+    /// Memory held in buffers, in bytes.
     pub buffered: u64,
-    /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and
-    /// reinjections.
+    /// Memory held by the lists of sent segments, mappings, acknowledgments and reinjections, in bytes.
     pub bookkeeping: u64,
-    /// When an acknowledgment of data became due; `None` if all sent data is acknowledged.
+    /// Time at which an acknowledgment of data became due; `None` if all sent data is acknowledged.
     pub ack_due_since: Option<Instant>,
-    /// When data from the peer became due; `None` if none is known to be due.
+    /// Time at which data from the peer became due; `None` if none is known to be due.
     pub data_due_since: Option<Instant>,
     /// Existing subflows.
     pub subflows: Vec<SubflowInfo>,

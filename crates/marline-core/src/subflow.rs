@@ -147,7 +147,7 @@ pub(crate) struct Subflow {
     pending: PendingSegments,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
-    /// `close` was called, but the FIN has not been sent.
+    /// `close` was called, and the FIN has not been sent yet.
     fin_wanted: bool,
     /// The subflow was given up or reset by us, and ignores further segments.
     is_dead: bool,
@@ -171,7 +171,7 @@ pub(crate) struct Subflow {
     time_wait_until: Option<Instant>,
     events: OnDemand<VecDeque<SubflowEvent>>,
     stats: SubflowStats,
-    /// Buffers that the endpoint lends while segments are received and timers fire.
+    /// Buffers that the endpoint lends while it handles segments and timers.
     scratch: OnDemand<Scratch>,
     /// All subflows of the connection, for coupled congestion control.
     group: OnDemand<Vec<SubflowView>>,
@@ -275,7 +275,7 @@ impl Subflow {
         self.next_event(|_| true)
     }
 
-    /// Next event if it matches. Events are rare, so no memory is kept for later ones.
+    /// Next event if it satisfies `wanted`. Events are rare, so no memory is kept for later ones.
     fn next_event(&mut self, wanted: impl Fn(&SubflowEvent) -> bool) -> Option<SubflowEvent> {
         let events = self.events.if_used()?;
         let event = events.pop_front_if(|event| wanted(event));
@@ -335,12 +335,12 @@ impl Subflow {
         !self.is_dead && self.may_send()
     }
 
-    /// Payload bytes of a full segment of the size in use.
+    /// Payload, in bytes, of a full segment of the size in use.
     pub(crate) const fn mss(&self) -> u32 {
         self.tx.mss
     }
 
-    /// Payload bytes of full segments of the size in use.
+    /// Payload, in bytes, of full segments of the size in use.
     pub(crate) fn segment_size(&self) -> SegmentSize {
         let usual = u64::from(self.tx.mss.max(1));
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
@@ -348,7 +348,7 @@ impl Subflow {
         SegmentSize { usual, largest: largest.max(usual) }
     }
 
-    /// Bytes of the next data segment, including header and options. If a path MTU probe is wanted, this is the
+    /// Size in bytes of the next data segment, including header and options. If a path MTU probe is wanted, this is the
     /// probe's size.
     pub(crate) fn max_segment(&self) -> usize {
         usize::from(self.mtu.next_segment())
@@ -367,7 +367,7 @@ impl Subflow {
         self.tx.window
     }
 
-    /// Largest window that the peer ever offered, bytes.
+    /// Largest window that the peer ever offered, in bytes.
     pub(crate) const fn largest_peer_window(&self) -> u64 {
         self.tx.max_window
     }
@@ -376,27 +376,27 @@ impl Subflow {
         self.rx.nxt
     }
 
-    /// Wire sequence number of one of our positions.
+    /// Wire sequence number of a position in our data.
     pub(crate) fn to_wire(&self, at: Ssn) -> SeqNum {
         self.iss.add(at.0 as u32)
     }
 
-    /// Bytes of memory for segments received out of order.
+    /// Memory for segments received out of order, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.rx.queue.memory()
     }
 
-    /// Bytes of memory of the lists of sent segments.
+    /// Memory of the lists of sent segments, in bytes.
     pub(crate) fn bookkeeping(&self) -> u64 {
         self.tx.memory()
     }
 
-    /// Bytes that wait behind a hole.
+    /// Number of bytes that wait behind a gap.
     pub(crate) fn held_out_of_order(&self) -> u64 {
         self.rx.queue.held_bytes()
     }
 
-    /// Sets the number of further bytes that may wait behind holes.
+    /// Sets the number of further bytes that may wait behind gaps.
     pub(crate) const fn set_out_of_order_room(&mut self, bytes: u64) {
         self.rx.room = bytes;
     }
@@ -410,7 +410,7 @@ impl Subflow {
         self.false_acks.retire();
     }
 
-    /// Wire sequence number of a position of the peer.
+    /// Wire sequence number of a position in the peer's data.
     pub(crate) fn peer_to_wire(&self, at: Ssn) -> SeqNum {
         self.irs.add(at.0 as u32)
     }
@@ -419,7 +419,7 @@ impl Subflow {
         &self.health
     }
 
-    /// Mutable health, for facts from outside TCP.
+    /// Mutable access to the health, for facts from outside TCP.
     pub(crate) const fn health_mut(&mut self) -> &mut SubflowHealth {
         &mut self.health
     }
@@ -430,12 +430,12 @@ impl Subflow {
         self.false_acks.is_proof(self.rto(), self.tx.last_sent_at)
     }
 
-    /// True if the retransmission timer has fired and SND.UNA has not advanced since.
+    /// True if the retransmission timer has fired and SND.UNA has not advanced since then.
     pub(crate) const fn has_retransmission_timeout(&self) -> bool {
         self.tx.rto.count > 0
     }
 
-    /// Consecutive expiries of the retransmission timer since SND.UNA last advanced, or those of the SYN.
+    /// Consecutive expiries of the retransmission timer since SND.UNA last advanced, or timeouts of the SYN.
     pub(crate) const fn retransmission_timeouts(&self) -> u32 {
         self.tx.rto.count
     }
@@ -483,7 +483,7 @@ impl Subflow {
         self.tx.board.iter().filter(|segment| !segment.repair)
     }
 
-    /// Segments marked lost and not retransmitted since, including repairs.
+    /// Segments marked lost and not yet retransmitted, including repairs.
     pub(crate) fn lost_segments(&self) -> LostSegments {
         let mut lost = LostSegments::default();
         if self.tx.board.bytes_lost() == 0 {
@@ -502,8 +502,8 @@ impl Subflow {
         matches!(self.events.back(), Some(SubflowEvent::ProbeRepeated { .. }))
     }
 
-    /// Handles a router's report that segments of more than `max_segment` bytes do not pass. Sizes below the
-    /// minimum of every path are ignored.
+    /// Handles a router's report that segments larger than `max_segment` bytes do not pass. Sizes below the minimum of
+    /// every path are ignored.
     pub(crate) fn reduce_segment(&mut self, max_segment: u16) {
         let least = mtu::min_reported_mss(self.path.ips().1.is_ipv6());
         if self.mtu.reduce(max_segment, least) {
@@ -511,13 +511,13 @@ impl Subflow {
         }
     }
 
-    /// Marks data in flight as untimed, because the process did not run for a while.
+    /// Marks data in flight as untimed, because the process was suspended for a while.
     pub(crate) fn note_pause(&mut self) {
         self.tx.board.mark_untimed();
         self.handshake.untimed |= self.state.is_handshake();
     }
 
-    /// True if a segment with this number may be in flight.
+    /// True if a segment with this sequence number may be in flight.
     pub(crate) fn is_in_flight(&self, seq: SeqNum) -> bool {
         let sent = self.tx.nxt.since(self.tx.una) as u32;
         seq.offset_from(self.to_wire(self.tx.una)) < sent.max(1)
@@ -528,7 +528,7 @@ impl Subflow {
         &mut self.stats
     }
 
-    /// Bytes of a segment with this much payload and the smallest header it can have.
+    /// Size in bytes of a segment with this much payload and the smallest header possible.
     fn bytes_of_segment(&self, payload: u64) -> u64 {
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
         payload + header as u64
@@ -563,7 +563,7 @@ impl Subflow {
     }
 }
 
-/// Payload of a segment of `size` bytes with a DSS option.
+/// Payload, in bytes, of a segment of `size` bytes with a DSS option.
 fn payload_of(size: u16, timestamps: bool) -> u32 {
     let options = DSS_OPTION + if timestamps { TIMESTAMP_OPTION } else { 0 };
     u32::from(size).saturating_sub((HEADER + options) as u32).max(1)

@@ -2,7 +2,7 @@
 //!
 //! It is reported as [`MonitorKind::Traffic`](crate::MonitorKind::Traffic) while the endpoint [reports
 //! traffic](crate::Endpoint::report_traffic), and influences no decision. The code that sends a segment reports its
-//! purpose, because a scheduler's copy and reinjected data cannot be distinguished afterwards.
+//! purpose, because a scheduler's copy and reinjected data cannot be distinguished later.
 //!
 //! Positions in the stream count from its first byte, 0. No value is derived from keys.
 
@@ -45,7 +45,7 @@ pub enum Traffic {
         on: SubflowId,
         /// Positions in the stream.
         data: DataRange,
-        /// Number of these bytes that were received before.
+        /// Number of these bytes that were already received.
         duplicate_bytes: u64,
     },
     /// The peer acknowledged all data before this position.
@@ -90,7 +90,7 @@ pub struct SegmentSent {
     pub seq: SeqNum,
     /// Positions of the payload in the stream; for a repair, the range of its sum.
     pub data: DataRange,
-    /// Bytes of payload.
+    /// Size of the payload in bytes.
     pub payload_bytes: u64,
     /// Number of segments.
     pub segments: u32,
@@ -111,7 +111,7 @@ pub enum Purpose {
         /// True if the timer detected the loss.
         after_timeout: bool,
     },
-    /// The last data of this subflow, repeated to find out whether it arrived (tail loss probe).
+    /// The last data of this subflow, repeated to learn whether it arrived (tail loss probe).
     Probe,
     /// A sum of data sent before (decisions/coding.md).
     Repair,
@@ -140,7 +140,7 @@ pub struct SegmentReceived {
     pub ack: SeqNum,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Bytes of payload.
+    /// Size of the payload in bytes.
     pub payload_bytes: u64,
     /// Announced mapping, as positions in the stream; `None` if there is none, or an implausible one.
     pub mapping: Option<DataRange>,
@@ -156,7 +156,7 @@ pub enum Timer {
     Retransmission,
     /// The connection's retransmission timer (RFC 8684 section 3.3.6).
     DataRetransmission,
-    /// The persist timer, while the peer's window stays shut.
+    /// The persist timer, while the peer's window stays closed.
     Persist,
 }
 
@@ -167,9 +167,9 @@ pub struct Metrics {
     pub on: SubflowId,
     /// Congestion phase.
     pub phase: Phase,
-    /// Congestion window, bytes.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Slow-start threshold, bytes; `u64::MAX` while unknown.
+    /// Slow-start threshold in bytes; `u64::MAX` while unknown.
     pub ssthresh_bytes: u64,
     /// Bytes in flight.
     pub in_flight_bytes: u64,
@@ -181,7 +181,7 @@ pub struct Metrics {
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout without backoff.
     pub rto: Duration,
-    /// Delivery rate.
+    /// Estimated delivery rate.
     pub delivery_rate: Option<Rate>,
 }
 

@@ -86,8 +86,8 @@ pub struct Transmit {
     pub handshake: bool,
     /// Number of datagrams.
     pub datagrams: usize,
-    /// Bytes from the start of one datagram to that of the next, including headroom. All datagrams have this
-    /// length except the last, which may be shorter.
+    /// Distance in bytes from the start of one datagram to the start of the next, including headroom. All datagrams
+    /// have this length except the last, which may be shorter.
     pub stride: usize,
 }
 
@@ -142,7 +142,7 @@ impl TransmitBuf {
         &mut self.memory[..self.filled]
     }
 
-    /// Bytes reserved before each segment.
+    /// Number of bytes reserved before each segment.
     #[must_use]
     pub const fn headroom(&self) -> usize {
         self.headroom

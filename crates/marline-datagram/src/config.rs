@@ -8,10 +8,10 @@ use marline_time::Duration;
 use crate::LARGEST_FRAME;
 use crate::path::mtu::INITIAL_FRAME_BYTES;
 
-/// Limits on state that a peer or an application can make grow.
+/// Limits on the state that a peer or an application can create.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of remembered flows. Beyond this, the flow that has been silent longest is dropped, and counts as
+    /// Maximum number of remembered flows. Beyond this, the flow that has been silent longest is dropped. It counts as
     /// new when it sends again.
     pub flows: usize,
     /// Maximum number of paths.
@@ -23,7 +23,7 @@ pub struct Limits {
     pub outstanding: usize,
     /// Maximum number of frames kept for retransmission on another path.
     pub kept_frames: usize,
-    /// Maximum number of bytes of the kept frames.
+    /// Maximum total size of the kept frames, in bytes.
     pub kept_bytes: usize,
     /// Maximum number of received bytes that the driver has not yet taken; beyond this, datagrams are dropped.
     pub inbox_bytes: usize,
@@ -56,7 +56,7 @@ pub struct LaneConfig {
     pub congestion: Arc<dyn CongestionFactory>,
     /// Time after which a waiting datagram is dropped, by class in the order of [`FlowClass::ALL`].
     pub patience: [Duration; 3],
-    /// Maximum waiting time of a datagram whose flow has sent nothing else within a second and is not bulk, such as a
+    /// Maximum waiting time of a datagram whose flow is not bulk and has sent nothing else within a second, such as a
     /// DNS query or the first packet of a connection. No later packet replaces it, so it stays useful for longer and is
     /// sent again on another path when its acknowledgment is overdue.
     pub patience_alone: Duration,
@@ -66,7 +66,7 @@ pub struct LaneConfig {
     pub limits: Limits,
 }
 
-/// Ids by which the two ends of a lane address each other.
+/// Ids with which the two ends of a lane address each other.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LaneIds {
     /// Our id, in frames that we receive. The top byte contains our shard.

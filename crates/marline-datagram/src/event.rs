@@ -26,9 +26,9 @@ pub enum Event<'a> {
         /// UDP payload of the largest frame that passes in both directions, in bytes.
         frame_bytes: u16,
     },
-    /// At most an eighth of the packets that the key may seal is left: agree on new keys and open another lane.
+    /// At most an eighth of the packets that the key may seal is left: agree on new keys, and open another lane.
     KeyLimitNear,
-    /// Too many forged frames were received to use the key any longer; the lane no longer accepts anything.
+    /// So many forged frames were received that the key must no longer be used. The lane accepts no more frames.
     Forged,
 }
 
@@ -37,15 +37,15 @@ pub enum Event<'a> {
 pub struct LaneStats {
     /// Datagrams that the application sent.
     pub sent_datagrams: u64,
-    /// Bytes of these datagrams.
+    /// Total size of these datagrams in bytes.
     pub sent_bytes: u64,
-    /// Bytes of frames with datagrams that were sent for the first time.
+    /// Bytes of frames whose datagrams were sent for the first time.
     pub first_frame_bytes: u64,
     /// Bytes of repairs, and of frames sent a second time on another path.
     pub copied_frame_bytes: u64,
-    /// Bytes of these that were repairs.
+    /// Bytes of these frames that were repairs.
     pub repair_frame_bytes: u64,
-    /// Bytes of these in frames whose acknowledgment was overdue.
+    /// Bytes of these frames that were sent because an acknowledgment was overdue.
     pub rescued_frame_bytes: u64,
     /// Bytes of frames that only acknowledge, measure a path's round trip, or probe its MTU.
     pub control_frame_bytes: u64,
@@ -75,9 +75,9 @@ pub struct LaneStats {
     pub malformed: u64,
     /// Datagrams that arrived while the driver's inbox was full.
     pub dropped_inbox: u64,
-    /// Flows dropped to make room for others.
+    /// Flows dropped to make room for other flows.
     pub flows_forgotten: u64,
-    /// Time until a frame of a small flow, or a copied frame, was acknowledged on any path.
+    /// Times until a frame of a small flow, or a copied frame, was acknowledged on any path.
     pub delays: DelayHistogram,
 }
 

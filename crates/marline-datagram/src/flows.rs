@@ -1,7 +1,7 @@
 //! Flows of a lane: the traffic of each within the last second, and its class.
 //!
 //! The number of flows is limited. Beyond the limit, the flow that has been silent longest is dropped, and counts as
-//! new when it sends again. Only its class and path are lost.
+//! new when it sends again. This loses only its class and path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use marline_time::{Duration, Instant, Rate};
 const MAX_SPARSE_RATE: Rate = Rate::from_bits_per_s(128_000);
 /// Minimum rate of a bulk flow. Such a flow must also fill the window and react to losses: a share of at least
 /// [`BULK_WAIT_SHARE`] of its datagrams had to wait for the window, and few were dropped while waiting. It stays bulk
-/// until hardly any has to wait. A flow that does not react to losses is live video at any rate. The application may
-/// set the class.
+/// until hardly any datagram has to wait. A flow that does not react to losses is live video at any rate. The
+/// application may set the class.
 const BULK: Rate = Rate::from_mbit(2);
 const BULK_WAIT_SHARE: f32 = 0.5;
 const BULK_END_WAIT_SHARE: f32 = 0.1;
@@ -22,7 +22,7 @@ const MAX_BULK_DROP_SHARE: f32 = 0.2;
 const MIN_COUNTED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest datagram in the share of waiting datagrams.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
-/// Maximum gap between datagrams of one burst.
+/// Maximum pause between datagrams of one burst.
 const BURST_GAP: Duration = Duration::from_millis(1);
 /// Weight of the newest burst in the mean.
 const BURST_GAIN: f32 = 0.25;
@@ -32,11 +32,11 @@ const SLOT: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    /// Bytes per slot, and the number of the current slot.
+    /// Number of bytes per slot, and the number of the current slot.
     slots: [u32; SLOTS],
     slot: u64,
     mean_bytes: f32,
-    /// Number of datagrams in the current burst, and the smoothed number in earlier ones.
+    /// Number of datagrams in the current burst, and the smoothed number in earlier bursts.
     burst: u32,
     mean_burst: f32,
     handed_over_at: Instant,
@@ -216,7 +216,7 @@ mod tests {
         };
         assert_eq!(send(&mut flows, 80, 16, 100, Some(0)), FlowClass::Sparse);
         assert_eq!(send(&mut flows, 1_000, 10, 200, Some(0)), FlowClass::Steady);
-        // Live video of 10 Mbit/s that the paths carry; its rate does not depend on drops.
+        // Live video of 10 Mbit/s, which the paths can carry. Its rate does not depend on drops.
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, Some(1)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 1_200, 1, 2_000, None), FlowClass::Steady);
         // A download.

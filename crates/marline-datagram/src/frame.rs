@@ -18,13 +18,13 @@ pub(crate) use repair::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 pub const FRAME_TYPE: u8 = 8;
 /// First byte: version 2 of the carrier, and the frame type.
 const FIRST_BYTE: u8 = 2 << 4 | FRAME_TYPE;
-/// Length of the header.
+/// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 17;
-/// Length of the tag.
+/// Length of the tag in bytes.
 pub const TAG_BYTES: usize = 16;
-/// Length of the largest frame: the largest UDP payload of the carrier.
+/// Length of the largest frame in bytes: the largest UDP payload of the carrier.
 pub const LARGEST_FRAME: usize = 1_472;
-/// Length of the smallest frame: one byte of body.
+/// Length of the smallest frame in bytes: one byte of body.
 pub const SMALLEST_FRAME: usize = HEADER_BYTES + 1 + TAG_BYTES;
 /// Maximum number of ranges in an ACK.
 pub(crate) const MAX_RANGE_COUNT: usize = 32;
@@ -42,14 +42,15 @@ const PIECE: u8 = 8;
 /// Highest kind of item that this version understands, which READS announces.
 pub(crate) const LAST_KIND: u8 = PIECE;
 
-/// Length of the largest datagram: 8 KiB of application data, and overhead.
+/// Length of the largest datagram in bytes: 8 KiB of application data, plus overhead.
 pub(crate) const LARGEST_DATAGRAM: usize = 8_192 + 512;
-/// Length of the largest frame that is sent in pieces: one with the largest datagram.
+/// Length in bytes of the largest frame that is sent in pieces: a frame with the largest datagram.
 pub(crate) const MAX_WHOLE_FRAME: usize =
     HEADER_BYTES + datagram_overhead(LARGEST_NUMBER, None) + LARGEST_DATAGRAM + TAG_BYTES;
-/// Overhead of a frame that carries a piece: header, tag, kind, number, total and offset.
+/// Overhead in bytes of a frame that carries a piece: header, tag, kind, number, total and offset.
 pub(crate) const PIECE_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES + 1 + 8 + 2 + 2;
-/// Length from which a sealed frame counts as several packets under the cipher's limits (RFC 9001 appendix B.1).
+/// Length in bytes above which a sealed frame counts as several packets under the cipher's limits (RFC 9001 appendix
+/// B.1).
 pub(crate) const LONG_SEALED_BYTES: usize = 1 << 11;
 
 /// Largest variable-length number.
@@ -90,7 +91,7 @@ impl Header {
     }
 }
 
-/// Range of packet numbers, both ends included.
+/// Range of packet numbers, including both ends.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NumberRange {
     pub(crate) least: u64,
@@ -197,9 +198,9 @@ pub(crate) enum Item<'a> {
     Ack(Ack),
     /// Elicits an acknowledgment and has no other effect.
     Ping,
-    /// Frames of this many bytes pass on this path in the direction from the item's sender to its receiver.
+    /// Frames of this many bytes pass on this path from the item's sender to its receiver.
     Size { path: PathId, bytes: u16 },
-    /// Repair data from which a lost frame may be computed.
+    /// Repair data from which a lost frame may be recovered.
     Repair(Repair<'a>),
     /// The sender understands items up to this kind.
     Reads { kind: u8 },
@@ -242,7 +243,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Overhead of a datagram item, with or without an explicit length.
+/// Overhead in bytes of a datagram item, with or without an explicit length.
 pub(crate) const fn datagram_overhead(flow: u64, len: Option<usize>) -> usize {
     let len_bytes = match len {
         Some(len) => number_len(len as u64),
@@ -369,7 +370,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Length of a variable-length number.
+/// Length of a variable-length number in bytes.
 pub(crate) const fn number_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,

@@ -69,7 +69,7 @@ pub struct Lane {
     inbox: Inbox,
     stats: LaneStats,
     active_until: Instant,
-    /// Set after too many forged frames: nothing is accepted or sent.
+    /// True after too many forged frames: nothing is accepted or sent.
     closed: bool,
     key_limit_reported: bool,
     /// Current limit of each queue in bytes, if lower than the configured one.
@@ -126,7 +126,7 @@ impl Lane {
         self.paths.iter().map(move |path| path.info(now))
     }
 
-    /// Number of frames that the peer is known to have sent, and number of those that have arrived.
+    /// Number of frames that the peer is known to have sent, and the number of those that have arrived.
     #[must_use]
     pub const fn arrived_frames(&self) -> (u64, u64) {
         self.window.progress()
@@ -152,8 +152,8 @@ impl Lane {
 
 /// Sending.
 impl Lane {
-    /// Accepts a datagram of the application. The next [`poll_transmit`](Self::poll_transmit) calls send it, unless it
-    /// has to wait for its path.
+    /// Accepts a datagram from the application. The next [`poll_transmit`](Self::poll_transmit) calls send it, unless
+    /// it has to wait for its path.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -208,7 +208,7 @@ impl Lane {
         self.keys.seal.max_packets().min(u64::MAX - 1)
     }
 
-    /// Asks the policy for a path and puts the datagram into that path's queue.
+    /// Requests a path from the policy and puts the datagram into that path's queue.
     fn route(&mut self, mut waiting: WaitingDatagram, now: Instant) -> bool {
         self.update_path_views(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
@@ -244,7 +244,7 @@ impl Lane {
         }
     }
 
-    /// Updates the views: all paths on which a datagram of this size fits into one frame, except `without`.
+    /// Updates the views: all paths, except `without`, on which a datagram of this size fits into one frame.
     fn update_path_views(&mut self, bytes: usize, without: Option<PathId>, now: Instant) {
         self.views.clear();
         let fits = |path: &&Path| path.largest_datagram() >= bytes && Some(path.id()) != without;
@@ -319,7 +319,7 @@ impl Lane {
         None
     }
 
-    /// Builds a frame from a datagram and the following ones that fit and use the same path.
+    /// Builds a frame from a datagram and the following datagrams that fit and use the same path.
     fn send_datagrams(
         &mut self,
         at: usize,
@@ -398,7 +398,7 @@ impl Lane {
 
 /// Receiving.
 impl Lane {
-    /// Handles a datagram that contains a frame of this lane and arrived on a path, from the validated address of the
+    /// Handles a datagram that contains a frame of this lane. It arrived on a path, from the validated address of the
     /// subflow with that number. Any content is safe. The frame is decrypted in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
         let header = Header::parse(datagram).filter(|header| header.lane == self.ids.local);

@@ -1,17 +1,17 @@
 //! Lane: unordered datagrams alongside the streams of a session.
 //!
-//! A stream delivers in order, so speech would wait for a packet lost a second ago and become useless. So datagrams of
-//! a session (mainly tunneled UDP) are never sent inside a subflow. They are sent in separate frames, which are sealed
-//! and numbered across all paths, and are passed to the application as they arrive. The format is specified in
-//! docs/spec/datagrams.md.
+//! A stream delivers in order, so speech would wait for a packet that was lost a second ago, and become useless. So
+//! datagrams of a session (mainly tunneled UDP) are never sent inside a subflow. They are sent in separate frames,
+//! which are sealed and numbered across all paths, and are passed to the application as they arrive. The format is
+//! specified in docs/spec/datagrams.md.
 //!
 //! A [`Lane`] is one end. It is a state machine without I/O, driven like the endpoint of the streams:
 //!
 //! ```text
-//! send(now, flow, bytes)          the application has a datagram; too large a one is refused, as IP would
-//! poll_transmit(now, buffer)      the next frame, and the path it goes on
-//! handle(now, path, bytes)        a frame came in on a path
-//! poll_event()                    what came of it: a datagram, a path that fell silent or answers again
+//! send(now, flow, bytes)          the application has a datagram; one that is too large is refused, as by IP
+//! poll_transmit(now, buffer)      the next frame, and its path
+//! handle(now, path, bytes)        a frame arrived on a path
+//! poll_event()                    results: a datagram, a path that became silent or answers again
 //! poll_timeout(), handle_timeout(now)
 //! ```
 //!

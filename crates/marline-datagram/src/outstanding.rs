@@ -1,7 +1,7 @@
 //! Frames in transit on one path, which become acknowledged, lost or overdue.
 //!
-//! *Source.* RFC 9002 section 6.1: a frame is lost if one that was sent on the same path three frames later has been
-//! acknowledged, or if a later one has been acknowledged and enough time has passed. *Differs:* numbers are counted
+//! *Source.* RFC 9002 section 6.1: a frame is lost if the third frame sent after it on the same path has been
+//! acknowledged, or if any later frame has been acknowledged and enough time has passed. *Differs:* numbers are counted
 //! across all paths, so frames are ordered as they were sent on this path, not by number. Before a frame is lost, it is
 //! *overdue* if its acknowledgment has not arrived by the forecast p99.
 
@@ -12,7 +12,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::frame::NumberRange;
 
-/// Number of later frames whose acknowledgment makes a frame lost.
+/// Number of frames by which an acknowledged frame must be later for a frame to count as lost.
 const REORDERING: u64 = 3;
 /// Assumed resolution of clocks.
 const CLOCK_RESOLUTION: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ pub(crate) struct SentFrame {
     pub(crate) overdue_at: Option<Instant>,
     /// True for an MTU probe, whose loss does not indicate congestion.
     pub(crate) probes_mtu: bool,
-    /// True if the window, not the application, limited sending at that time.
+    /// True if the window, not the application, limited sending when the frame was sent.
     pub(crate) limited: bool,
     delivered: u64,
     delivered_at: Instant,
@@ -51,7 +51,7 @@ pub(crate) struct Sending {
 #[derive(Debug)]
 pub(crate) struct OutstandingFrames {
     sent: BTreeMap<u64, SentFrame>,
-    /// Numbers by position. The first one is removed as soon as it is acknowledged or lost.
+    /// Numbers by position. The first number is removed as soon as its frame is acknowledged or lost.
     order: VecDeque<u64>,
     /// Position of the first entry.
     front: u64,
@@ -87,7 +87,7 @@ impl OutstandingFrames {
         }
     }
 
-    /// Bytes in transit.
+    /// Number of bytes in transit.
     pub(crate) const fn bytes_in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -202,8 +202,8 @@ impl OutstandingFrames {
         }
     }
 
-    /// Removes the frames that are lost by now, judged by the longer of the smoothed and the latest round trip. Also
-    /// returns the time of the next loss.
+    /// Removes and returns the frames that are now lost, judged by the longer of the smoothed and the latest round
+    /// trip. Also returns the time of the next loss.
     pub(crate) fn take_lost(
         &mut self,
         now: Instant,
@@ -232,7 +232,7 @@ impl OutstandingFrames {
         (lost, next)
     }
 
-    /// Removes everything because the path has been silent for too long.
+    /// Removes and returns all frames, because the path has been silent for too long.
     pub(crate) fn take_all(&mut self) -> Vec<(u64, SentFrame)> {
         self.in_flight = 0;
         self.front += self.order.len() as u64;
@@ -246,9 +246,8 @@ impl OutstandingFrames {
         self.order.iter().find_map(|number| self.sent.get(number)?.overdue_at)
     }
 
-    /// Returns the numbers of frames that are overdue by now and not yet reported; with `with_later`, also of all
-    /// frames sent after them. An overdue frame before an acknowledged one says nothing about frames after that one: it
-    /// is lost.
+    /// Returns the numbers of frames that are now overdue and not yet reported; with `with_later`, also of all frames
+    /// sent after them. An overdue frame before an acknowledged frame is lost, and is not evidence about later frames.
     pub(crate) fn take_overdue(&mut self, now: Instant, with_later: bool) -> Vec<u64> {
         let (mut numbers, mut stalled) = (Vec::new(), false);
         for number in &self.order {
@@ -299,7 +298,7 @@ mod tests {
     #[test]
     fn three_later_frames_or_time_reveal_a_loss_in_sending_order() {
         let mut outstanding = OutstandingFrames::new(100);
-        // The frame with the small number is a late copy: it was sent last.
+        // The frame with the small number is a late copy, which was sent last.
         for (ms, number) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 5)] {
             outstanding.on_sent(number, MS(ms), &sending(None));
         }

@@ -1,18 +1,18 @@
 //! Pacer of a path: spreads its window over the round trip.
 //!
-//! The rate is set by the congestion controller, or is the window divided by SRTT, times 1.25, or times 2 in slow
-//! start. A pause earns up to [`CREDIT`], so that the packets of a video frame are sent together. Datagrams that are
-//! not bulk are counted but do not wait: they are few, and late ones are useless.
+//! The rate is set by the congestion controller, or is the window divided by SRTT, times 1.25 (times 2 in slow start).
+//! A pause earns up to [`CREDIT`], so that the packets of a video frame are sent together. Datagrams that are not bulk
+//! are counted but do not wait: they are few, and late ones are useless.
 
 use marline_time::{Duration, Instant, Rate};
 
 /// Maximum credit earned by a pause.
 const CREDIT: Duration = Duration::from_millis(2);
 
-/// Time at which the path may send more.
+/// Pacing state of a path.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Pacer {
-    /// Time until which data sent so far occupies the path at the current rate.
+    /// Time until which the data sent so far keeps the path busy at the current rate.
     paid_until: Instant,
     rate: Option<Rate>,
 }
@@ -42,7 +42,7 @@ impl Pacer {
         self.paid_until = self.paid_until.max(since) + rate.time_for(bytes);
     }
 
-    /// Time from which more may be sent.
+    /// Time at which more data may be sent.
     pub(crate) const fn next_send_at(&self) -> Instant {
         self.paid_until
     }

@@ -30,9 +30,10 @@ use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;
 
-/// Length of the IPv4 and UDP headers around a frame, for congestion control and forecasts.
+/// Length in bytes of the IPv4 and UDP headers around a frame, for congestion control and forecasts.
 pub(crate) const OUTER_BYTES: u32 = 28;
-/// Bytes of non-bulk data that may be in transit with any window: ten full frames, the initial window of RFC 6928.
+/// Number of bytes of non-bulk data that may be in transit with any window: ten full frames, the initial window of RFC
+/// 6928.
 const MIN_IN_FLIGHT_LIMIT: u64 = 14_720;
 /// Limit while no queue is detected, large enough for a burst of live video, whose sender does not back off.
 const IN_FLIGHT_LIMIT_WITHOUT_QUEUE: u64 = 4 * MIN_IN_FLIGHT_LIMIT;
@@ -42,8 +43,8 @@ const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
 /// Lower bound of four times the RTT variation.
 const MIN_VARIATION: Duration = Duration::from_millis(10);
-/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, but not so
-/// much that old data then delays new data.
+/// Number of bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, but
+/// not so much that old data then delays new data.
 const UNREACHABLE_BYTES: u64 = 4_096;
 /// Number of frames in a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
@@ -51,9 +52,9 @@ const TRAIN_FRAMES: u8 = 12;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of probes if other components also probe the path.
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
-/// Share of isolated losses from which an overdue frame says nothing about later ones.
+/// Share of isolated losses above which an overdue frame is not evidence about later frames.
 const ISOLATED_LOSS_SHARE: f32 = 0.005;
-/// Overhead of a lane frame, excluding its items.
+/// Overhead of a lane frame in bytes, excluding its items.
 const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Facts about a path from the machine.
@@ -145,7 +146,7 @@ impl Path {
             last_sent_at: None,
             unanswered_timeouts: 0,
             loss_at: None,
-            // Nothing is known about the path: probe it.
+            // Nothing is known about the path, so it is probed.
             wants_ping: true,
             pinged_at: None,
             train: 0,
@@ -174,7 +175,7 @@ impl Path {
         &mut self.queues
     }
 
-    /// Bytes that wait to be sent for the first time.
+    /// Number of bytes that wait to be sent for the first time.
     pub(crate) const fn queued_bytes(&self) -> usize {
         self.queues.bytes()
     }
@@ -195,12 +196,12 @@ impl Path {
         self.rtt.srtt().unwrap_or_default()
     }
 
-    /// Length of the largest frame.
+    /// Length of the largest frame in bytes.
     pub(crate) const fn frame_bytes(&self) -> u16 {
         self.mtu.frame_bytes()
     }
 
-    /// Length of the largest datagram of any flow that fits in one frame.
+    /// Length in bytes of the largest datagram of any flow that fits in one frame.
     pub(crate) fn largest_datagram(&self) -> usize {
         usize::from(self.frame_bytes()) - FRAME_BYTES - datagram_overhead(u64::MAX, None)
     }
@@ -252,7 +253,7 @@ impl Path {
 
     /// Latest expected time for the acknowledgment of a frame.
     fn answer_deadline(&self, sent: &SentFrame) -> Option<Instant> {
-        // A frame that was already reported was due earlier.
+        // The acknowledgment of a frame that was already reported was due earlier.
         sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
     }
 
@@ -269,8 +270,8 @@ impl Path {
         (in_flight < window.max(self.urgent_bytes())).then_some(Room::Urgent)
     }
 
-    /// Bytes of non-bulk data that may be in transit with any window. Without a queue, this is at least what the path
-    /// carried recently.
+    /// Number of bytes of non-bulk data that may be in transit with any window. Without a queue, this is at least the
+    /// amount that the path carried recently.
     fn urgent_bytes(&self) -> u64 {
         let Some(srtt) = self.rtt.srtt() else { return IN_FLIGHT_LIMIT_WITHOUT_QUEUE };
         let least = self.rtt.min().unwrap_or(srtt);
@@ -370,7 +371,7 @@ impl Path {
         }
     }
 
-    /// Time of the next such probe; `None` if nothing was sent yet, or on a path whose radio should sleep.
+    /// Time of the next round-trip probe; `None` if nothing was sent yet, or if the path's radio should sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
         let is_probed = self.health.is_unreachable() && self.traits.is_probed;
@@ -451,8 +452,7 @@ impl Path {
         }
     }
 
-    /// Records that the process did not run for some time: the acknowledgment times of frames in transit are
-    /// unknown.
+    /// Records that the process was suspended for some time: the acknowledgment times of frames in transit are unknown.
     pub(crate) fn note_pause(&mut self) {
         self.untimed_before = self.outstanding.sent_count();
     }
@@ -485,7 +485,7 @@ impl Path {
         self.on_lost(&lost, in_flight, now, outcome)
     }
 
-    /// Handles lost frames. Returns the bytes of those whose loss indicates congestion.
+    /// Handles lost frames. Returns the total size of the frames whose loss indicates congestion, in bytes.
     fn on_lost(
         &mut self,
         lost: &[(u64, SentFrame)],
@@ -538,8 +538,8 @@ impl Path {
         if fell {
             self.health = Health::Unreachable { since: now, cause };
             self.last_trouble_at = Some(now);
-            // With isolated losses, two in a row say nothing about the MTU. Smaller frames would only increase their
-            // number, and a datagram in two pieces is lost twice as often.
+            // With isolated losses, two in a row are not evidence about the MTU. Smaller frames would only increase
+            // their number, and a datagram in two pieces is lost twice as often.
             if self.lone_losses.share() < ISOLATED_LOSS_SHARE {
                 self.mtu.suspect();
             }

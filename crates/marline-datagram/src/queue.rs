@@ -1,13 +1,13 @@
 //! Queues of a path: datagrams that wait to be sent for the first time.
 //!
 //! *Problem.* The packets of a call are late if they wait behind a download. A download fills an unlimited queue, as in
-//! a router with bufferbloat. And urgent data must not starve bulk data.
+//! a router with bufferbloat. At the same time, urgent data must not starve bulk data.
 //!
-//! *Solution.* There are two queues. *Urgent* holds everything except bulk data and is served first. Datagrams whose
+//! *Solution.* There are two queues. *Urgent* holds all data except bulk data and is served first. Datagrams whose
 //! deadline has passed are dropped when their turn comes. *Bulk* is managed as in a router: CoDel (RFC 8289) drops from
 //! the head once the waiting time has exceeded a target for an interval, and increasingly often until it no longer
 //! does, so that the congestion control inside the flow reacts. After [`MAX_CONSECUTIVE_URGENT`] urgent datagrams, one
-//! of bulk is sent.
+//! bulk datagram is sent.
 //!
 //! *Differs.* The interval is the path's round trip if that is longer than the 100 ms of RFC 8289, and the target is a
 //! tenth of it: the window ahead of this queue varies with the round trip, and so does the queue.

@@ -11,13 +11,13 @@ use crate::frame::{Ack, MAX_RANGE_COUNT, NumberRange};
 
 /// Number of ack-eliciting frames that trigger an immediate ACK.
 const FRAMES_PER_ACK: u32 = 2;
-/// Delay of an ACK for a single frame, in case data is sent in the other direction.
+/// Delay of an ACK for a single frame, so that data in the other direction can carry it.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// Frames received on a path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceivedFrames {
-    /// Ranges in descending order and not adjacent.
+    /// Ranges in descending order. They are not adjacent.
     ranges: Vec<NumberRange>,
     /// Arrival time of the largest number.
     largest_at: Option<Instant>,
@@ -42,7 +42,7 @@ impl ReceivedFrames {
         }
     }
 
-    /// Returns true if a number was already received, or is too old to know.
+    /// Returns true if a number was already received, or is too old to be known.
     pub(crate) fn is_known(&self, number: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.least > number);
         match self.ranges.get(at) {

@@ -1,8 +1,8 @@
 //! Replay window: the packet numbers that have been received. It also drops the second copy of a datagram.
 //!
-//! *Problem.* A copy on a slow path may arrive seconds after the first, and must be distinguished from a new datagram.
-//! At line rate, these seconds span hundreds of thousands of numbers. Most lanes send a hundred packets per second and
-//! must not pay for so large a window.
+//! *Problem.* A copy on a slow path may arrive seconds after the original, and must be distinguished from a new
+//! datagram. At line rate, these seconds span hundreds of thousands of numbers. Most lanes send a hundred packets per
+//! second and must not need memory for so large a window.
 //!
 //! *Solution.* The window has a bit for each number, in a ring that ends at the largest received one (the ring of RFC
 //! 6479). Older numbers count as received: they may be late, but are never delivered twice. The ring begins small.
@@ -50,7 +50,7 @@ impl ReplayWindow {
         self.words.len() as u64 * 64
     }
 
-    /// Always false.
+    /// Always false: the window covers at least 1,024 numbers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -90,7 +90,7 @@ impl ReplayWindow {
     fn advance_to(&mut self, next: u64, now: Instant) {
         let passed = next.saturating_sub(self.half.0);
         if passed >= self.len() / 2 {
-            // A jump of numbers means losses and does not indicate their rate.
+            // A jump in the numbers means losses, and is not evidence of their rate.
             let jumped = next - self.next > self.len() / 4;
             if now.since(self.half.1) < SPAN && !jumped && self.len() < self.most {
                 self.double();
@@ -180,8 +180,7 @@ mod tests {
                 if number % 2 == 0 {
                     assert!(window.record(number, now));
                 } else if let Some(late) = number.checked_sub(1_500 * per_ms) {
-                    // The window is short while it grows: late numbers of the first moments are lost, not
-                    // duplicated.
+                    // The window is short while it grows: late numbers at the beginning are lost, not duplicated.
                     assert!(window.record(late, now) || ms < 4_000, "{late} at {ms} ms");
                 }
             }

@@ -31,7 +31,7 @@ pub trait Open: Debug + Send {
         tag: &[u8; TAG_BYTES],
     ) -> bool;
 
-    /// Maximum number of forged packets that may be tried with the key (RFC 9001 section 6.6: the cipher's integrity
+    /// Maximum number of forged packets that may be received with the key (RFC 9001 section 6.6: the cipher's integrity
     /// limit).
     fn max_forgeries(&self) -> u64;
 }

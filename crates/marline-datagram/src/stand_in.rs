@@ -2,8 +2,8 @@
 //!
 //! It has the overhead of an AEAD and changes the body so that no code reads it by mistake. The tag detects accidental
 //! and random changes, except with probability 2^-64. Anyone who has seen one frame can forge others. Real drivers
-//! provide a real cipher. The simulator and the tests of this crate use this one, because they must not depend on a
-//! library of ciphers.
+//! provide a real cipher. The simulator and the tests of this crate use this replacement, because they must not depend
+//! on a cipher library.
 
 use crate::seal::{Keys, Open, Seal};
 use crate::{TAG_BYTES, seal};

@@ -17,7 +17,7 @@ pub struct RateSample {
     pub interval: Duration,
     /// The sender had nothing to send for part of the interval, so the rate is only a lower bound.
     pub app_limited: bool,
-    /// Total bytes delivered when the sampled segment was sent. Controllers count round trips with it.
+    /// Total number of bytes delivered when the sampled segment was sent. Controllers count round trips with it.
     pub prior_delivered: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct AckSample {
     pub now: Instant,
     /// Bytes newly delivered, cumulatively or selectively.
     pub delivered: u64,
-    /// Total bytes delivered on this subflow, this ACK included.
+    /// Total number of bytes delivered on this subflow, including this ACK.
     pub total_delivered: u64,
     /// Bytes newly marked lost while processing this ACK.
     pub lost: u64,
@@ -92,10 +92,10 @@ pub enum CongestionSignal {
 
 /// Decides the congestion window of one subflow. Coupled controllers also read the views of the other subflows.
 pub trait CongestionController: Debug + Send {
-    /// New data or a retransmission was sent.
+    /// Handles the sending of new data or of a retransmission.
     fn on_sent(&mut self, _bytes: u64, _now: Instant) {}
 
-    /// An ACK arrived. `group` is empty unless [`wants_group`](Self::wants_group) returns true.
+    /// Handles an ACK. `group` is empty unless [`wants_group`](Self::wants_group) returns true.
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]);
 
     /// Handles a congestion signal or its retraction.
@@ -113,13 +113,13 @@ pub trait CongestionController: Debug + Send {
     /// Slow-start threshold in bytes; `u64::MAX` while unknown. PRR uses it as its target during recovery.
     fn ssthresh(&self) -> u64;
 
-    /// The controller's own pacing rate. With `None`, the core paces by window and SRTT (200 % in slow start,
-    /// 120 % afterwards).
+    /// The controller's own pacing rate. With `None`, the core derives the rate from window and SRTT (200 % in slow
+    /// start, 120 % afterwards).
     fn pacing_rate(&self) -> Option<Rate> {
         None
     }
 
-    /// The MSS changed. Windows counted in segments must be converted.
+    /// Handles a change of the MSS. Windows counted in segments must be converted.
     fn on_mss_change(&mut self, mss: u32);
 
     /// Returns true if the core must fill `group`, which costs time on every ACK. Only coupled controllers need it.
@@ -132,10 +132,9 @@ pub trait CongestionController: Debug + Send {
         false
     }
 
-    /// Bytes that may be in flight during recovery even if PRR allows less. PRR releases as much as ACKs
-    /// deliver. At the end of a burst, or in a flow of small messages, ACKs deliver almost nothing, so lost and
-    /// new data would wait several round trips. At most the window; 0 leaves the decision to PRR alone (RFC
-    /// 9937).
+    /// Number of bytes that may be in flight during recovery even if PRR allows less. PRR releases as much as ACKs
+    /// deliver. At the end of a burst, or in a flow of small messages, ACKs deliver almost nothing, so lost and new
+    /// data would wait several round trips. At most the window; 0 leaves the decision to PRR alone (RFC 9937).
     fn recovery_floor(&self) -> u64 {
         0
     }

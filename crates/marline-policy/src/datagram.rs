@@ -48,7 +48,7 @@ pub struct DatagramPathView {
     pub metered: bool,
     /// The path has a radio that should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
-    /// Expectation that datagrams sent on the path arrive, with the cause if not.
+    /// Health of the path, with the cause if it is not usable.
     pub health: Health,
     /// The system reports that the path is about to fail (its radio signal fades).
     pub fading: bool,
@@ -56,7 +56,7 @@ pub struct DatagramPathView {
     pub largest: usize,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// Bytes sent and believed to be in the network.
+    /// Bytes sent and considered to be in the network.
     pub bytes_in_flight: u64,
     /// Bytes queued in the lane for the path.
     pub bytes_queued: u64,
@@ -66,26 +66,26 @@ pub struct DatagramPathView {
     pub rttvar: Duration,
     /// Smallest RTT within the last few minutes.
     pub min_rtt: Option<Duration>,
-    /// Rate at which the path delivered data while it was kept busy. `None` if it never was.
+    /// Rate at which the path delivered data while it was kept busy. `None` if it was never kept busy.
     pub delivery_rate: Option<Rate>,
-    /// Forecast of when a frame sent now will be answered.
+    /// Forecast of the answer time of a frame sent now.
     pub forecast: Forecast,
-    /// Time since the answer to the oldest frame in flight became overdue by the p99 forecast made when that frame
-    /// was sent. Zero if it is not overdue.
+    /// Time since the answer to the oldest frame in flight became overdue, judged by the p99 forecast made when that
+    /// frame was sent. Zero if it is not overdue.
     pub overdue: Duration,
     /// Like `overdue`, for the oldest frame sent after the newest answered frame. Earlier overdue frames are lost,
     /// but the path works.
     pub stalled: Duration,
-    /// When a frame was last lost, or an answer was last later than its forecast p99.
+    /// Time at which a frame was last lost, or an answer was last later than its forecast p99.
     pub last_trouble_at: Option<Instant>,
     /// Share (0 to 1) of the last few hundred frames that were lost although the frames sent just before and after
-    /// them arrived. Radios lose single frames like this; full queues do not.
+    /// them arrived. Radios lose single frames in this way; full queues do not.
     pub lone_losses: f32,
     /// Share (0 to 1) of the last few hundred frames that were lost for any reason.
     pub losses: f32,
     /// True if enough frames were sent for [`losses`](Self::losses) to be meaningful.
     pub losses_known: bool,
-    /// When a frame was last sent on the path.
+    /// Time at which a frame was last sent on the path.
     pub last_sent_at: Option<Instant>,
 }
 
@@ -112,9 +112,9 @@ pub struct FlowView {
     pub burst: f32,
     /// Size of this datagram in bytes.
     pub bytes: u32,
-    /// Time until which this datagram is worth sending.
+    /// Time after which this datagram is no longer useful.
     pub deadline: Instant,
-    /// Path of the flow's previous datagram, and when the flow moved to that path.
+    /// Path of the flow's previous datagram, and the time at which the flow moved to that path.
     pub last: Option<(PathId, Instant)>,
 }
 
@@ -150,7 +150,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// One path, no copy, no repair.
+    /// A route without a copy or repairs.
     #[must_use]
     pub const fn only(path: PathId) -> Route {
         Route { path, copy: None, grouped: false }
@@ -183,8 +183,8 @@ pub trait DatagramPolicy: Debug + Send {
     /// Chooses the path of a datagram that the application has just handed over.
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route;
 
-    /// The acknowledgment of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
-    /// the path for a copy, or `None` for no copy.
+    /// Chooses the path for a copy of a datagram that was sent on `on`, whose acknowledgment is overdue, and that may
+    /// still be useful. `None` for no copy.
     fn rescue(
         &mut self,
         context: &DatagramContext<'_>,
@@ -195,8 +195,8 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// A group of frames that share repairs was sent; `flow` describes the largest datagram among them. The repair of
-    /// a group of one frame is a copy of it. Returns `None` for no repairs.
+    /// Chooses the repairs for a group of frames that was sent. `flow` describes the largest datagram of the group. The
+    /// repair of a group of one frame is a copy of it. `None` for no repairs.
     fn repairs(
         &mut self,
         context: &DatagramContext<'_>,
@@ -207,18 +207,19 @@ pub trait DatagramPolicy: Debug + Send {
         None
     }
 
-    /// `bytes` were sent, either for the first time or as a copy or repair.
+    /// Handles the sending of `bytes`, either for the first time or as a copy or repair.
     fn on_sent(&mut self, now: Instant, bytes: u64, copy: bool) {
         let _ = (now, bytes, copy);
     }
 
-    /// How often an unused path is probed for its round-trip time while others are in use. `None` disables probing.
+    /// Interval at which an unused path is probed for its round-trip time while others are in use. `None` disables
+    /// probing.
     fn exploration_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// How often the rate of a path with little traffic is probed with a train of padded frames while a bulk flow
-    /// uses another path. `None` disables probing.
+    /// Interval at which the rate of a path with little traffic is probed, with a train of padded frames, while a bulk
+    /// flow uses another path. `None` disables probing.
     fn rate_exploration_interval(&self) -> Option<Duration> {
         None
     }
@@ -226,8 +227,8 @@ pub trait DatagramPolicy: Debug + Send {
 
 /// Makes one datagram policy per lane.
 pub trait DatagramPolicyFactory: Debug + Send + Sync {
-    /// The name that configuration selects it by.
+    /// Name that selects this policy in the configuration.
     fn name(&self) -> &str;
-    /// A new policy.
+    /// Creates a policy.
     fn build(&self) -> Box<dyn DatagramPolicy>;
 }

@@ -11,7 +11,7 @@ use crate::{CongestionController, LossRecovery, PathManager, Scheduler};
 pub trait SchedulerFactory: Debug + Send + Sync {
     /// Name that selects this scheduler in the configuration.
     fn name(&self) -> &str;
-    /// A new scheduler.
+    /// Creates a scheduler.
     fn build(&self) -> Box<dyn Scheduler>;
 }
 
@@ -19,7 +19,7 @@ pub trait SchedulerFactory: Debug + Send + Sync {
 pub trait PathManagerFactory: Debug + Send + Sync {
     /// Name that selects this path manager in the configuration.
     fn name(&self) -> &str;
-    /// A new path manager.
+    /// Creates a path manager.
     fn build(&self) -> Box<dyn PathManager>;
 }
 
@@ -27,7 +27,7 @@ pub trait PathManagerFactory: Debug + Send + Sync {
 pub trait CongestionFactory: Debug + Send + Sync {
     /// Name that selects this congestion control in the configuration.
     fn name(&self) -> &str;
-    /// A new controller that starts with a window of `initial_window` bytes.
+    /// Creates a controller that starts with a window of `initial_window` bytes.
     fn build(&self, mss: u32, initial_window: u64, now: Instant) -> Box<dyn CongestionController>;
 }
 
@@ -35,7 +35,7 @@ pub trait CongestionFactory: Debug + Send + Sync {
 pub trait RecoveryFactory: Debug + Send + Sync {
     /// Name that selects this loss recovery in the configuration.
     fn name(&self) -> &str;
-    /// A new loss recovery.
+    /// Creates a loss recovery.
     fn build(&self) -> Box<dyn LossRecovery>;
 }
 

@@ -1,9 +1,9 @@
 //! Forecast of a path's near future: the distribution of the time until a segment sent now is answered.
 //!
-//! *Problem.* Every rule that compares two paths needs the arrival time of a segment. The smoothed RTT
-//! estimates the middle of the distribution, and may be out of date. SRTT + 4 RTTVAR estimates "late", but no
-//! answer exceeds it on a steady path, and one in ten does on a train. Neither includes the bytes that the
-//! sender itself has queued since.
+//! *Problem.* Every rule that compares two paths needs the arrival time of a segment. The smoothed RTT estimates the
+//! middle of the distribution, and may be out of date. SRTT + 4 RTTVAR estimates "late", but no answer exceeds it on a
+//! steady path, and one in ten does on a train. Neither includes the bytes that the sender itself has queued since the
+//! last sample.
 //!
 //! *How.* In the core, [`Forecaster`] processes each answer (an RTT sample with the bytes that were ahead of
 //! the segment) and each loss once:
@@ -17,7 +17,7 @@
 //!   inference). The forecast at the time of the answer would be the wrong reference, because it includes answers
 //!   that the sender had not yet seen.
 //! - Unusual values decay. The forecast also keeps the mean of the center over ten seconds of answers, and
-//!   returns to this mean during a pause. A path that was bad when last used is not considered bad forever.
+//!   returns to this mean during a pause. A path that was poor when last used is not considered poor forever.
 //! - Uncertainty grows without samples. The *drift* is the observed movement of the center over pauses, and its
 //!   contribution grows with the square root of the age of the last sample. The learned quantiles fade over
 //!   pauses, and an answer after a pause that is earlier than expected discards the slow period before it.
@@ -106,13 +106,13 @@ pub struct Forecaster {
 /// Segments that are answered in sequence, and the rate at which the path delivers such trains.
 ///
 /// The delivery rate of congestion control covers a round trip. A bursty sender is silent for the rest of the
-/// round trip, so that rate shows how much it sent and not how fast the path is.
+/// round trip, so that rate shows the amount it sent and not the speed of the path.
 #[derive(Copy, Clone, Debug, Default)]
 struct Train {
-    /// When the train's first segment was answered, and when it was sent; ns.
+    /// Times at which the train's first segment was answered and sent, in ns.
     answered_at: u64,
     sent_at: u64,
-    /// Bytes answered since then.
+    /// Number of bytes answered since then.
     bytes: u32,
     /// Smoothed rate of trains in bytes per second; 0 before the first.
     bytes_per_s: f32,
@@ -168,7 +168,7 @@ impl Forecaster {
         self.train.on_answered(now, sent_at, bytes);
     }
 
-    /// `bytes` were sent. Returns the forecast of their answer.
+    /// Records that `bytes` were sent. Returns the forecast of their answer.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) -> Expected {
         let queued = self.queued(now);
         if self.train.bytes_per_s > 0.0 {
@@ -187,8 +187,8 @@ impl Forecaster {
         Some(self.multiples.map(|multiple| (center + multiple * spread).max(1.0) as u32))
     }
 
-    /// Delay caused by the sender's own bytes: those ahead when `expected` was computed, and the first `bytes`
-    /// sent then.
+    /// Delay caused by the sender's own bytes: those that were ahead when `expected` was computed, and the first
+    /// `bytes` sent at that time.
     #[must_use]
     pub fn own_delay(&self, expected: &Expected, bytes: u64) -> Duration {
         // Called on each ACK, so it avoids the 128-bit arithmetic of `Rate`.
@@ -199,7 +199,7 @@ impl Forecaster {
         Duration::from_micros(u64::from(expected.queued_us) + u64::from(passing_us))
     }
 
-    /// How long the sender's own bytes keep the path busy.
+    /// Time for which the sender's own bytes keep the path busy.
     fn queued(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.busy_until.saturating_sub(now.as_nanos()))
     }
@@ -210,8 +210,8 @@ impl Forecaster {
         (rate > 0.0).then(|| Rate::from_bytes_per_s(rate as u64))
     }
 
-    /// A segment was answered after `rtt`, of which `own_delay` was due to the sender's own bytes. `expected`
-    /// is the forecast when it was sent.
+    /// Handles an answer after `rtt`, of which `own_delay` was due to the sender's own bytes. `expected` is the
+    /// forecast made when the segment was sent.
     pub fn on_answer(
         &mut self,
         now: Instant,
@@ -270,15 +270,15 @@ impl Forecaster {
         }
     }
 
-    /// A segment was lost, or a probe went unanswered.
+    /// Handles a lost segment or an unanswered probe.
     pub fn on_lost(&mut self, now: Instant) {
         if self.sampled_at.is_some() {
             self.on_trouble(now);
         }
     }
 
-    /// Counts an episode of trouble, unless it belongs to the previous one: an answer was far too late, or did
-    /// not arrive.
+    /// Counts an episode of trouble (an answer that was far too late or did not arrive), unless it belongs to the
+    /// previous one.
     fn on_trouble(&mut self, now: Instant) {
         let now_ms = millis(now);
         let since = now_ms.wrapping_sub(self.last_trouble_ms);
@@ -294,7 +294,7 @@ impl Forecaster {
         self.troubles / trouble_decay(millis(now).wrapping_sub(self.last_trouble_ms))
     }
 
-    /// Updates the quantiles. Returns whether the answer is later than its forecast p90 by more than a spread.
+    /// Updates the quantiles. Returns true if the answer is later than its forecast p90 by more than a spread.
     fn update_distribution(
         &mut self,
         answer_us: f32,
@@ -337,7 +337,7 @@ impl Forecaster {
         }
     }
 
-    /// The center when the last answer has this age, as unusual values decay.
+    /// The center, given the age of the last answer, because unusual values decay.
     fn center(&self, age: Duration) -> f32 {
         if age < PAUSE {
             return self.center_us;
@@ -346,7 +346,7 @@ impl Forecaster {
         self.usual_us + unusual_us * decay_factor(age.as_secs_f32() / UNUSUAL_DECAY_S)
     }
 
-    /// The spread when the last answer has this age.
+    /// The spread, given the age of the last answer.
     fn spread_at(&self, age: Duration) -> f32 {
         let least = (self.center_us * MIN_SPREAD_SHARE).max(MIN_SPREAD_US);
         let spread = self.spread_us.max(least);
@@ -406,9 +406,9 @@ fn micros(time: Duration) -> f32 {
 /// Forecast of the answer to a segment when it was sent.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Expected {
-    /// How long the sender's own bytes ahead of the segment were expected to keep the path busy.
+    /// Time for which the sender's own bytes ahead of the segment were expected to keep the path busy.
     queued_us: u32,
-    /// Quantiles of the answer time without them; 0 if nothing was known.
+    /// Quantiles of the answer time excluding the delay of those bytes; 0 if nothing was known.
     answers_us: [u32; 3],
 }
 
@@ -433,7 +433,7 @@ pub struct Forecast {
     pub(crate) troubles: f32,
     /// Time since the last trouble; meaningless if there was none.
     pub(crate) since_trouble_ms: u32,
-    /// How long the bytes already sent keep the path busy.
+    /// Time for which the bytes already sent keep the path busy.
     pub(crate) queued_us: u32,
     /// Time since the path became idle.
     pub(crate) idle_us: u32,
@@ -530,7 +530,7 @@ impl Forecast {
         self.rate().map_or(Duration::ZERO, |rate| rate.time_for(bytes))
     }
 
-    /// How long the bytes already sent keep the path busy from now on.
+    /// Time, from now, for which the bytes already sent keep the path busy.
     #[must_use]
     pub fn queued(&self) -> Duration {
         Duration::from_micros(self.queued_us.into())
@@ -549,7 +549,7 @@ impl Forecast {
         self.rate().map_or(u64::MAX, |rate| rate.bytes_in(time))
     }
 
-    /// Returns true if there was trouble within about the last minute.
+    /// Returns true if there was trouble within approximately the last minute.
     #[must_use]
     pub fn had_recent_trouble(&self) -> bool {
         self.troubles > RECENT_TROUBLES
@@ -561,8 +561,8 @@ impl Forecast {
         (self.troubles * time.as_secs_f32()).min(1.0)
     }
 
-    /// Like [`risk`](Self::risk), but estimates whether a bad period continues. The longer the path has been
-    /// free of trouble, relative to the usual distance between episodes, the more likely the period is over.
+    /// Like [`risk`](Self::risk), but estimates the probability that a bad period continues. The longer the path has
+    /// been free of trouble, relative to the usual distance between episodes, the more likely the period is over.
     /// [`risk`](Self::risk) averages over ten seconds; this covers the last few episodes.
     #[must_use]
     pub fn ongoing_trouble_risk(&self, time: Duration) -> f32 {

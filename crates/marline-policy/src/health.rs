@@ -1,15 +1,15 @@
 //! Health of a path: whether data sent on it is expected to arrive. Policies, `status`, metrics, traces and the
-//! dashboard use the same words.
+//! dashboard use the same terms.
 //!
-//! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of
-//! the address pair, based on observations of all connections of the process (MultiMob, De Coninck and
-//! Bonaventure), or the signal of its radio fades ([`PathCost::fading`](crate::PathCost::fading)).
-//! *Unreachable*: something timed out on it, or was due and did not arrive, and nothing has been answered on
-//! it since (Linux schedulers have called this potentially failed since 2013).
+//! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of the address
+//! pair, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or the signal
+//! of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Unreachable*: a timer expired on it, or an
+//! answer was due and did not arrive, and nothing has been answered on it since then. (Linux schedulers have called
+//! this "potentially failed" since 2013.)
 //!
-//! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when
-//! something that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
-//! when the monitor lifts its verdict. An unreachable subflow may also be on a degraded address pair.
+//! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when data
+//! or a probe that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
+//! once the monitor considers the pair usable again. An unreachable subflow may also be on a degraded address pair.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -25,14 +25,15 @@ use crate::AddressPairFault;
     serde(rename_all = "kebab-case")
 )]
 pub enum PathHealth {
-    /// The peer has answered over it, and nothing has contradicted that since.
+    /// The peer has answered on it, and nothing has contradicted that since then.
     Usable,
-    /// The peer answers, but the path has a known fault or its signal is fading: data is sent elsewhere if possible.
+    /// The peer answers, but the path has a known fault or its signal is fading: data is sent on other paths if
+    /// possible.
     Degraded,
-    /// Something is overdue, and nothing has been received since. On a client, also a path that reaches no server
-    /// which accepts it.
+    /// An answer or data is overdue, and nothing has been received since then. On a client, also a path that reaches no
+    /// server that accepts the client.
     Unreachable,
-    /// Nothing has been sent over it yet, or only just now. Unknown words of newer versions are parsed as this value.
+    /// Nothing has been sent on it yet, or only just now. Unknown words from newer versions are parsed as this value.
     #[default]
     #[cfg_attr(feature = "serde", serde(other))]
     Untried,
@@ -74,20 +75,20 @@ pub enum Health {
     #[default]
     Usable,
     /// The peer answers, but the address pair (both addresses and the interface) has a fault, or the signal fades.
-    /// The subflow should carry new data only if no usable one can.
+    /// The subflow should carry new data only if no usable subflow can.
     Degraded {
-        /// When the path health monitor's verdict reached the subflow. For a fading signal, the time at which the
+        /// Time at which the path health monitor's verdict reached the subflow or, for a fading signal, at which the
         /// view was taken.
         since: Instant,
         /// The reason for the verdict.
         cause: AddressPairFault,
     },
-    /// Something timed out on the subflow, or was due and did not arrive, and nothing valid has been received
-    /// on it since.
+    /// A timer expired on the subflow, or data or an answer was due and did not arrive, and no valid segment has been
+    /// received on it since then.
     Unreachable {
-        /// When the first of these facts was noticed.
+        /// Time at which the first of these facts was noticed.
         since: Instant,
-        /// The first of these facts, or the verdict on the address pair while there is one.
+        /// The first of these facts, or the fault of the address pair while there is one.
         cause: UnreachableCause,
     },
 }
@@ -125,13 +126,13 @@ impl Health {
         matches!(self, Health::Degraded { .. })
     }
 
-    /// Returns true if an answer or data is overdue and nothing has been received since.
+    /// Returns true if an answer or data is overdue and nothing has been received since then.
     #[must_use]
     pub const fn is_unreachable(self) -> bool {
         matches!(self, Health::Unreachable { .. })
     }
 
-    /// Returns true if the address pair has a fault now, whether or not the peer answers. The path health monitor
+    /// Returns true if the address pair currently has a fault, whether or not the peer answers. The path health monitor
     /// probes such subflows itself.
     #[must_use]
     pub const fn has_degraded_address_pair(self) -> bool {
@@ -178,8 +179,7 @@ pub enum UnreachableCause {
     Scheduler,
     /// The path health monitor detected a fault on the address pair.
     DegradedAddressPair,
-    /// The address pair is no longer degraded, but nothing has been received on
-    /// this subflow since.
+    /// The address pair is no longer degraded, but nothing has been received on this subflow since then.
     NoDataSinceRecovery,
 }
 

@@ -38,7 +38,7 @@ impl SubflowSet {
     /// The empty set.
     pub const EMPTY: SubflowSet = SubflowSet(0);
 
-    /// The set with one member.
+    /// Creates a set with one member.
     #[must_use]
     pub const fn single(id: SubflowId) -> Self {
         SubflowSet(1 << (id.0 & 31))

@@ -1,8 +1,8 @@
-//! Costs of a path other than time: metered bytes, an allowance, waking a radio, and its imminent loss.
+//! Costs of a path other than time: metered bytes, a data allowance, waking a radio, and imminent loss of the path.
 //!
-//! *Problem.* By arrival times alone, the best use of a second path is to copy everything onto it. This is
-//! wrong where its bytes cost money, or where its first packet wakes a radio that then draws power for ten
-//! seconds. No measurement reveals these costs, so they must be configured.
+//! *Problem.* By arrival times alone, the best use of a second path is to copy everything onto it. This is wrong if its
+//! bytes cost money, or if its first packet wakes a radio that then draws power for ten seconds. No measurement reveals
+//! these costs, so they must be configured.
 //!
 //! A fading radio signal is similar: packets still pass, but the path will soon fail.
 //!
@@ -17,8 +17,8 @@ use marline_time::{Duration, Instant};
 pub struct PathCost {
     /// Bytes on the path cost money.
     pub metered: bool,
-    /// Bytes on the path may count against an allowance, as with mobile data. Unlike on a metered path, new data is
-    /// sent as anywhere else, but its idle capacity is not used for copies.
+    /// Bytes on the path may count against an allowance, as with mobile data. Unlike a metered path, it carries new
+    /// data as any other path does, but its idle capacity is not used for copies.
     pub limited: bool,
     /// The path is about to fail, because its radio signal fades.
     pub fading: bool,
@@ -41,8 +41,8 @@ impl PathCost {
     /// `used_at`.
     ///
     /// A radio stays awake for its tail time after each packet. A packet that finds it asleep costs a whole tail. A
-    /// packet that finds it awake extends the waking time by the time since the previous packet, so continuous use
-    /// pays for each moment once.
+    /// packet that finds it awake extends the waking time by the time since the previous packet, so continuous use is
+    /// charged for each moment once.
     #[must_use]
     pub fn wake_share(self, now: Instant, used_at: Instant) -> f32 {
         if self.tail_ms == 0 {

@@ -21,7 +21,7 @@ pub struct AddressPair {
     pub interface: u32,
 }
 
-/// Why an address pair is degraded.
+/// Reasons why an address pair is degraded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressPairFault {
@@ -41,7 +41,7 @@ pub enum AddressPairFault {
 }
 
 impl AddressPairFault {
-    /// The fault in words.
+    /// Short name of the fault, for status and messages.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -71,17 +71,17 @@ pub struct PathHealthConfig {
     /// Smoothed share (0 to 1) of lost segments at which the pair becomes degraded, if the last interval increased
     /// the share.
     pub loss: f64,
-    /// Denominator of that share.
+    /// Denominator of the loss share.
     pub loss_base: LossBase,
-    /// Like `loss`, for the share of retransmissions in all segments sent.
+    /// Like `loss`, for the share of retransmissions among all segments sent.
     pub retransmissions: f64,
-    /// Minimum number of segments on which both averages must be based. One lost segment of three proves nothing.
+    /// Minimum number of segments on which both averages must be based. One lost segment out of three proves nothing.
     pub least: u64,
     /// The pair is degraded if a subflow's backed-off retransmission timeout is at least this long.
     pub rto: Duration,
     /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
     pub watch: Option<PairProbing>,
-    /// Conditions that lift a verdict. `None` makes verdicts permanent.
+    /// Conditions under which a degraded pair becomes usable again. `None` makes verdicts permanent.
     pub recovery: Option<RecoveryRule>,
     /// Maximum number of address pairs. The least recently used one is evicted.
     pub address_pairs: usize,
@@ -107,7 +107,7 @@ pub struct PairProbing {
     pub count: u32,
 }
 
-/// How a degraded address pair becomes usable again.
+/// Conditions under which a degraded address pair becomes usable again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryRule {
     /// The period during which every probe must be answered and nothing may time out.
@@ -136,9 +136,9 @@ impl PathHealthConfig {
         }
     }
 
-    /// The thresholds of [`multimob`](Self::multimob) over shorter intervals. In addition, a timeout makes the
-    /// address pair degraded within about 150 ms unless something is received on it, and two seconds of answered
-    /// probes make it usable again.
+    /// The thresholds of [`multimob`](Self::multimob) over shorter intervals. In addition, a timeout makes the address
+    /// pair degraded within about 150 ms unless a segment is received on it, and two seconds of answered probes make it
+    /// usable again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = PairProbing { wait: Duration::from_millis(50), count: 3 };
@@ -150,7 +150,7 @@ impl PathHealthConfig {
         };
         PathHealthConfig {
             period: Duration::from_millis(250),
-            // Half of an average decays within one second, as in `multimob`.
+            // An average decays by half within one second, as in `multimob`.
             weight: 0.16,
             least: 10,
             loss_base: LossBase::AtRisk,

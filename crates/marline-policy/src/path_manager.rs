@@ -24,13 +24,13 @@ pub struct LocalAddress {
     pub id: AddressId,
     /// The address; with port 0 the core chooses a port.
     pub address: SocketAddr,
-    /// The only remote address to use from this address (`--path LOCAL=REMOTE`); `None` allows every known one. A
+    /// The only remote address to use from this address (`--path LOCAL=REMOTE`); `None` allows every known address. A
     /// subflow opened from this address uses it, regardless of the address id in the action. If the peer did not
     /// announce it, the join names id 0.
     pub remote: Option<SocketAddr>,
     /// NAT64 prefix under which IPv4 addresses are reachable from here, if the network has only IPv6.
     pub nat64: Option<Prefix64>,
-    /// Subflows from the address carry data only if no others can.
+    /// Subflows from the address carry data only if no other subflow can.
     pub backup: bool,
     /// Announce it to the peer (ADD_ADDR).
     pub signal: bool,
@@ -40,12 +40,12 @@ pub struct LocalAddress {
     pub up: bool,
     /// Cost of using the address.
     pub cost: PathCost,
-    /// Interface number, 0 if unknown. Addresses with equal numbers share a radio or a line.
+    /// Interface number; 0 if unknown. Addresses with equal numbers share a radio or a line.
     pub link: u32,
 }
 
 impl LocalAddress {
-    /// An address that exists and allows subflows. It costs nothing, and its interface is unknown.
+    /// Creates an address that exists and allows subflows. It costs nothing, and its interface is unknown.
     #[must_use]
     pub const fn new(id: AddressId, address: SocketAddr) -> LocalAddress {
         LocalAddress {
@@ -114,13 +114,13 @@ pub struct PathContext<'a> {
     pub now: Instant,
     /// This side's role.
     pub role: Role,
-    /// Local addresses, up or not.
+    /// Local addresses, whether up or not.
     pub local: &'a [LocalAddress],
     /// Known remote addresses.
     pub remote: &'a [RemoteAddress],
     /// The peer forbids joins to the address of the initial subflow (flag C).
     pub deny_join_id0: bool,
-    /// Existing subflows, handshakes included.
+    /// Existing subflows, including those in a handshake.
     pub paths: &'a [SubflowPath],
     /// Snapshots of the established subflows.
     pub subflows: &'a [SubflowView],
@@ -137,7 +137,7 @@ pub struct PathContext<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathEvent {
-    /// Joins are possible from now on (RFC 8684: fully established).
+    /// Joins are now possible (RFC 8684: fully established).
     Established,
     /// A local address became available.
     LocalUp(AddressId),
@@ -167,32 +167,31 @@ pub enum PathEvent {
         /// The subflow is now a backup.
         backup: bool,
     },
-    /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data
+    /// A subflow is [unreachable](crate::Health::Unreachable). Until a segment is received on it, its outstanding data
     /// is sent on other subflows.
     Unreachable(SubflowId),
     /// The retransmissions of the only subflow also stay unanswered. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
-    /// An unreachable subflow received something.
+    /// An unreachable subflow received a segment.
     Reachable(SubflowId),
     /// The path health monitor changed its verdict on a subflow's address pair
     /// ([`Health::Degraded`](crate::Health::Degraded) while the peer answers).
     AddressPair {
         /// The subflow.
         id: SubflowId,
-        /// The pair is degraded from now on.
+        /// True if the pair is now degraded.
         degraded: bool,
     },
     /// The radio signal of a subflow's path started or stopped fading ([`PathCost::fading`]).
     Fading {
         /// The subflow.
         id: SubflowId,
-        /// The path is about to fail.
+        /// True if the path is about to fail.
         fading: bool,
     },
-    /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while some local
-    /// address has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until something is received on
-    /// it.
+    /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while a local address
+    /// has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until a segment is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,
@@ -223,11 +222,11 @@ pub enum PathAction {
         remote: AddressId,
         /// Open it as a backup.
         backup: bool,
-        /// Urgent. If negotiated, the SYN carries data or a list of what to retransmit (Fast JOIN). Otherwise, or after
-        /// the peer refused that, an ordinary MP_JOIN is used.
+        /// Urgent. If negotiated, the SYN carries data or the position from which to retransmit (Fast JOIN). Otherwise,
+        /// or after the peer refused that, an ordinary MP_JOIN is used.
         fast: bool,
     },
-    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends the silence.
+    /// Probe a subflow with an empty segment that TCP answers immediately. An answer ends the silence.
     Probe(SubflowId),
     /// Close a subflow. Its outstanding data is sent on others.
     CloseSubflow(SubflowId),
@@ -239,14 +238,14 @@ pub enum PathAction {
     SetBackup {
         /// The subflow.
         id: SubflowId,
-        /// The subflow is a backup from now on.
+        /// True if the subflow becomes a backup.
         backup: bool,
     },
 }
 
 /// Decides which subflows to open, close, announce and prefer.
 pub trait PathManager: Debug + Send {
-    /// Handles an event. Actions may be available from `poll_action` afterwards.
+    /// Handles an event. Afterwards, `poll_action` may return actions.
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>);
 
     /// Returns true to accept a join that the peer sends from this address.
@@ -254,10 +253,10 @@ pub trait PathManager: Debug + Send {
         true
     }
 
-    /// The next requested action, or `None` when there are no more.
+    /// Returns the next requested action, or `None` if there are no more.
     fn poll_action(&mut self) -> Option<PathAction>;
 
-    /// When to call [`on_timeout`](Self::on_timeout).
+    /// Time at which to call [`on_timeout`](Self::on_timeout).
     fn next_timeout(&self) -> Option<Instant> {
         None
     }

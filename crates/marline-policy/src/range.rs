@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-/// A data sequence number, counted from the connection's first byte of data (wire: IDSN + 1 + n).
+/// A data sequence number, counted from the connection's first byte of data (on the wire: IDSN + 1 + n).
 #[derive(Copy, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dsn(pub u64);
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Ssn {
     }
 }
 
-/// A range of data: `start` included, `end` excluded.
+/// A range of data that includes `start` and excludes `end`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataRange {
     /// First byte.
@@ -69,7 +69,7 @@ impl DataRange {
         DataRange { start, end }
     }
 
-    /// Bytes in the range.
+    /// Number of bytes in the range.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.end.since(self.start)

@@ -26,14 +26,14 @@ mod words;
 
 pub use record::BadRecord;
 
-/// A decision, its grounds and its inputs.
+/// A scheduler's decision, its grounds and its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
     /// The decision that was requested.
     pub question: Question,
     /// The resulting decision.
     pub decision: Decision,
-    /// More data covered by the same decision. All of it is sent where the first range is sent.
+    /// More data covered by the same decision. It is sent on the subflow of the first range.
     pub more_ranges: Vec<DataRange>,
     /// The rule and the times compared.
     pub grounds: Grounds,
@@ -84,9 +84,9 @@ pub enum Rule {
     Explore,
     /// The newest data is sent again on its own path, because that path loses single packets.
     RepeatNewest,
-    /// No copy is worth its cost now, but one may be later.
+    /// No copy is justified now, but one may be justified later.
     Recheck,
-    /// There is nothing to send, and no copy is worth its cost.
+    /// There is nothing to send, and no copy is justified.
     Nothing,
     /// No path can carry data.
     NoPath,
@@ -106,7 +106,7 @@ pub struct Grounds {
     pub rule: Rule,
     /// The path on which data is sent, or must not be sent; `None` if the rule names no path.
     pub path: Option<SubflowId>,
-    /// The path it was compared with: the next best one, the one waited for, or the one that carries the original.
+    /// The path it was compared with: the next best path, the path waited for, or the path that carries the original.
     pub other: Option<SubflowId>,
     /// Time until the data arrives on `path`.
     pub arrives_us: Option<u64>,
@@ -138,7 +138,7 @@ impl Grounds {
     }
 }
 
-/// A scheduler's budget for copies and what paths cost.
+/// A scheduler's budget for copies, and the costs of paths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BudgetState {
     /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
@@ -176,13 +176,13 @@ pub struct Terms {
     /// Time saving required for any new data on a metered path.
     pub patience: Duration,
     /// Additional saving required for new data on a metered path: the time its bytes take at this rate. If zero, no
-    /// saving is enough, and new data uses such a path only if no cheaper one answers.
+    /// saving is enough, and new data uses such a path only if no cheaper path answers.
     pub metered_rate: Rate,
-    /// Time saving required for anything that wakes a radio.
+    /// Time saving required for a transmission that wakes a radio.
     pub wake: Duration,
 }
 
-/// Everything a scheduler knew when it decided.
+/// All inputs of a scheduler's decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {
     /// Time of the decision.
@@ -201,7 +201,7 @@ pub struct Inputs {
     pub repairs: bool,
     /// The scheduler's budget.
     pub spending: BudgetState,
-    /// The subflows, in slot order. Health without causes; fields that are not recorded have the values of a new
+    /// The subflows, in slot order. Their health has no cause. Fields that are not recorded have the values of a new
     /// subflow.
     pub paths: Vec<SubflowView>,
     /// Queries about outstanding data and their answers, in order.

@@ -38,7 +38,7 @@ pub struct DeliveredSegment {
     pub start: Ssn,
     /// One past the last.
     pub end: Ssn,
-    /// When it was last sent.
+    /// Time at which it was last sent.
     pub sent_at: Instant,
     /// It was sent more than once.
     pub retransmitted: bool,
@@ -63,7 +63,7 @@ pub struct AckSummary<'a> {
     /// The ACK carried SACK blocks other than a DSACK.
     pub has_sack: bool,
     /// A duplicate ACK in the sense of RFC 5681 section 2: no payload, no SYN or FIN, an unchanged
-    /// SND.UNA with data outstanding, an unchanged window. SACK blocks do not matter.
+    /// SND.UNA with data outstanding, an unchanged window. SACK blocks are irrelevant.
     pub duplicate: bool,
 }
 
@@ -80,13 +80,13 @@ pub struct RecoveryContext<'a> {
     pub phase: Phase,
     /// Next new sequence number.
     pub snd_nxt: Ssn,
-    /// When the retransmission timer will fire.
+    /// Time at which the retransmission timer will fire.
     pub rto_at: Option<Instant>,
-    /// The peer agreed to SACK.
+    /// The peer accepts SACK blocks.
     pub sack_enabled: bool,
     /// The subflow was last application-limited: it had room but no new data.
     pub app_limited: bool,
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment in bytes.
     pub mss: u32,
 }
 
@@ -99,12 +99,12 @@ pub struct AckOutcome {
     pub probe_answered: bool,
 }
 
-/// How much may be sent on duplicate ACKs before recovery is entered (limited transmit).
+/// Amount of data that duplicate ACKs allow before recovery is entered (limited transmit).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LimitedTransmit {
     /// No new data while anything is SACKed.
     Off,
-    /// Each SACKed byte makes room for a new one (RFC 6675 section 5 step 3).
+    /// Each SACKed byte makes room for a new byte (RFC 6675 section 5 step 3).
     #[default]
     BySack,
     /// This many bytes beyond the window (RFC 3042, for peers without SACK).
@@ -122,10 +122,11 @@ pub enum TimeoutAction {
 
 /// Detects loss on one subflow.
 pub trait LossRecovery: Debug + Send {
-    /// A segment was sent. It is already on the scoreboard.
+    /// Handles a transmission. The segment is already on the scoreboard.
     fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>);
 
-    /// An ACK was applied to the scoreboard. Pushes the start of each entry that is now considered lost to `lost`.
+    /// Handles an ACK that was applied to the scoreboard. Pushes the start of each entry that is now considered lost to
+    /// `lost`.
     fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
@@ -133,16 +134,16 @@ pub trait LossRecovery: Debug + Send {
         lost: &mut Vec<Ssn>,
     ) -> AckOutcome;
 
-    /// When to call [`on_timeout`](Self::on_timeout): the earlier of the reordering timer and the probe timer.
+    /// Time at which to call [`on_timeout`](Self::on_timeout): the earlier of the reordering timer and the probe timer.
     fn next_timeout(&self) -> Option<Instant>;
 
     /// Called when [`next_timeout`](Self::next_timeout) is reached.
     fn on_timeout(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) -> TimeoutAction;
 
-    /// The retransmission timer fired. Pushes the start of each lost entry to `lost`.
+    /// Handles an expiry of the retransmission timer. Pushes the start of each lost entry to `lost`.
     fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>);
 
-    /// Recovery was entered (`true`) or left (`false`).
+    /// Handles the start (`true`) or end (`false`) of recovery.
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
 
     /// Returns true if a scoreboard entry may represent a run of segments that were sent at the same time. Otherwise
@@ -158,8 +159,8 @@ pub trait LossRecovery: Debug + Send {
         LimitedTransmit::BySack
     }
 
-    /// Sets how long the peer may delay its acknowledgment of a lone segment, if a better value than the default is
-    /// known.
+    /// Sets the maximum time for which the peer delays its acknowledgment of a lone segment, if a better value than the
+    /// default is known.
     fn set_peer_ack_delay(&mut self, _delay: Duration) {}
 
     /// Releases memory that is not needed while the subflow is idle.

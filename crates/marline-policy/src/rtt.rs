@@ -85,7 +85,7 @@ impl RttEstimator {
 
     /// Adds the sample of a handshake whose last segment may be a repetition, or the answer to an earlier transmission.
     /// The sample is limited to the initial RTO, so that the RTO is at most 3 s (RFC 6298 section 5.7), and does not
-    /// count as a minimum. If the next sample is shorter than half of it, that one replaces it.
+    /// count as a minimum. If the next sample is shorter than half of this one, it replaces this one.
     pub fn on_ambiguous_handshake(&mut self, rtt: Duration, now: Instant) {
         self.on_sample(rtt.min(self.config.initial_rto), now);
         self.min = u64::MAX;

@@ -9,13 +9,13 @@ use crate::{DataRange, Dsn, Penalty, Reason, SubflowId, SubflowSet, SubflowView}
 /// Data that was assigned to subflows and is not DATA_ACKed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The bytes.
+    /// The data.
     pub range: DataRange,
-    /// Subflows that carried them.
+    /// Subflows that carried the data.
     pub carried_by: SubflowSet,
-    /// One of these subflows acknowledged or SACKed the data: the peer has it, but some earlier data is missing. Set
-    /// only for schedulers with [`watches_delivery`](Scheduler::watches_delivery). A peer may still discard data that
-    /// was not DATA_ACKed, so this can save copies but cannot replace retransmission.
+    /// One of these subflows acknowledged or SACKed the data: the peer has it, but some earlier data is missing.
+    /// Maintained only for schedulers with [`watches_delivery`](Scheduler::watches_delivery). A peer may still discard
+    /// data that was not DATA_ACKed, so this can save copies but cannot replace retransmission.
     pub delivered: bool,
 }
 
@@ -50,9 +50,9 @@ pub struct SchedulerContext<'a> {
     pub data_una: Dsn,
     /// First byte beyond the peer's window.
     pub window_end: Dsn,
-    /// Maximum size of the send buffer: bytes that may be written and not yet DATA_ACKed.
+    /// Maximum size of the send buffer, in bytes of written data that is not DATA_ACKed.
     pub send_limit: u64,
-    /// Bytes sent again on another subflow so far, for any reason.
+    /// Number of bytes sent again on another subflow so far, for any reason.
     pub repeated: u64,
     /// The peer understands [`Decision::Repair`].
     pub repairs: bool,
@@ -149,7 +149,7 @@ impl Decision {
     }
 }
 
-/// Why data must be sent again.
+/// Reason why data must be sent again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReinjectionCause {
     /// A probe timeout on the carrying subflow stayed unanswered.
@@ -174,9 +174,9 @@ pub struct Reinjection {
     pub range: DataRange,
     /// Subflows that carried it and still count as carrying it.
     pub carried_by: SubflowSet,
-    /// Why it must be sent again.
+    /// Reason why it must be sent again.
     pub cause: ReinjectionCause,
-    /// When it was queued.
+    /// Time at which it was queued.
     pub since: Instant,
 }
 
@@ -184,7 +184,7 @@ pub struct Reinjection {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SchedulerEvent {
-    /// A subflow can carry data from now on.
+    /// A subflow can now carry data.
     SubflowUp(SubflowId),
     /// A subflow is gone; its slot may be reused.
     SubflowDown(SubflowId),
@@ -236,8 +236,8 @@ pub enum SchedulerAction {
         /// The subflow.
         on: SubflowId,
     },
-    /// Treat the subflow as silent until something is received on it: its outstanding
-    /// data is reinjected on others.
+    /// Treat the subflow as silent until a segment is received on it: its outstanding data is reinjected on other
+    /// subflows.
     Suspect(SubflowId),
     /// Slow down the subflow's congestion controller (penalization, NSDI 2012).
     Penalize {
@@ -250,8 +250,8 @@ pub enum SchedulerAction {
 
 /// Chooses the subflow for data. Implementations keep any per-subflow state themselves.
 pub trait Scheduler: Debug + Send {
-    /// Chooses the next data and its subflow. Called repeatedly until it returns a wait. Also called when `unsent` is
-    /// empty, so that redundant copies can use the remaining room.
+    /// Chooses the next data and its subflow. Called repeatedly until it returns `Wait` or `WaitUntil`. Also called
+    /// when `unsent` is empty, so that redundant copies can use the remaining room.
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision;
 
     /// Chooses the subflow for data that must be sent again. `Send` may name any range within `item`.
@@ -266,8 +266,8 @@ pub trait Scheduler: Debug + Send {
     ) {
     }
 
-    /// Like [`next_send`](Self::next_send), but also records the reason. Called instead of it while reasons are being
-    /// recorded. The decision must be the same. The default implementation records no reason.
+    /// Like [`next_send`](Self::next_send), but also records the reason. Called instead of `next_send` while reasons
+    /// are being recorded. The decision must be the same. The default implementation records no reason.
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, _reasons: &mut Vec<Reason>) -> Decision {
         self.next_send(cx)
     }

@@ -11,9 +11,9 @@ use marline_time::Instant;
 
 use crate::{Dsn, Expected, Ssn};
 
-/// An empty board with more capacity than this releases memory.
+/// Capacity above which an empty board releases memory.
 const SHRINK_ABOVE: usize = 1_024;
-/// Capacity after that release.
+/// Capacity that remains after that release.
 const SHRINK_TO: usize = 64;
 
 /// State of the delivery-rate sampler when a segment was sent.
@@ -21,31 +21,31 @@ const SHRINK_TO: usize = 64;
 pub struct RateStamp {
     /// Total bytes delivered when the segment was sent.
     pub delivered: u64,
-    /// When the last of those bytes was delivered.
+    /// Time at which the last of those bytes was delivered.
     pub delivered_at: Instant,
-    /// When the first segment of its flight was sent.
+    /// Time at which the first segment of its flight was sent.
     pub first_sent_at: Instant,
     /// The application, not the network, limited the sender when the segment was sent.
     pub app_limited: bool,
-    /// Forecast of the answer when the segment was sent.
+    /// Forecast of the answer, made when the segment was sent.
     pub expected: Expected,
 }
 
-/// Segment boundaries of a run, counted from the start of its mapping. The run consists of groups of `group`
-/// segments. The first segment of each group repeats the mapping and holds `mapped` bytes. The others carry no
-/// mapping and hold more: `plain` bytes.
+/// Segment boundaries of a run, counted from the start of its mapping. The run consists of groups of `group` segments.
+/// The first segment of each group repeats the mapping and holds `mapped` bytes. The others carry no mapping and hold
+/// `plain` bytes, which is more.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunLayout {
-    /// Payload bytes of a segment with the mapping; 0 if the mapping is one segment.
+    /// Payload in bytes of a segment with the mapping; 0 if the mapping is one segment.
     pub mapped: u16,
-    /// Payload bytes of a segment without the mapping.
+    /// Payload in bytes of a segment without the mapping.
     pub plain: u16,
     /// Segments per group, including the one with the mapping.
     pub group: u16,
 }
 
 impl RunLayout {
-    /// One segment of any length.
+    /// Layout of a single segment of any length.
     pub const SINGLE: RunLayout = RunLayout { mapped: 0, plain: 0, group: 0 };
 
     const fn group_len(self) -> u64 {
@@ -95,13 +95,13 @@ pub struct SentSegment {
     pub start: Ssn,
     /// One past the last sequence number; a FIN counts as one.
     pub end: Ssn,
-    /// How the mapping was cut into segments.
+    /// Segment boundaries of the mapping.
     pub layout: RunLayout,
     /// DSN of the first byte.
     pub dsn: Dsn,
     /// First sequence number of the mapping. A mapping never changes once sent.
     pub mapping_start: Ssn,
-    /// Bytes the mapping covers.
+    /// Number of bytes that the mapping covers.
     pub mapping_len: u16,
     /// DSS checksum of the mapping, if checksums are on: retransmitting a part requires the checksum of the whole
     /// mapping.
@@ -114,22 +114,22 @@ pub struct SentSegment {
     pub repair: bool,
     /// The process was suspended while the segment was in flight, so the time of its answer is unknown.
     pub untimed: bool,
-    /// When it was last sent.
+    /// Time at which it was last sent.
     pub sent_at: Instant,
-    /// When it was first sent.
+    /// Time at which it was first sent.
     pub first_sent_at: Instant,
     /// Number of transmissions.
     pub transmissions: u16,
     /// SACKed by the peer.
     pub sacked: bool,
-    /// Believed lost and not retransmitted since.
+    /// Considered lost and not yet retransmitted.
     pub lost: bool,
     /// State for the delivery-rate sampler.
     pub rate: RateStamp,
 }
 
 impl SentSegment {
-    /// Octets of sequence space that the entry occupies.
+    /// Number of octets of sequence space that the entry occupies.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.end.0 - self.start.0
@@ -141,7 +141,7 @@ impl SentSegment {
         self.end.0 == self.start.0
     }
 
-    /// Payload bytes.
+    /// Payload size in bytes.
     #[must_use]
     pub const fn payload_len(&self) -> u64 {
         self.len() - self.fin as u64
@@ -209,7 +209,7 @@ impl SentSegment {
         self.transmissions > 1
     }
 
-    /// Returns true if the entry is believed to be in the network.
+    /// Returns true if the entry is considered to be in the network.
     #[must_use]
     pub const fn in_flight(&self) -> bool {
         !self.sacked && !self.lost
@@ -228,7 +228,7 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Bytes sent and neither delivered nor believed lost.
+    /// Bytes sent and neither delivered nor considered lost.
     #[must_use]
     pub const fn bytes_in_flight(&self) -> u64 {
         self.in_flight
@@ -246,7 +246,7 @@ impl Scoreboard {
         self.sacked_segments
     }
 
-    /// Bytes believed lost and not retransmitted since.
+    /// Bytes considered lost and not yet retransmitted.
     #[must_use]
     pub const fn bytes_lost(&self) -> u64 {
         self.lost
@@ -264,7 +264,7 @@ impl Scoreboard {
         self.segments
     }
 
-    /// Returns true if everything sent is acknowledged.
+    /// Returns true if all sent data is acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -434,7 +434,7 @@ impl Scoreboard {
         self.entries.insert(index + 1, tail);
     }
 
-    /// Excludes everything in flight from timing, because the process was suspended for a while.
+    /// Excludes all segments in flight from timing, because the process was suspended for a while.
     pub fn mark_untimed(&mut self) {
         for segment in &mut self.entries {
             segment.untimed = true;
@@ -453,7 +453,7 @@ impl Scoreboard {
         self.entries.shrink_to_fit();
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {
         (self.entries.capacity() * size_of::<SentSegment>()) as u64

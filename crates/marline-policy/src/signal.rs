@@ -28,9 +28,9 @@ pub struct SignalThresholds {
     pub fading_dbm: f32,
     /// The signal can become steady at this average or above, in dBm. Greater than `fading_dbm`.
     pub steady_dbm: f32,
-    /// How long the average must stay at `steady_dbm` or above.
+    /// Time for which the average must stay at `steady_dbm` or above.
     pub steady_time: Duration,
-    /// Interval between two readings after which the weight of older ones is halved.
+    /// Interval between two readings after which the weight of older readings is halved.
     pub memory: Duration,
 }
 
@@ -100,7 +100,7 @@ impl FromStr for SignalThresholds {
 #[derive(Clone, Debug)]
 pub struct SignalMonitor {
     thresholds: SignalThresholds,
-    /// The average and when it was last updated.
+    /// The average and the time at which it was last updated.
     average: Option<(f32, Instant)>,
     steady_since: Option<Instant>,
     fading: bool,
@@ -113,7 +113,8 @@ impl SignalMonitor {
         SignalMonitor { thresholds, average: None, steady_since: None, fading: false }
     }
 
-    /// Uses other thresholds from the next reading on. A fading signal becomes steady only by the new thresholds.
+    /// Uses other thresholds, starting with the next reading. A fading signal becomes steady only according to the new
+    /// thresholds.
     pub const fn change(&mut self, thresholds: SignalThresholds) {
         (self.thresholds, self.steady_since) = (thresholds, None);
     }

@@ -64,27 +64,27 @@ pub struct SubflowView {
     /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
     /// radio sleeps.
     pub wake_share: f32,
-    /// Expectation that data sent on the subflow arrives, with the cause if not.
+    /// Health of the subflow, with the cause if it is not usable.
     pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
     /// Room for data now, or the reason why there is none.
     pub eligibility: Eligibility,
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment in bytes.
     pub mss: u32,
     /// Congestion window in bytes.
     pub cwnd: u64,
     /// Slow-start threshold in bytes, `u64::MAX` while unknown.
     pub ssthresh: u64,
-    /// Bytes sent and believed to be in the network.
+    /// Bytes sent and considered to be in the network.
     pub bytes_in_flight: u64,
     /// Bytes lost and not yet retransmitted on the subflow.
     pub bytes_queued: u64,
-    /// Stream bytes sent on this subflow that another one had already carried, modulo 2^32.
+    /// Stream bytes sent on this subflow that another subflow had already carried, modulo 2^32.
     pub bytes_copied: u32,
     /// Payload bytes sent on this subflow, retransmissions included, modulo 2^32.
     pub bytes_sent: u32,
-    /// Payload bytes received on this subflow, without duplicates, modulo 2^32.
+    /// Payload bytes received on this subflow, excluding duplicates, modulo 2^32.
     pub bytes_received: u32,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
@@ -95,13 +95,13 @@ pub struct SubflowView {
     /// Largest delivery rate within the last second or two (five to ten round trips on long paths), from samples that
     /// were not application-limited.
     pub delivery_rate: Option<Rate>,
-    /// Forecast of when data sent now will be answered.
+    /// Forecast of the answer time of data sent now.
     pub forecast: Forecast,
     /// Time at which the answer to the oldest segment in flight becomes overdue: the p99 of the forecast made when it
     /// was sent. `None` if nothing is in flight or nothing is known about the path.
     pub overdue_at: Option<Instant>,
-    /// When the newest data in flight was sent; `None` if it cannot be repeated by [`Decision::RepeatNewest`]: nothing
-    /// is in flight, it was repeated before, or a loss is being repaired.
+    /// Time at which the newest data in flight was sent; `None` if it cannot be repeated by [`Decision::RepeatNewest`]:
+    /// nothing is in flight, it was repeated before, or a loss is being repaired.
     ///
     /// [`Decision::RepeatNewest`]: crate::Decision::RepeatNewest
     pub newest_sent_at: Option<Instant>,
@@ -109,23 +109,23 @@ pub struct SubflowView {
     pub bytes_since_loss: u64,
     /// Bytes acknowledged between the last two losses (OLIA's l2).
     pub bytes_between_losses: u64,
-    /// When anything was last sent on this subflow.
+    /// Time at which a segment was last sent on this subflow.
     pub last_sent_at: Instant,
-    /// When a valid segment last arrived on this subflow.
+    /// Time at which a valid segment last arrived on this subflow.
     pub last_rx_at: Instant,
-    /// When the subflow last advanced the connection: by new data, an advancing DATA_ACK, or the peer's join. The
-    /// peer currently uses the path where this time is the most recent.
+    /// Time at which the subflow last advanced the connection: by new data, an advancing DATA_ACK, or the peer's join.
+    /// The peer currently uses the path where this time is the most recent.
     pub last_new_at: Instant,
 }
 
 impl SubflowView {
-    /// Returns true if it can take at least one byte now.
+    /// Returns true if the subflow can take at least one byte now.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
     }
 
-    /// Returns true if it is established and not closing. It may still be full.
+    /// Returns true if the subflow is established and not closing. It may be full.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         !matches!(self.eligibility, Eligibility::NotActive)

@@ -38,7 +38,7 @@ mod properties;
 
 use marline_algos::{RegisterError, Registry};
 
-/// Adds all of these policies to a registry.
+/// Adds all policies of this crate to a registry.
 ///
 /// # Errors
 /// Another policy has one of these names.
@@ -46,7 +46,7 @@ pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
     register::add(registry)
 }
 
-/// Returns a registry with the built-in policies and these.
+/// Returns a registry with the built-in policies and those of this crate.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();

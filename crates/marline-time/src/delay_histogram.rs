@@ -21,7 +21,7 @@ impl DelayHistogram {
 
     /// Counts one delay, in microseconds. Must be cheap, because it runs for each message of a connection.
     pub fn record_us(&mut self, us: u64) {
-        // Nearly all delays are in the first classes, so a linear search is faster than a binary one.
+        // Nearly all delays are in the first classes, so a linear search is faster than a binary search.
         let class = BOUNDS_MS.iter().position(|bound| us <= bound * 1_000);
         self.counts[class.unwrap_or(BOUNDS_MS.len())] += 1;
         self.sum_us = self.sum_us.saturating_add(us);
@@ -35,7 +35,7 @@ impl DelayHistogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// The classes in ascending order: upper bound of each (`None` if unbounded) and its number of delays.
+    /// The classes in ascending order: the upper bound of each (`None` if unbounded) and its number of delays.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bounds = BOUNDS_MS.into_iter().map(|ms| Some(Duration::from_millis(ms)));
         bounds.chain([None]).zip(self.counts)

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 /// A point in time: nanoseconds since an origin chosen by the driver.
 ///
-/// 64 bits last for 584 years. Unlike those of `std::time::Instant`, values can be built, printed and compared freely.
+/// The 64 bits cover 584 years. Unlike those of `std::time::Instant`, values can be built, printed and compared freely.
 /// Arithmetic saturates at both ends instead of panicking.
 ///
 /// Stored as the nanoseconds plus one, so that the value is never 0 and an `Option<Instant>`, of which a connection has
@@ -18,7 +18,7 @@ pub struct Instant(NonZeroU64);
 impl Instant {
     /// The origin of the time line.
     pub const ZERO: Instant = Instant(NonZeroU64::MIN);
-    /// Later than everything else: "never".
+    /// Later than every other instant: "never".
     pub const FAR_FUTURE: Instant = Instant(NonZeroU64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
@@ -69,7 +69,7 @@ impl Instant {
         self.as_nanos() as f64 / 1e9
     }
 
-    /// Time since `earlier`, zero if `earlier` is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))

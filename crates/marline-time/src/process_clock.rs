@@ -1,16 +1,16 @@
-//! Clock of a process: the system's clock without the time during which the process did not run.
+//! Clock of a process: the system's clock, excluding the time during which the process was suspended.
 //!
 //! *Problem.* To a process that was stopped (SIGSTOP, a frozen cgroup, a paused virtual machine), everything looks
 //! late when it continues. Answers that waited in a socket for an hour look like round trips that took an hour, and
 //! every timer that measures the network, from retransmission to path health, has expired although nothing was lost.
 //!
 //! *How.* A driver states when it should be woken. If the process reads the clock much later than that, and did not
-//! read it in between, it did not run, and the clock continues from the time at which the process should have been
+//! read it in between, it was suspended, and the clock continues from the time at which the process should have been
 //! woken. So every timer has as much time left as before, and answers that have arrived are read before it expires.
 //! Data in flight during the pause cannot be timed: protocols are notified of the pause and take no measurements from
 //! that data.
 //!
-//! A pause during a wait without a timer is not detected and does no harm, because nothing is being measured. A pause
+//! A pause during a wait without a timer is not detected and is harmless, because nothing is being measured. A pause
 //! during the wait for a timer is detected to the extent that it exceeds the wait. Linux treats a suspended machine in
 //! the same way: its monotonic clock stops.
 
@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use crate::Instant;
 
-/// A process woken later than this did not run. Shorter delays are normal on a busy machine.
+/// A process woken later than this was suspended. Shorter delays are normal on a busy machine.
 pub const PAUSE: Duration = Duration::from_millis(200);
 
 /// Time during which the process ran, derived from readings of the system's clock.
@@ -31,13 +31,13 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// A clock without pauses so far.
+    /// Creates a clock without pauses.
     #[must_use]
     pub const fn new() -> Self {
         ProcessClock { excluded: Duration::ZERO, last_reading: Instant::ZERO, pauses: 0 }
     }
 
-    /// Reads the clock. `due` returns when the process was to be woken, as a time of this clock.
+    /// Reads the clock. `due` returns the time of this clock at which the process was to be woken.
     pub fn read(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
         let (now, last) = (self.now(system), self.now(self.last_reading));
         let unseen = system.since(self.last_reading);
@@ -61,19 +61,19 @@ impl ProcessClock {
         self.last_reading = self.last_reading.max(system);
     }
 
-    /// The time of the process at this system time, if there are no further pauses.
+    /// The process time at this system time, if there are no further pauses.
     #[must_use]
     pub fn now(&self, system: Instant) -> Instant {
         system - self.excluded
     }
 
-    /// The system time at this time of the process, if there are no further pauses.
+    /// The system time at this process time, if there are no further pauses.
     #[must_use]
     pub fn system_time(&self, at: Instant) -> Instant {
         at + self.excluded
     }
 
-    /// Total time during which the process did not run, as far as detected.
+    /// Total time during which the process was suspended, as far as detected.
     #[must_use]
     pub const fn excluded_time(&self) -> Duration {
         self.excluded

@@ -53,7 +53,7 @@ impl Rate {
         self.0 / 8
     }
 
-    /// Time to serialize `bytes`, rounded up to a nanosecond. A zero rate never finishes: `Duration::MAX`.
+    /// Time to serialize `bytes`, rounded up to a nanosecond. With a zero rate, `Duration::MAX`.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
@@ -63,7 +63,7 @@ impl Rate {
         u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    /// Whole bytes that fit into `interval`.
+    /// Number of whole bytes that fit into `interval`.
     #[must_use]
     pub fn bytes_in(self, interval: Duration) -> u64 {
         // The longest intervals at the highest rates need more than 128 bits.

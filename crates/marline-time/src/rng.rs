@@ -9,7 +9,7 @@ use core::fmt::Debug;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng as _;
 
-/// A source of random numbers. Keys need an unpredictable one; simulations a seeded one.
+/// A source of random numbers. Keys need an unpredictable source, and simulations need a seeded source.
 pub trait Rng: Debug + Send {
     /// The next 64 uniformly distributed bits.
     fn next_u64(&mut self) -> u64;
@@ -19,12 +19,12 @@ pub trait Rng: Debug + Send {
         (self.next_u64() >> 32) as u32
     }
 
-    /// Uniform in `0..bound`; 0 for `bound` 0. The bias is below 2^-32 for the bounds used here.
+    /// Uniformly distributed in `0..bound`; 0 if `bound` is 0. The bias is below 2^-32 for the bounds used here.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Uniform in `[0, 1)`.
+    /// Uniformly distributed in `[0, 1)`.
     fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
@@ -61,26 +61,26 @@ impl Rng for PcgRng {
     }
 }
 
-/// The root (or a branch) from which named streams are derived.
+/// Root or branch from which named streams are derived.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SeedTree {
     seed: u64,
 }
 
 impl SeedTree {
-    /// The tree derived from a seed.
+    /// Creates the tree of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         SeedTree { seed }
     }
 
-    /// The stream with this name. The same name always gives the same stream, regardless of order.
+    /// Returns the stream with this name. A name always gives the same stream, regardless of the order of calls.
     #[must_use]
     pub fn stream(&self, name: &str) -> PcgRng {
         PcgRng::new(self.seed, fnv1a(name))
     }
 
-    /// An independent subtree with this name.
+    /// Returns an independent subtree with this name.
     #[must_use]
     pub fn branch(&self, name: &str) -> SeedTree {
         SeedTree { seed: mix(self.seed ^ fnv1a(name)) }

@@ -8,7 +8,7 @@ use core::ops::Range;
 /// Maximum number of disjoint ranges. A piece that would need more is rejected.
 const MAX_RANGE_COUNT: usize = 64;
 
-/// Bytes of a datagram, and which of them have arrived.
+/// Bytes of a datagram, and the ranges that have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     bytes: Vec<u8>,
@@ -57,7 +57,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Copies the bytes of a piece that have not arrived before.
+    /// Copies the bytes of a piece that had not arrived yet.
     fn copy_missing(&mut self, range: Range<usize>, piece: &[u8]) {
         let mut from = range.start;
         let known = self.arrived.iter().filter(|known| known.end > range.start);

@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
         self.array(value.to_be_bytes());
     }
 
-    /// Bytes written, or needed if the buffer is too short.
+    /// Number of bytes written, or needed if the buffer is too short.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

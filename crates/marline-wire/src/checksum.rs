@@ -13,7 +13,7 @@ use core::net::IpAddr;
 
 use crate::PROTOCOL_TCP;
 
-/// Bytes summed per iteration of the inner loop.
+/// Number of bytes summed per iteration of the inner loop.
 const BLOCK: usize = 64;
 
 /// Offset of the checksum field in the TCP header.
@@ -81,8 +81,9 @@ impl Checksum {
         len
     }
 
-    /// Adds the pseudo-header of RFC 9293 section 3.1 (IPv4) or RFC 8200 section 8.1 (IPv6). `length` is that of the
-    /// upper-layer header and payload. With addresses of different families, the result is meaningless.
+    /// Adds the pseudo-header of RFC 9293 section 3.1 (IPv4) or RFC 8200 section 8.1 (IPv6). `length` is the total
+    /// length of the upper-layer header and the payload. With addresses of different families, the result is
+    /// meaningless.
     pub fn add_pseudo_header(&mut self, src: IpAddr, dst: IpAddr, protocol: u8, length: u32) {
         for address in [src, dst] {
             match address {
@@ -167,7 +168,7 @@ fn sum_bytes(bytes: &[u8]) -> u64 {
     finish_blocks(sums, tail)
 }
 
-/// `dst` and `src` are of equal length.
+/// Copies and sums bytes. `dst` and `src` must have equal length.
 #[inline(never)]
 fn copy_and_sum_bytes(dst: &mut [u8], src: &[u8]) -> u64 {
     let (from, from_tail) = src.as_chunks::<BLOCK>();
@@ -236,7 +237,7 @@ pub fn dss_checksum(dsn: u64, ssn: u32, length: u16, payload: Checksum) -> u16 {
     sum.add_u64(dsn);
     sum.add_u32(ssn);
     sum.add_u16(length);
-    // The field of the checksum itself counts as zero.
+    // The checksum field itself counts as zero.
     sum.append(payload);
     sum.finish()
 }

@@ -22,7 +22,7 @@ pub struct DnsRecord<'a> {
     pub ttl_s: u32,
     /// Record data.
     pub data: &'a [u8],
-    /// Offset of the data in the message, to which compressed names in it refer.
+    /// Offset of the data in the message. Compressed names in the data refer to it.
     pub data_at: usize,
 }
 
@@ -77,7 +77,7 @@ pub fn dns_answers(message: &[u8]) -> impl Iterator<Item = Option<DnsRecord<'_>>
     })
 }
 
-/// The record that starts at `at`, and its end.
+/// Parses the record that starts at `at`. Returns the record and its end.
 fn record(message: &[u8], at: usize) -> Option<(DnsRecord<'_>, usize)> {
     let at = skip_dns_name(message, at)?;
     let kind = number(message, at)?;

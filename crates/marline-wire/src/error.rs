@@ -65,14 +65,14 @@ impl core::error::Error for ParseError {}
 pub enum EmitError {
     /// The options need more than the 40 bytes available in a TCP header.
     OptionsTooLong {
-        /// Bytes they need.
+        /// Number of bytes that the options need.
         len: usize,
     },
     /// The buffer is too short.
     BufferTooShort {
-        /// Bytes needed.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes available.
+        /// Number of bytes available.
         available: usize,
     },
     /// The payload length does not fit the length field.

@@ -11,7 +11,7 @@ use crate::bytes::Writer;
 use crate::tcp_options::kind;
 use crate::{MAX_OPTIONS, TcpOptions};
 
-/// Shortest and longest cookie, bytes.
+/// Minimum and maximum length of a cookie, in bytes.
 const COOKIE_LENGTHS: core::ops::RangeInclusive<usize> = 4..=16;
 /// Number that identifies the experimental option.
 const EXPERIMENT_ID: [u8; 2] = [0xf9, 0x89];
@@ -30,7 +30,7 @@ impl FastOpenOption {
     pub const REQUEST: FastOpenOption =
         FastOpenOption { cookie: [0; 16], len: 0, experimental: false };
 
-    /// An option with a cookie. `None` unless its length is even and from 4 to 16 bytes.
+    /// An option with a cookie. `None` unless its length is even and between 4 and 16 bytes.
     #[must_use]
     pub fn cookie(bytes: &[u8]) -> Option<Self> {
         if !COOKIE_LENGTHS.contains(&bytes.len()) || !bytes.len().is_multiple_of(2) {
@@ -47,13 +47,13 @@ impl FastOpenOption {
         FastOpenOption { experimental, ..self }
     }
 
-    /// Returns true if it has the experimental form.
+    /// Returns true if the option has the experimental form.
     #[must_use]
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
 
-    /// Returns true if it requests a cookie.
+    /// Returns true if the option requests a cookie.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.len == 0
@@ -65,13 +65,13 @@ impl FastOpenOption {
         &self.cookie[..usize::from(self.len).min(self.cookie.len())]
     }
 
-    /// Bytes on the wire, padded to a multiple of four.
+    /// Length on the wire in bytes, padded to a multiple of four.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         self.bare_len().next_multiple_of(4)
     }
 
-    /// Returns true if it fits into a header together with these options.
+    /// Returns true if the option fits into a header together with these options.
     #[must_use]
     pub const fn fits_with(&self, options: &TcpOptions) -> bool {
         options.encoded_len() + self.encoded_len() <= MAX_OPTIONS

@@ -11,7 +11,7 @@ use crate::{
     tcp_pseudo_header,
 };
 
-/// Bytes of the header that hold the sequence number.
+/// Range of header bytes that hold the sequence number.
 const SEQ_AT: core::ops::Range<usize> = 4..8;
 
 /// An encoded header without its sequence number, for segments of the same length.
@@ -24,9 +24,9 @@ pub struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// A template of this header (whose `seq` is ignored) and these options for segments of `segment_len` bytes,
-    /// counted from the TCP header. `addresses` are source and destination; `None` if the checksum does not cover
-    /// them.
+    /// Creates a template of this header (whose `seq` is ignored) and these options for segments of `segment_len`
+    /// bytes, counted from the TCP header. `addresses` are source and destination; `None` if the checksum does not
+    /// cover them.
     ///
     /// # Errors
     /// If the options take more than 40 bytes.
@@ -43,13 +43,13 @@ impl HeaderTemplate {
         Ok(HeaderTemplate { bytes, len, sum })
     }
 
-    /// Bytes of header and options.
+    /// Length of header and options, in bytes.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.len
     }
 
-    /// Writes the header of the segment at `seq` before a payload that is already in place and has the sum `payload`,
+    /// Writes the header of the segment at `seq` before a payload that is already in place and whose sum is `payload`,
     /// and completes its checksum. A `segment` too short for the header is left unchanged.
     #[inline]
     pub fn write(&self, seq: SeqNum, payload: Checksum, segment: &mut [u8]) {

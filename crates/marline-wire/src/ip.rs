@@ -14,12 +14,12 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// The fields of a packet that matter to the layer above.
+/// The fields of a packet that the layer above needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
-    /// Source.
+    /// Source address.
     pub src: IpAddr,
-    /// Destination.
+    /// Destination address.
     pub dst: IpAddr,
     /// The ECN field, two bits.
     pub ecn: u8,
@@ -32,7 +32,7 @@ pub struct IpPacket<'a> {
 }
 
 impl<'a> IpPacket<'a> {
-    /// Parses a packet of the version that its first four bits state.
+    /// Parses a packet of the IP version in its first four bits.
     ///
     /// # Errors
     /// Those of [`Ipv4Packet::parse`] and [`Ipv6Packet::parse`], or an unknown version.

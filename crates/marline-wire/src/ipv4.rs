@@ -6,7 +6,7 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
 use crate::{Checksum, EmitError, ParseError};
 
-/// Length of the header without options.
+/// Length of the header without options, in bytes.
 pub const IPV4_HEADER_LEN: usize = 20;
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -42,14 +42,14 @@ pub struct Ipv4Header {
     pub ttl: u8,
     /// Protocol of the payload (6 is TCP, 17 UDP).
     pub protocol: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv4Addr,
 }
 
 impl Ipv4Header {
-    /// A header with DF set for this protocol between these addresses.
+    /// Creates a header with DF set for this protocol between these addresses.
     #[must_use]
     pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8) -> Self {
         Ipv4Header {

@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, Layer};
 use crate::ipv4::Fragment;
 use crate::{EmitError, ParseError};
 
-/// Length of the fixed header.
+/// Length of the fixed header in bytes.
 pub const IPV6_HEADER_LEN: usize = 40;
 
 const HOP_BY_HOP: u8 = 0;
@@ -29,14 +29,14 @@ pub struct Ipv6Header {
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv6Addr,
 }
 
 impl Ipv6Header {
-    /// A header for a packet with this protocol between these addresses.
+    /// Creates a header for a packet with this protocol between these addresses.
     #[must_use]
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8) -> Self {
         let next_header = protocol;
@@ -66,7 +66,7 @@ impl Ipv6Header {
     }
 }
 
-/// A parsed IPv6 packet, extension headers skipped.
+/// A parsed IPv6 packet without its extension headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipv6Packet<'a> {
     /// The fixed header.
@@ -127,7 +127,7 @@ impl<'a> Ipv6Packet<'a> {
     }
 }
 
-/// The header and the payload length in it.
+/// Reads the header and the payload length in it.
 fn fields(fixed: &[u8; IPV6_HEADER_LEN]) -> Option<(Ipv6Header, u16)> {
     let mut r = Reader::new(fixed);
     let first = r.u32()?;

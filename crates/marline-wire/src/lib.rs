@@ -1,8 +1,8 @@
-//! Wire formats: parsers and emitters for everything Marline sends or receives.
+//! Wire formats: parsers and emitters for everything that Marline sends or receives.
 //!
-//! No allocation (except in [`pcapng`]), no I/O, and no panic on any input. A parser returns a [`ParseError`] with
-//! the field and cause; an emitter returns an [`EmitError`]. Each file covers one noun of an RFC. The Multipath TCP
-//! options of RFC 8684 are in [`mptcp`].
+//! The code does not allocate (except in [`pcapng`]), does no I/O, and does not panic on any input. A parser returns a
+//! [`ParseError`] with the field and cause; an emitter returns an [`EmitError`]. Each file covers one header or option
+//! of an RFC. The Multipath TCP options of RFC 8684 are in [`mptcp`].
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(
 /// The prefix under which an IPv6-only network reaches IPv4 addresses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix64 {
-    /// The first octets of an address, zero after the prefix. No prefix is longer.
+    /// The octets of the prefix, followed by zeros. No prefix is longer than this array.
     octets: [u8; 12],
     len: NonZeroU8,
 }
@@ -39,7 +39,8 @@ impl Prefix64 {
         len: NonZeroU8::new(96).unwrap(),
     };
 
-    /// The first `len` bits of an address. `None` if this is not a valid length, or the reserved byte is not zero.
+    /// Creates a prefix from the first `len` bits of an address. `None` if this is not a valid length, or the reserved
+    /// byte is not zero.
     #[must_use]
     pub fn new(address: Ipv6Addr, len: u8) -> Option<Prefix64> {
         if !LENGTHS.contains(&len) {
@@ -99,7 +100,7 @@ impl Prefix64 {
         Ipv6Addr::from(octets)
     }
 
-    /// The IPv4 address embedded in an address, if that has this prefix.
+    /// The IPv4 address embedded in an address, if that address has this prefix.
     #[must_use]
     pub fn extract(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let octets = address.octets();
@@ -116,7 +117,8 @@ impl Prefix64 {
         }
     }
 
-    /// The inverse of [`translate`](Self::translate): the public address for one used in this network.
+    /// The inverse of [`translate`](Self::translate): the public address that corresponds to an address used in this
+    /// network.
     #[must_use]
     pub fn translate_back(self, to: SocketAddr) -> SocketAddr {
         match to.ip() {

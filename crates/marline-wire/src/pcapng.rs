@@ -2,7 +2,7 @@
 //!
 //! Marline's segments may have been sent inside UDP, and those of the simulator were never sent at all. A [`Capture`]
 //! prepends an IP header to each segment and adapts its checksum to that packet, so that tools see plain Multipath TCP.
-//! A segment with a wrong checksum keeps a wrong one.
+//! A segment with a wrong checksum keeps a wrong checksum.
 //!
 //! MPTCP keys authenticate joins and connection closes, and captures are often shared. So by default, keys in
 //! MP_CAPABLE and MP_FASTCLOSE are written as zeros.
@@ -84,7 +84,7 @@ pub struct PacketInfo<'a> {
     pub time_ns: u64,
     /// Direction of the packet.
     pub direction: Direction,
-    /// Comment of up to 65,535 bytes; the rest is cut off.
+    /// Comment of up to 65,535 bytes; the rest is truncated.
     pub comment: Option<&'a str>,
 }
 
@@ -146,7 +146,7 @@ pub struct Capture {
 
 impl Capture {
     /// Starts a capture in `out`: a section and its interfaces. With `reveal_keys`, MPTCP keys are written unchanged.
-    /// Wireshark can then match subflows to connections, and so can anyone who has the file.
+    /// Wireshark and anyone else who has the file can then match subflows to connections.
     #[must_use]
     pub fn begin(
         out: &mut Vec<u8>,
@@ -182,7 +182,7 @@ impl Capture {
         let hidden =
             if self.reveal_keys { Some(0) } else { hide_keys(&mut self.packet[header_len..]) };
         let Some(hidden) = hidden else {
-            // Options cannot be distinguished from payload, so neither is shown.
+            // Options cannot be distinguished from payload, so neither is written.
             self.packet.truncate(header_len + TCP_HEADER_LEN);
             packet(out, info, &self.packet, original_len);
             return Ok(());
@@ -214,7 +214,7 @@ impl Capture {
     }
 }
 
-/// Number of bytes of an IP packet that may be shown when keys are hidden. Overwrites the keys in a TCP segment.
+/// Overwrites the keys in a TCP segment. Returns the number of bytes of the IP packet that may be written.
 fn hide_keys_of_packet(bytes: &mut [u8]) -> usize {
     let Ok(ip) = IpPacket::parse(bytes) else { return 0 };
     let ends = (ip.src, ip.dst);

@@ -2,9 +2,9 @@
 //!
 //! Repairs of a stream (`docs/spec/experimental.md`) and of datagrams (`docs/spec/datagrams.md`) are sums over cells.
 //! Each cell is multiplied by a coefficient that depends on its number and the *row* of the repair. The coefficients
-//! are those of a Cauchy matrix whose columns are scaled so that row 0 is all ones. So row 0 is the plain XOR of
-//! everything, and any n rows repair any n lost cells (every square submatrix of a Cauchy matrix is invertible, and
-//! scaling columns does not change that).
+//! are those of a Cauchy matrix whose columns are scaled so that row 0 is all ones. So row 0 is the plain XOR of all
+//! cells, and any n rows repair any n lost cells (every square submatrix of a Cauchy matrix is invertible, and scaling
+//! columns does not change that).
 //!
 //! The field has 256 elements. Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 +
 //! x^3 + x^2 + 1 (0x11d, as in RAID-6 and most erasure codes), whose root 2 generates all 255 nonzero elements.
@@ -48,7 +48,7 @@ const fn tables() -> ([u8; 512], [u8; 256]) {
     (powers, logarithms)
 }
 
-/// `a` times `b`.
+/// The product of `a` and `b`.
 #[must_use]
 pub const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
@@ -58,13 +58,13 @@ pub const fn multiply(a: u8, b: u8) -> u8 {
     powers[logarithms[a as usize] as usize + logarithms[b as usize] as usize]
 }
 
-/// The multiplicative inverse of `a`. Zero has none; the result is then 0.
+/// The multiplicative inverse of `a`. Zero has none; its result is 0.
 #[must_use]
 pub const fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { TABLES.0[255 - TABLES.1[a as usize] as usize] }
 }
 
-/// Adds `factor` times `from` to `to`, byte by byte, up to the shorter length.
+/// Adds `factor` times `from` to `to`, byte by byte, up to the length of the shorter slice.
 pub fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
     match factor {
         0 => {}

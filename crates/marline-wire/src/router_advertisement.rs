@@ -20,12 +20,12 @@ const LENGTH_BITS: u16 = 0b111;
 pub struct Pref64 {
     /// The prefix.
     pub prefix: Prefix64,
-    /// Lifetime in seconds from now on: a multiple of 8, at most 65,528. 0 withdraws the prefix.
+    /// Lifetime in seconds, starting now: a multiple of 8, at most 65,528. 0 withdraws the prefix.
     pub lifetime_s: u16,
 }
 
 impl Pref64 {
-    /// Parses one option, type and length included. `None` if it is another option or its prefix length is invalid
+    /// Parses one option, including type and length. `None` if it is another option or its prefix length is invalid
     /// (RFC 8781, 4 requires ignoring it).
     #[must_use]
     pub fn parse(option: &[u8]) -> Option<Pref64> {
@@ -35,7 +35,7 @@ impl Pref64 {
         let mut octets = [0; 16];
         octets[..12].copy_from_slice(prefix.try_into().ok().map(|octets: &[u8; 12]| octets)?);
         let prefix = Prefix64::new(Ipv6Addr::from(octets), len)?;
-        // The lifetime is in units of eight, in the upper 13 bits: a mask is sufficient.
+        // The upper 13 bits hold the lifetime in units of eight, so a mask is sufficient.
         Some(Pref64 { prefix, lifetime_s: word & !LENGTH_BITS })
     }
 }

@@ -8,7 +8,7 @@
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// This number moved `n` forward, wrapping.
+    /// Returns the number `n` positions later, modulo 2^32.
     #[must_use]
     pub const fn add(self, n: u32) -> Self {
         SeqNum(self.0.wrapping_add(n))
@@ -28,7 +28,7 @@ impl SeqNum {
     }
 }
 
-/// The 64-bit position with these low 32 bits that is nearest to `near`; `None` below zero.
+/// The 64-bit position with these low 32 bits that is nearest to `near`; `None` if it would be below zero.
 #[must_use]
 pub const fn unwrap32(low: u32, near: u64) -> Option<u64> {
     let delta = low.wrapping_sub(near as u32) as i32;

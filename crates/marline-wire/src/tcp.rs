@@ -4,7 +4,7 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
 use crate::{EmitError, FastOpenOption, MAX_OPTIONS, ParseError, SeqNum, TcpOptions, tcp_options};
 
-/// Bytes of the header without options.
+/// Length of the header without options, in bytes.
 pub const TCP_HEADER_LEN: usize = 20;
 
 /// Control bits: the low twelve bits of the 16-bit field after the acknowledgment number.
@@ -12,7 +12,7 @@ pub const TCP_HEADER_LEN: usize = 20;
 pub struct TcpFlags(pub u16);
 
 impl TcpFlags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: TcpFlags = TcpFlags(0x01);
     /// Synchronize sequence numbers.
     pub const SYN: TcpFlags = TcpFlags(0x02);
@@ -61,13 +61,13 @@ pub struct TcpHeader {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Sequence number of the first payload byte (of the SYN, if set).
+    /// Sequence number of the first payload byte, or of the SYN if that is set.
     pub seq: SeqNum,
     /// Next sequence number expected from the other side, if ACK is set.
     pub ack: SeqNum,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window in its wire format, unscaled.
+    /// Window as on the wire, unscaled.
     pub window: u16,
     /// Urgent pointer; Marline neither sends nor acts on urgent data.
     pub urgent: u16,
@@ -111,8 +111,8 @@ impl TcpHeader {
         Ok(len)
     }
 
-    /// Like [`emit`](Self::emit), with a Fast Open option, for SYN and SYN/ACK. The option precedes those of Multipath
-    /// TCP.
+    /// Like [`emit`](Self::emit), with a Fast Open option, for SYN and SYN/ACK. The option precedes the Multipath TCP
+    /// options.
     ///
     /// # Errors
     /// Like [`emit`](Self::emit).
@@ -131,8 +131,8 @@ impl TcpHeader {
         let Some(out) = out.get_mut(..needed) else {
             return Err(EmitError::BufferTooShort { needed, available });
         };
-        // The option is inserted afterwards. If both functions shared code, it would no longer be inlined into the one
-        // used for every segment, which would then cost a third more.
+        // The option is inserted afterwards. If both functions shared code, it would no longer be inlined into the
+        // function used for every segment, which would then take a third longer.
         let len = self.emit(options, out)?;
         let at = TCP_HEADER_LEN + options.unpadded_len() - options.multipath_len();
         out.copy_within(at..len, at + beside);
@@ -156,7 +156,7 @@ impl<'a> TcpSegment<'a> {
     /// [`TcpOptions::parse`]).
     ///
     /// # Errors
-    /// If the bytes are shorter than the header length they state, or the data offset is below five.
+    /// If the bytes are shorter than the stated header length, or the data offset is below five.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| Err(ParseError { layer: Layer::Tcp, field, kind });
@@ -185,7 +185,7 @@ impl<'a> TcpSegment<'a> {
 #[inline]
 fn parse_fixed(fixed: &[u8; TCP_HEADER_LEN]) -> (TcpHeader, usize) {
     let mut r = Reader::new(fixed);
-    // The array is long enough for every field, so none defaults to zero.
+    // The array is long enough for every field, so no field defaults to zero.
     let mut u16 = || r.u16().unwrap_or_default();
     let (src_port, dst_port) = (u16(), u16());
     let seq = u32::from(u16()) << 16 | u32::from(u16());

@@ -1,10 +1,10 @@
 //! TCP options other than Multipath TCP's, and the set of all options of one segment.
 //!
-//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) requires handling illegal lengths and suggests
-//! resetting the connection. No stack does that, because middleboxes also modify options. Here, as in other stacks, a
-//! length below two or beyond the header ends the parsing of options, and the segment is used with those before it. A
-//! known option with a wrong length is skipped, like unknown ones. Among options of the same kind (for kind 30: of
-//! the same subtype), the first counts, except that ADD_ADDR and private-use options may repeat.
+//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) requires handling illegal lengths and suggests resetting
+//! the connection. No stack does that, because middleboxes also modify options. Here, as in other stacks, a length
+//! below two or beyond the header ends the parsing of options, and the segment is used with the options before it. A
+//! known option with a wrong length is skipped, like unknown ones. Among options of the same kind (for kind 30: of the
+//! same subtype), the first counts, except that ADD_ADDR and private-use options may repeat.
 //!
 //! Emitted options have the layout of Linux, because middleboxes and fast paths are tested with it: a SYN has MSS,
 //! SACK-permitted with timestamps, NOP, window scale; later segments have NOP, NOP, timestamps, then NOP, NOP, SACK.
@@ -14,7 +14,7 @@ use crate::bytes::{Reader, Writer};
 use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
 use crate::{EmitError, SeqNum};
 
-/// Bytes of options that a TCP header can hold.
+/// Number of option bytes that a TCP header can hold.
 pub const MAX_OPTIONS: usize = 40;
 
 /// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018, RFC 7413, RFC 4727).
@@ -42,7 +42,7 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// One SACK block (RFC 2018): `left` is the first byte, `right` one past the last.
+/// One SACK block (RFC 2018).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SackBlock {
     /// First sequence number of the block.
@@ -154,7 +154,7 @@ impl TcpOptions {
         self.unpadded_len() <= MAX_OPTIONS
     }
 
-    /// Bytes available for further options.
+    /// Number of bytes available for further options.
     #[must_use]
     pub const fn room(&self) -> usize {
         MAX_OPTIONS.saturating_sub(self.unpadded_len())

@@ -6,7 +6,7 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
 use crate::{Checksum, EmitError, PROTOCOL_UDP, ParseError};
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const UDP_HEADER_LEN: usize = 8;
 
 /// Offset of the checksum field.

@@ -1,8 +1,8 @@
 //! BBR version 1: window and pacing rate follow a model of the path instead of losses.
 //!
 //! *Problem.* Loss-based controllers fill the bottleneck's queue before they get a signal (latency), and they treat
-//! every random loss as congestion (throughput on radio). What determines how much should be in flight is the path's
-//! rate and its RTT without a queue.
+//! every random loss as congestion (throughput on radio). The right amount in flight depends on the path's rate and its
+//! RTT without a queue.
 //!
 //! *How.* The rate is the largest delivery rate of the last ten rounds, and the RTT is the smallest of the last ten
 //! seconds. They cannot be measured at the same time: a higher rate shows only with more in flight than fits, and the
@@ -17,7 +17,7 @@
 //! in the same way. After recovery, the window is restored.
 //!
 //! *Source.* Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016, and
-//! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). The multipath kernels from v0.93 on ran this on each subflow,
+//! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). The multipath kernels since v0.93 ran this on each subflow,
 //! without any coupling.
 //!
 //! *Choices and differences.*
@@ -62,7 +62,7 @@ const WINDOW_GAIN: f64 = 2.0;
 enum Repair {
     /// The window is not changed.
     No,
-    /// In the first round, as much is sent as is delivered.
+    /// In the first round, the sender sends as much as is delivered.
     Conserve,
     /// In later rounds, the window grows back to the model.
     Grow,
@@ -125,7 +125,7 @@ impl Bbr {
         MIN_SEGMENTS * self.mss
     }
 
-    /// Returns the bytes in flight according to the model at this gain.
+    /// Returns the number of bytes in flight according to the model at this gain.
     fn model(&self, gain: f64) -> u64 {
         let Some(rtt) = self.rtt.get() else { return self.initial_window };
         if self.rate.get() == Rate::ZERO {

@@ -111,7 +111,7 @@ impl Curve {
             return self.w_est;
         }
         let target = self.window_at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
-        // When a hole is filled, one ACK may deliver more than a window. This is still one round.
+        // When a gap is filled, one ACK may deliver more than a window. This is still one round.
         cwnd + (target - cwnd) * (segments / cwnd).min(1.0)
     }
 
@@ -128,7 +128,7 @@ impl Curve {
 pub struct Cubic {
     window: Window,
     estimate: RenoEstimate,
-    /// This subflow's share of one TCP's growth, from the next epoch on.
+    /// This subflow's share of one TCP's growth, starting with the next epoch.
     share: f64,
     /// State of the curve; `None` before the first slow start ends.
     curve: Option<Box<Curve>>,
@@ -156,7 +156,7 @@ impl Cubic {
         self
     }
 
-    /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. From the next loss or pause on, it
+    /// Sets this subflow's share of one TCP's growth, more than 0 and at most 1. After the next loss or pause, it
     /// scales the steepness of the curve and the estimate of Reno's window.
     pub(super) fn set_growth_share(&mut self, share: f64) {
         self.share = share;

@@ -49,7 +49,7 @@ use crate::slow_start::SlowStartKind;
 
 /// There is a queue if the smoothed RTT exceeds the smallest RTT by this fraction of it (divisor).
 const QUEUE_SHARE: u32 = 8;
-/// Minimum for that excess, because a smaller one is jitter.
+/// Minimum for that excess, because a smaller excess is jitter.
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
 /// became slower.
@@ -65,10 +65,10 @@ const WINDOW_VALIDITY: Duration = Duration::from_secs(300);
 const MIN_RECOVERY_FLIGHT: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
-/// Length of a span. The maximum of bytes in flight covers one to two spans.
+/// Length of a span. The maximum number of bytes in flight covers one to two spans.
 const PIPE_SPAN: Duration = Duration::from_secs(15);
 
-/// Whether the losses of the current episode count as congestion.
+/// Classification of the losses of the current episode.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Episode {
     /// There is no loss episode.

@@ -36,7 +36,7 @@ impl Rounds {
 }
 
 /// The largest rate of the last `window` rounds, exact to a third of the window. It keeps the largest rate, the largest
-/// since then, and the largest since the second, each newer than the previous one.
+/// rate after it, and the largest rate after that one.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct MaxRateFilter {
     window: u64,
@@ -110,7 +110,7 @@ impl MinRttFilter {
         self.least
     }
 
-    /// Adds a sample. Returns true if the window had passed without an equally small one.
+    /// Adds a sample. Returns true if the window had passed without an equally small sample.
     pub(super) fn on_sample(&mut self, now: Instant, rtt: Option<Duration>) -> bool {
         let expired = now.since(self.seen_at) > self.window;
         if let Some(rtt) = rtt

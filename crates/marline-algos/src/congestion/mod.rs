@@ -1,4 +1,4 @@
-//! Congestion control: how much each subflow may have in flight.
+//! Congestion control: limits on the data in flight of each subflow.
 
 mod bbr;
 mod cubic;

@@ -4,8 +4,8 @@
 //! to fair shares. All later controllers are variations.
 //!
 //! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): congestion avoidance adds one segment per delivered
-//! window of bytes, whatever the number of ACKs. Fast recovery is not part of this module: the core retransmits, and
-//! limits sending with PRR, with [`ssthresh`] as the target.
+//! window of bytes, regardless of the number of ACKs. Fast recovery is not part of this module: the core retransmits,
+//! and limits sending with PRR, with [`ssthresh`] as the target.
 //!
 //! *Deviations.* See `window.rs`; CUBIC shares them.
 //!

@@ -245,7 +245,7 @@ mod tests {
         let share = |others: &[SubflowView]| coupled_share(&mine, others.iter());
         assert_eq!(share(&[]), 1.0);
         assert!((share(&[behind(1, 20, 0)]) - 0.25).abs() < 1e-9);
-        // Three equal subflows take a ninth each. Beside one with three times the window: 20 x 60 / 80^2.
+        // Three equal subflows take a ninth each. With a subflow of three times the window: 20 x 60 / 80^2.
         assert!((share(&[behind(1, 20, 0), behind(2, 20, 0)]) - 1.0 / 9.0).abs() < 1e-9);
         assert!((share(&[behind(1, 60, 0)]) - 1_200.0 / 6_400.0).abs() < 1e-9);
     }

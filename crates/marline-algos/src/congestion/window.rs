@@ -46,7 +46,7 @@ pub enum Change {
     Moved,
 }
 
-/// Window and ssthresh of one subflow, in bytes with fractions.
+/// Window and ssthresh of one subflow, in fractional bytes.
 #[derive(Debug)]
 pub struct Window {
     mss: f64,
@@ -211,7 +211,7 @@ impl Window {
         }
     }
 
-    /// Adapts to a new MSS by scaling everything counted in segments.
+    /// Adapts to a new MSS by scaling all values counted in segments.
     pub fn on_mss_change(&mut self, mss: u32) {
         let mss = f64::from(mss.max(1));
         let scale = mss / self.mss;

@@ -1,18 +1,18 @@
-//! Datagram policy `auto`: chooses the path with the best forecast, and sends a copy on another path where it is worth
-//! its bytes.
+//! Datagram policy `auto`: chooses the path with the best forecast, and sends a copy on another path if the benefit
+//! justifies its bytes.
 //!
 //! *Problem.* If all datagrams are sent on both paths, they arrive as early as possible, but cost twice the bytes. On
 //! one path, they are late whenever the path is, and a late datagram is useless. Most of the time the paths work well,
-//! and a copy is worth nothing.
+//! and a copy is useless.
 //!
 //! *How.* Extra bytes have a budget ([`BudgetConfig`]: a quarter of the sent bytes, or 16 kB/s) and are spent where
-//! they help:
+//! they help most:
 //! - *Sparse flows* (voice, game inputs) are sent on two paths while the budget lasts, which for them is always.
 //! - *Other flows* use the path with the earliest forecast p90, including data that waits there. A flow stays on its
 //!   path until another is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that similar paths do not reorder
 //!   it.
 //! - *Signs of trouble* on that path (an answer is overdue or was recently lost, the machine reports fading, or the
-//!   round trips vary much) cause a copy on a second path for as long as they last.
+//!   round trips vary greatly) cause a copy on a second path for as long as they last.
 //! - *A new path* may lose data without having shown any sign of it, so copies are sent until its losses are known.
 //! - *Without signs*, a copy is sent if it is likely enough to arrive first. The required probability rises with the
 //!   spent share of the budget.
@@ -20,9 +20,9 @@
 //!   trouble, for flows that send several datagrams at once: repairs of a quarter of the group's size recover any lost
 //!   datagram. The larger the group, the more of the budget may be spent on it. An interruption of a path affects more
 //!   than one datagram of a group, so in other trouble copies are sent.
-//! - *Rescue.* As soon as an answer is overdue by its forecast p99, everything in transit that is still useful is sent
-//!   on another path. It arrives a round trip late instead of being lost, and costs the bytes in transit. The last part
-//!   of the budget is reserved for rescues, which may overdraw it by a quarter.
+//! - *Rescue.* As soon as an answer is overdue by its forecast p99, all data in transit that is still useful is sent on
+//!   another path. It arrives a round trip late instead of being lost, and costs the bytes in transit. The last part of
+//!   the budget is reserved for rescues, which may overdraw it by a quarter.
 //! - *Costly paths* (metered ones, and those whose radio should sleep) carry datagrams only if they are earlier by
 //!   [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk only if there is no other path.
 //! - *Bulk* uses one path at a time and is never copied, because its own congestion control treats reordering as loss.
@@ -30,9 +30,10 @@
 //!   paths more reluctantly. The rate of a lightly used path is measured with a train of padded frames every two
 //!   seconds.
 //!
-//! *Sources.* Repairs, and where they are worth more than copies: docs/decisions/coding.md. Copies while there are
-//! signs of trouble: ReMP (Frömmgen et al., 2016), which always copies. The byte budget is that of the scheduler
-//! `auto`. *Differs* from that scheduler: a datagram never delays those that follow, so order does not matter.
+//! *Sources.* For repairs, and the cases in which they save more than copies, see docs/decisions/coding.md. Copies
+//! while there are signs of trouble: ReMP (Frömmgen et al., 2016), which always copies. The byte budget is that of the
+//! scheduler `auto`. *Differs* from that scheduler: a datagram never delays those that follow, so order does not
+//! matter.
 
 use core::cmp::Reverse;
 
@@ -50,31 +51,32 @@ const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
 /// A metered path, or one whose radio should sleep, is avoided if another path is later by no more than this.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
-/// Delay for which a lost datagram counts: a path that loses one in a hundred is avoided if a path without losses is
+/// Delay that a lost datagram counts as: a path that loses one in a hundred is avoided if a path without losses is
 /// later by at most a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
 /// Assumed answer time of a path before its first answer.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Time for which a sign of trouble remains relevant.
 const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
-/// Divisor: round trips vary much if their variation is at least this fraction of them.
+/// Divisor: round trips vary greatly if their variation is at least this fraction of them.
 const RTT_VARIATION_DIVISOR: u32 = 4;
-/// Shares of the budget up to which copies without signs of trouble, copies with signs, and rescues are made.
+/// Shares of the budget up to which three kinds of copies are made: those without signs of trouble, those with signs,
+/// and rescues.
 const CALM_COPY_LIMIT: f32 = 0.7;
 const TROUBLE_COPY_LIMIT: f32 = 0.9;
 const RESCUE_LIMIT: f32 = 1.25;
 /// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least this
-/// many datagrams per burst, one repair per this many frames.
+/// many datagrams per burst. There is one repair per this many frames.
 const MIN_REPAIR_LOSS: f32 = 0.002;
 const MIN_BURST: f32 = 1.5;
 const FRAMES_PER_REPAIR: u8 = 4;
 /// Shares of the budget up to which groups of one, two, three, and more frames are repaired.
 const REPAIR_LIMITS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
-/// A copy without signs of trouble is made if the probability that it arrives first is at least this, plus the square
-/// of the spent share.
+/// A copy without signs of trouble is made if the probability that it arrives first is at least this value plus the
+/// square of the spent share.
 const MIN_COPY_CHANCE: f32 = 0.02;
-/// Bulk moves to a path that is this many times as fast, or to a much faster one without having to stay on the old path
-/// for a minimum time. A move wastes the data in transit and the window of the other path.
+/// Bulk moves to a path that is this many times as fast, or immediately, without a minimum stay on the old path, to a
+/// path that is this many times as fast. A move wastes the data in transit and the window of the other path.
 const MIN_BULK_SPEEDUP: f64 = 1.5;
 const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
 const MIN_BULK_STAY: Duration = Duration::from_secs(5);
@@ -182,7 +184,7 @@ impl DatagramPolicy for Auto {
             return None;
         }
         let other = earliest(candidates::for_copies(context, on, true), flow)?;
-        // A copy needs half a round trip on the other path; if that is too late, it is useless.
+        // A copy needs half a round trip on the other path. If that is too late, the copy is useless.
         (context.now + delay(other, flow) / 2 < flow.deadline).then_some(other.id)
     }
 
@@ -211,7 +213,7 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     answer + path.overdue
 }
 
-/// Returns this time, plus the required saving on costly paths and a penalty for losses.
+/// Returns the delay of a path, plus the required saving on costly paths and a penalty for losses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)

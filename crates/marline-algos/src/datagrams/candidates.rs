@@ -1,5 +1,5 @@
-//! Candidates among the paths: a regular path that answers before a backup, and any path that answers before a silent
-//! one.
+//! Candidates among the paths: regular paths that answer come before backups, and all paths that answer come before
+//! silent ones.
 //!
 //! The order is the one used by the stream schedulers: a backup carries datagrams only while no regular path answers,
 //! and a fading path ranks with a degraded one.

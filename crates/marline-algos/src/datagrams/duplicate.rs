@@ -1,12 +1,13 @@
-//! Full duplication: sends every datagram on the two paths with the smallest round trips, at any cost.
+//! Full duplication: sends every datagram on the two paths with the smallest round trips, regardless of cost.
 //!
-//! Apart from the queues that this fills, only a sender that knows the future could do better. For comparison.
+//! Apart from the queues that this fills, only a sender that knows the future could do better. It exists for
+//! comparison.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};
 
 use super::min_rtt::key;
 
-/// Datagram policy that sends everything twice.
+/// Datagram policy that sends every datagram twice.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Duplicate;
 

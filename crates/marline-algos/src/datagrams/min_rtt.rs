@@ -1,8 +1,8 @@
 //! Smallest round trip first: uses the path with the smallest SRTT that has room in its window.
 //!
 //! *Source.* The default scheduler of multipath QUIC implementations (`minrtt` of xquic, and so of mqvpn) and of Linux.
-//! For comparison. *Differs:* the round trip of an idle path is probed every second, so that an old long round trip
-//! does not count forever; a path without a sample comes first, so that it gets one.
+//! It exists for comparison. *Differs:* the round trip of an idle path is probed every second, so that an old long
+//! round trip does not count forever; a path without a sample comes first, so that it gets a sample.
 
 use marline_policy::{DatagramContext, DatagramPathView, DatagramPolicy, FlowView, Route};
 use marline_time::Duration;

@@ -1,5 +1,5 @@
-//! One path: sends all datagrams on the path with a fixed number, like a tunnel over one network. For comparison. If
-//! there is no such path, it uses the first path that answers.
+//! One path: sends all datagrams on the path with a fixed number, like a tunnel over one network. It exists for
+//! comparison. If there is no such path, it uses the first path that answers.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, PathId, Route};
 

@@ -4,7 +4,7 @@
 //!
 //! *How.* The mesh of `mesh.rs` is kept open, but only subflows from the *primary* local address are regular. It is the
 //! first configured address with the `subflow` flag and without the `backup` flag. All others carry the backup flag, so
-//! schedulers do not use them until nothing else is usable. If another path won the race for the first handshake,
+//! schedulers do not use them until nothing else is usable. If the first handshake was completed on another path,
 //! MP_PRIO corrects the priorities afterward. If every address is flagged `backup`, the best of them carries the data.
 //!
 //! *Source.* RFC 8684 sections 3.2 (B in MP_JOIN) and 3.3.8 (MP_PRIO); Apple's *handover* mode.
@@ -25,7 +25,7 @@ use super::mesh::{Mesh, starts_at};
 #[derive(Clone, Debug, Default)]
 pub struct Backup {
     mesh: Mesh,
-    /// Subflows whose priority change was already requested. The peer may insist on its own view, so a second request
+    /// Subflows whose priority change was already requested. The peer may keep its own priority, so a second request
     /// would not help.
     asked: SubflowSet,
 }

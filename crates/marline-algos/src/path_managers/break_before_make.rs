@@ -43,7 +43,7 @@ use marline_time::{Duration, Instant};
 
 use super::mesh::{Mesh, Plan, starts_at};
 
-/// Maximum number of times that the wait between two probes doubles.
+/// Maximum number of times that the interval between two probes doubles.
 const PROBE_DOUBLINGS: u32 = 4;
 
 /// Minimum time for which a failed path must answer to count as recovered if it fails again.
@@ -52,12 +52,12 @@ const MIN_RECOVERY: Duration = Duration::from_millis(200);
 /// Determines when a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
-    /// Time for which all primary subflows may be silent or absent before a backup subflow is opened for that reason
-    /// alone.
+    /// Time for which all primary subflows may be silent or absent before that alone causes a backup subflow to be
+    /// opened.
     pub patience: Duration,
     /// First interval between two probes of a silent primary subflow.
     pub probe: Duration,
-    /// Time for which a primary subflow must have been healthy before backup ones are closed.
+    /// Time for which a primary subflow must have been healthy before backup subflows are closed.
     pub settle: Duration,
     /// Time for which backup subflows must have carried no new data before they are closed.
     pub quiet: Duration,
@@ -100,17 +100,17 @@ pub struct BreakBeforeMake {
     needed: bool,
     /// Backup address in use.
     chosen: Option<AddressId>,
-    /// Time at which the last primary subflow became unhealthy, minus the duration of the trouble just before.
+    /// Time at which the last primary subflow became unhealthy, minus the duration of the preceding trouble.
     trouble_since: Option<Instant>,
     /// Duration of the last trouble.
     last_trouble: Duration,
     /// Time at which a primary subflow became healthy.
     healthy_since: Option<Instant>,
-    /// Subflows that were reported silent and have received nothing since.
+    /// Subflows that were reported silent and have received nothing since then.
     silent: SubflowSet,
     /// Probes of silent subflows: the number sent, and the time of the next.
     probes: BTreeMap<SubflowId, (u32, Instant)>,
-    /// Priorities already requested. The peer may insist on its own view.
+    /// Priorities already requested. The peer may keep its own priorities.
     asked: BTreeMap<SubflowId, bool>,
     wake_at: Option<Instant>,
 }
@@ -240,8 +240,8 @@ impl BreakBeforeMake {
         }
     }
 
-    /// Probes failed primary subflows, both before a backup subflow is opened and while it replaces them. Bad address
-    /// pairs are probed by the path health monitor.
+    /// Probes failed primary subflows, both before a backup subflow is opened and while it replaces them. Degraded
+    /// address pairs are probed by the path health monitor.
     fn probe(&mut self, cx: &PathContext<'_>) {
         let failed = |view: &&SubflowView| {
             view.health.is_unreachable() && !view.health.has_degraded_address_pair()

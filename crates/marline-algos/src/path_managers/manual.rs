@@ -4,8 +4,8 @@
 //! `path_manager=userspace`.
 //!
 //! *How.* The endpoint's `path_action` opens, closes, announces and changes priorities. This manager itself never
-//! opens, reopens or announces anything. It accepts the peer's joins while there is room, because refusing them should
-//! also be an explicit decision.
+//! opens, reopens or announces an address or a subflow. It accepts the peer's joins while there is room, because
+//! refusing them should also be an explicit decision.
 
 use core::net::SocketAddr;
 

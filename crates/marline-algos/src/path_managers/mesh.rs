@@ -2,16 +2,16 @@
 //! a missing subflow is retried.
 //!
 //! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out and is never
-//! reopened. Here a missing subflow is retried while both addresses exist: 1 s after a failure, then after 2, 4, 8 and
-//! 15 s. While the connection has no established subflow at all, the wait is at most 2 s, because nothing else carries
-//! the connection. An address that becomes available again (interface up, announced again) is tried immediately. The
-//! backoff is reset after a subflow has been established for 10 s. A path that fails sooner each time (for example at a
-//! middlebox that drops unknown options) keeps backing off.
+//! reopened. Here a missing subflow is retried while both addresses exist: 1 s after the first failure, and then after
+//! 2, 4, 8 and 15 s. While the connection has no established subflow at all, the wait is at most 2 s, because nothing
+//! else carries the connection. An address that becomes available again (interface up, announced again) is tried
+//! immediately. The backoff is reset after a subflow has been established for 10 s. A path that fails sooner each time
+//! (for example at a middlebox that drops unknown options) keeps backing off.
 //!
 //! *Stuck subflows.* A NAT that has lost a connection's state and drops unknown packets looks like a dead path, but new
 //! ports get through. So if a pair's subflow is the connection's only one and has had two timeouts without an answer,
 //! the pair gets a second subflow, retried like any other. If the path has actually failed, this costs an occasional
-//! SYN, which is often the first packet to get through again.
+//! SYN, which is often the first packet to pass again.
 //!
 //! *Which pairs.* Each local address that is up and has the `subflow` flag is combined with each remote address of its
 //! family, or only with the remote address to which it is pinned. The initial subflow's remote address is excluded if
@@ -67,7 +67,7 @@ impl Attempt {
     }
 }
 
-/// How subflows from a local address are opened.
+/// Settings with which subflows from a local address are opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Set the backup flag.
@@ -99,7 +99,7 @@ struct Work {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mesh {
     established: bool,
-    /// Subflows on which nothing gets through. Their address pairs may get a second one.
+    /// Subflows on which nothing passes. Their address pairs may get a second subflow.
     stuck: SubflowSet,
     /// State that most connections do not need, because they have one subflow and nothing to do.
     work: Option<Box<Work>>,
@@ -126,7 +126,7 @@ impl Mesh {
         self.work.get_or_insert_default()
     }
 
-    /// Forgets the history of all pairs for which `holds` is false.
+    /// Drops the history of all pairs for which `holds` is false.
     fn retain_pairs(&mut self, holds: impl Fn(Pair) -> bool) {
         if let Some(work) = &mut self.work {
             work.attempts.retain(|pair, _| holds(*pair));
@@ -206,7 +206,7 @@ impl Mesh {
         }
     }
 
-    /// Forgets the history of all pairs of a local address.
+    /// Drops the history of all pairs of a local address.
     pub(super) fn forget_address(&mut self, local: AddressId) {
         self.retain_pairs(|pair| pair.0 != local);
     }
@@ -248,7 +248,8 @@ impl Mesh {
         }
     }
 
-    /// Restricts each interface to one family: that of the initial subflow, or the other one once that has failed.
+    /// Restricts each interface to one family: that of the initial subflow, or the other family once the initial one
+    /// has failed.
     fn choose_families(&self, wanted: &mut Vec<WantedPair<'_>>, cx: &PathContext<'_>) {
         let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
         let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
@@ -286,7 +287,7 @@ impl Mesh {
         let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
         for pair in wanted {
             if room == 0 {
-                // Room becomes available through an event, not with time.
+                // Room becomes available through an event, not over time.
                 return;
             }
             let key = (pair.local.id, pair.remote);

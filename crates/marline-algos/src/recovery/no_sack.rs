@@ -1,6 +1,6 @@
 //! Loss detection for peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2), and a partial ACK
-//! during recovery uncovers the next hole (NewReno, RFC 6582). Time-based detection does not apply, because without
-//! SACK it is unknown which older segments arrived.
+//! during recovery reveals the next gap (NewReno, RFC 6582). Time-based detection does not apply, because without SACK
+//! it is unknown which older segments arrived.
 
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 
@@ -46,7 +46,7 @@ impl NoSack {
         };
         if ack.una > ack.prior_una {
             self.duplicates = 0;
-            // A hole that was already retransmitted waits for its ACK or for the timer.
+            // A gap that was already retransmitted waits for its ACK or for the timer.
             if cx.phase != Phase::Open && front.in_flight() && !front.retransmitted() {
                 lost.push(front.start);
             }

@@ -16,7 +16,7 @@
 //! - The probe timeout is a parameter (`tlp.rs`). By default it is as early as the RTT variation allows, and probes are
 //!   also sent during recovery. `rack-tlp-rfc` follows the RFC.
 //! - RACK's RTT is that of the newest transmission that an ACK delivers. The RFC uses the last one processed; the two
-//!   differ only if an ACK fills a hole. `rack-tlp-rfc` follows the RFC.
+//!   differ only if an ACK fills a gap. `rack-tlp-rfc` follows the RFC.
 
 mod rack;
 

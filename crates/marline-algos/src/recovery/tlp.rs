@@ -1,16 +1,16 @@
 //! Tail loss probes (RFC 8985 section 7), with the PTO formulas of earlier drafts and of Linux. There is one probe per
 //! episode (two in a row if configured). An episode ends when its outcome is known.
 //!
-//! *Problem.* When to probe: too early, the probe retransmits segments that were only late; too late, it is no better
-//! than the retransmission timer. The formulas have changed over time, mainly for a lone segment, whose ACK the peer
-//! may delay ([`PtoFormula`]). An allowance of up to 200 ms makes the probe of a lone segment as late as the
+//! *Problem.* A probe that is sent too early retransmits segments that were only late. A probe that is sent too late is
+//! no better than the retransmission timer. The formulas have changed over time, mainly for a lone segment, whose ACK
+//! the peer may delay ([`PtoFormula`]). An allowance of up to 200 ms makes the probe of a lone segment as late as the
 //! retransmission timer, so that a lone message gains nothing.
 //!
 //! [`PtoFormula::Variation`] is our own. It uses the RTT variation as RFC 9002 section 6.2 does. On a steady path,
 //! silence is significant a quarter of a round trip after the usual answer time. On a path with jitter, the RFC's value
 //! applies; the timeout is never later than that. It also probes during recovery, where a lost last ACK would otherwise
 //! cost a whole RTO. Each ACK restarts its timer, but new segments do not: otherwise a writer with a message every
-//! round trip would postpone the probe of the first one indefinitely. The peer's ACK delay for a lone segment is
+//! round trip would postpone the probe for the first message indefinitely. The peer's ACK delay for a lone segment is
 //! learned as the largest recent excess of such ACKs over the shortest RTT. On a thin stream, where every segment is
 //! alone, a fixed allowance would otherwise be most of the delay of a lost message.
 //!
@@ -99,7 +99,7 @@ impl PtoFormula {
 /// Settings of tail loss probes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
-    /// Formula for the time of a probe; `None` disables probes.
+    /// Formula for the probe timeout; `None` disables probes.
     pub formula: Option<PtoFormula>,
     /// Longest expected ACK delay of the peer for a lone segment, for formulas that allow for it.
     pub peer_ack_delay: Duration,
@@ -283,13 +283,13 @@ impl Tlp {
         self.episode = None;
     }
 
-    /// Returns true if the timer has run out and a probe is due.
+    /// Returns true if the timer has expired and a probe is due.
     pub fn is_probe_due(&mut self, cx: &RecoveryContext<'_>) -> bool {
         if self.pto_at.is_none_or(|at| at > cx.now) {
             return false;
         }
         self.pto_at = None;
-        // Section 7.3: probes must not prevent the samples that show SRTT that the path has become longer.
+        // Section 7.3: probes must not prevent the samples by which SRTT adapts to a longer path.
         let rtt_is_fresh = cx.rtt.samples() as u32 != self.samples_at_probe
             || !self.formula.is_some_and(PtoFormula::needs_fresh_rtt)
             || self.episode.is_some();

@@ -35,7 +35,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// Error for a name that no policy of this kind has.
+/// Error for a name that no policy of the requested kind has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     /// Kind of policy that was requested.

@@ -60,7 +60,7 @@ named!(
     () -> Box<dyn PathManager>
 );
 named!(
-    "A congestion-control factory made of a name and a closure over MSS, initial window (bytes) and time.",
+    "A congestion-control factory made of a name and a closure that takes MSS, initial window (bytes) and time.",
     NamedCongestion,
     CongestionFactory,
     dyn Fn(u32, u64, Instant) -> Box<dyn CongestionController> + Send + Sync,

@@ -35,7 +35,7 @@ pub struct ParameterError {
     pub policy: String,
     /// Key of the parameter.
     pub key: String,
-    /// Why the parameter is invalid.
+    /// Reason why the parameter is invalid.
     pub problem: ParameterProblem,
 }
 
@@ -49,7 +49,7 @@ pub enum ParameterProblem {
     },
     /// The policy no longer has this parameter.
     Gone {
-        /// Replacement, or why there is none.
+        /// Replacement, or the reason why there is none.
         instead: String,
     },
     /// The parameter was given twice.
@@ -102,7 +102,7 @@ pub struct Parameters<'a> {
     error: Option<ParameterError>,
 }
 
-/// Nanoseconds per unit of time, spelled as in link specs.
+/// Nanoseconds per unit of time. The units are spelled as in link specs.
 const TIME_UNITS: [(&str, f64); 6] =
     [("min", 60e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("h", 3_600e9), ("s", 1e9)];
 const BYTE_UNITS: [(&str, f64); 4] = [("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("B", 1.0)];
@@ -214,7 +214,7 @@ impl<'a> Parameters<'a> {
         self.parse_with(key, &format_bytes(default), expected, read).unwrap_or(default)
     }
 
-    /// Rejects a value that is valid in itself but inconsistent with the others.
+    /// Rejects a value that is valid by itself but inconsistent with the others.
     pub fn refuse(&mut self, key: &str, expected: &str) {
         let given = self.given.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value);
         let (given, expected) = (given.to_owned(), expected.to_owned());

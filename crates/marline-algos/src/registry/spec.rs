@@ -26,7 +26,7 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// Text of the spec.
         text: String,
-        /// Why the text is invalid.
+        /// Reason why the text is invalid.
         problem: &'static str,
     },
 }

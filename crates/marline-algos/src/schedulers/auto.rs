@@ -13,15 +13,15 @@
 //!   its p90, deliver it and all other data sooner, or if it would block faster paths at a bounded window. Paths are
 //!   compared by p50 because copies make up for chance delays; by p90, a path with a wide spread stayed idle while
 //!   bursts waited for the other.
-//! - *Copies* are made when no new data can be sent. A copy is worth the time that it is expected to save ([`worth`]).
-//!   It is made if that exceeds the price of its bytes, which rises with the spent share of the budget. A full budget
-//!   pays for everything that might help, an empty one only for what is almost certainly lost. Two candidates are
-//!   considered. One is the end of the written data, going backward: the last segment on a path waits behind all
-//!   others, and no later segment reveals its loss. The other is the front, if only paths with overdue answers carry
-//!   it, because it blocks everything behind it. In the worst case, both may spend the budget [twice](MAX_SPENDING).
-//!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB every second spends all of
-//!   it and leaves most of the path unused. So copies may instead use a share of the idle capacity
-//!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
+//! - *Copies* are made when no new data can be sent. The benefit of a copy is the time that it is expected to save
+//!   ([`worth`]). It is made if that exceeds the gain required for its bytes, which rises with the spent share of the
+//!   budget. With a full budget, every copy that might help is made; with an empty one, only copies of data that is
+//!   almost certainly lost. Two candidates are considered. One is the end of the written data, going backward: the last
+//!   segment on a path waits behind all others, and no later segment reveals its loss. The other is the front, if only
+//!   paths with overdue answers carry it, because it blocks everything behind it. In the worst case, both may spend the
+//!   budget [twice](MAX_SPENDING). Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100
+//!   kB every second spends all of it and leaves most of the path unused. So copies may instead use a share of the idle
+//!   capacity ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
 //! - *Early repeats*: on a free path that loses single packets, the end of a short message is sent again a few
 //!   milliseconds later ([`MIN_REPEAT_DELAY`]), so no slower path is needed for that.
@@ -39,18 +39,19 @@
 //!
 //! *Why this is not worse than the best path, apart from the cost of exploring.* Let B be the best path for a message.
 //! A segment is sent on another path A only if, by the forecast median, it arrives sooner on A than all remaining data
-//! would on B. If it is late, the gain of a copy on B grows steadily, and exceeds any price that the budget allows soon
-//! after A's p99. So while the budget lasts, the segment is late by at most that time and one trip over B. If the
-//! budget covers the whole message, the copy is sent immediately. Copies are sent after all new data that has room, so
-//! they do not delay it. This sketch leaves two gaps: a forecast is learned, and is wrong for some round trips after
-//! each change of a path; and once the budget is spent, the tail is that of one path with retransmissions.
+//! would on B. If it is late, the gain of a copy on B grows steadily, and exceeds any required gain soon after A's p99.
+//! So while the budget lasts, the segment is late by at most that time and one trip over B. If the budget covers the
+//! whole message, the copy is sent immediately. Copies are sent after all new data that has room, so they do not delay
+//! it. This sketch leaves two gaps: a forecast is learned, and is wrong for some round trips after each change of a
+//! path; and once the budget is spent, the tail is that of one path with retransmissions.
 //!
 //! All of this is a function of the context, the spent budget and the repairs that are due (`auto/judge.rs`). When
 //! reasons are recorded, these inputs are logged with each decision, so that it can be recomputed
 //! ([`Auto::recompute`]).
 //!
 //! *Sources.* Earliest arrival: ECF and STTF. Byte budget: AUGUR, PAAF and Hairpin agree that redundancy needs one. Our
-//! contribution: one forecast for all decisions, learned from its own errors, and the price.
+//! contribution: one forecast for all decisions, learned from its own errors, and a required gain that follows the
+//! budget.
 //!
 //! *p99 of a small message:* equal to full redundancy while the budget lasts.
 
@@ -124,11 +125,11 @@ const MAX_EXAMINED_MAPPINGS: usize = 64;
 const MAX_SPENDING: f32 = 2.0;
 
 /// Bounds of the time between data and its early repeat, which is a quarter of SRTT: if it were shorter, one burst of
-/// losses would hit both.
+/// losses would affect both.
 const MIN_REPEAT_DELAY: Duration = Duration::from_millis(2);
 const MAX_REPEAT_DELAY: Duration = Duration::from_millis(10);
 
-/// Rules for a slow path that blocks the others.
+/// Rules for a slow path that blocks the other paths.
 const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 
 /// The default scheduler.

@@ -1,4 +1,4 @@
-//! Adaptive redundancy: sends immediate copies while the path is risky, otherwise hedged ones.
+//! Adaptive redundancy: sends immediate copies while the path is risky, and hedged copies otherwise.
 //!
 //! *Problem.* Full redundancy has the best tail latency but always costs twice the bytes. It helps only occasionally:
 //! when WiFi loses frames, during a handoff, or before a path fails. The authors of ReMP name "an automatic detection
@@ -83,7 +83,7 @@ impl ImmediateCopyRule for RiskyPaths {
             return true;
         }
         let Some(answer) = on.forecast.answer(Quantile::P90) else { return true };
-        // This segment is exposed to trouble that began while the path was idle.
+        // This segment may also be affected by trouble that began while the path was idle.
         let exposed = answer.max(cx.now.since(on.last_sent_at));
         f64::from(on.forecast.ongoing_trouble_risk(exposed)) > self.tail
     }

@@ -5,9 +5,9 @@
 //! full window changes nothing: data waits instead of moving to a metered path.
 //!
 //! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission
-//! timed out gets no data until something is received on it, so a backup takes over immediately. If *every* active
+//! timed out gets no data until a segment is received on it, so a backup takes over immediately. If *every* active
 //! subflow is unreachable, including a single one, data is still sent, because the path may work, and plain TCP would
-//! also send. Then the subflow that received something last is the best choice, even if it is a backup.
+//! also send. Then the subflow that most recently received a segment is the best choice, even if it is a backup.
 //!
 //! *Unknown RTT*: a subflow without an RTT sample comes after all others of its class. (The old Linux scheduler treated
 //! the RTT as zero, so that every new subflow attracted a burst.)
@@ -25,15 +25,15 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, one that answers is
-    /// better than an unreachable one, at any cost.
+    /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, a path that answers
+    /// is better than an unreachable one, regardless of cost.
     Degraded,
     /// Regular or backup: nothing was received since a timeout.
     Unreachable,
 }
 
 impl Class {
-    /// Returns the class of a subflow; `None` if it cannot carry data at all.
+    /// Returns the class of a subflow; `None` if it cannot carry data.
     #[must_use]
     pub const fn from_view(view: &SubflowView) -> Option<Class> {
         if !view.is_active() {
@@ -72,7 +72,7 @@ pub fn rank(view: &SubflowView) -> (bool, Duration) {
 }
 
 /// Returns the subflow of a class that can take data now: the fastest, or, among degraded or unreachable ones, the one
-/// that received something last. `None` if all are full.
+/// that most recently received a segment. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
     candidates: impl Iterator<Item = &'a SubflowView>,
@@ -97,8 +97,8 @@ pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
     opens.map_or(Decision::Wait, Decision::WaitUntil)
 }
 
-/// Places new data when no subflow is healthy: on the one with room that received something last, even if it is slower.
-/// Waiting for an idle one would never end.
+/// Places new data when no subflow is healthy: on the one with room that most recently received a segment, even if it
+/// is slower. Waiting for an idle subflow would never end.
 #[must_use]
 pub fn choose_last_receiver(class: Class, cx: &SchedulerContext<'_>) -> Decision {
     let candidates = || members(cx.subflows, class);
@@ -137,8 +137,8 @@ pub fn run_while(
 /// 2. none, if a healthy regular subflow already carries it, because its copy is in flight (a data-level timeout means
 ///    that it is not, so the data is sent there again);
 /// 3. and 4. the corresponding steps with healthy backups;
-/// 5. the degraded or unreachable subflow that did not carry it and received something last;
-/// 6. after a data-level timeout, any subflow at all.
+/// 5. the degraded or unreachable subflow that did not carry it and most recently received a segment;
+/// 6. after a data-level timeout, any subflow.
 #[must_use]
 pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
     let all = cx.subflows;

@@ -41,7 +41,7 @@ pub enum WithoutRepairs {
     Nothing,
 }
 
-/// Settings of the amount of repairs.
+/// Settings for the number of repairs.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct CodedConfig {
     /// Repairs per segment, 0 to 1.
@@ -93,7 +93,7 @@ impl Repairs {
         }
         let range = new.prefix(window);
         self.done = range.end;
-        // In thousandths, because their sums are exact.
+        // In thousandths, so that sums are exact.
         let rate = (self.config.rate * 1e3).round() as u64;
         let wanted = rate * range.len().div_ceil(longest);
         let repairs = if self.config.every {
@@ -106,7 +106,7 @@ impl Repairs {
         };
         let back = Dsn(range.end.0.saturating_sub(window)).max(cx.data_una);
         let start = if self.config.every { range.start } else { back };
-        // A symbol may have to be split for a path with smaller segments.
+        // A symbol may have to be split on a path with smaller segments.
         let parts = longest.div_ceil(shortest) as u32;
         let segments = repairs as u32 * parts;
         self.plan = Some(Plan { range: DataRange::new(start, range.end), segments });

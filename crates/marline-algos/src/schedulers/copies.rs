@@ -2,7 +2,7 @@
 //! copy rule decides which of it is sent a second time, when, and on which other subflow.
 //!
 //! *Problem.* Full redundancy costs every byte twice. Most of the gain comes from a few copies: those of data without
-//! successors that would reveal its loss, and those made while a path is bad. The degrees of redundancy between none
+//! successors that would reveal its loss, and those made while a path is poor. The degrees of redundancy between none
 //! and full differ only in the copy rule, so each scheduler consists only of its rule (`redundant_idle`, `burst_end`,
 //! `probing`, `hedged`, `auto_redundant`).
 //!
@@ -142,8 +142,8 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
 }
 
 /// Default scheduler for new data: `min-rtt`, except that data for which a fast path has no room is immediately sent on
-/// a slow one. Redundant schedulers trade bytes for latency, and a window closed by a loss does not open within a round
-/// trip.
+/// a slow one. Redundant schedulers trade bytes for latency, and a window closed by a loss stays closed for more than a
+/// round trip.
 #[must_use]
 pub fn default_base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })

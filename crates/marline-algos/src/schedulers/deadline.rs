@@ -1,6 +1,6 @@
 //! Deadline scheduler: sends copies so that data arrives within the time that the application allows.
 //!
-//! *Problem.* Only the application knows how much a copy is worth. In a game, a frame is worthless 80 ms after it was
+//! *Problem.* Only the application knows how useful a copy is. In a game, a frame is worthless 80 ms after it was
 //! written; in a chat, two seconds are fast enough. Hedging based on a path's usual behavior (`hedged.rs`) serves
 //! neither.
 //!
@@ -35,7 +35,7 @@ pub struct DeadlineConfig {
     pub hedged: HedgedConfig,
     /// Maximum time between giving data to a path and its arrival.
     pub within: Duration,
-    /// Probability of lateness above which a copy is not delayed, 0 to 1.
+    /// Probability of lateness, 0 to 1, above which a copy is not delayed.
     pub risk: f64,
 }
 
@@ -46,7 +46,7 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Rule for immediate copies of data that may be late and could not be saved later.
+/// Rule for immediate copies of data that may be late and that a later copy could not save.
 #[derive(Debug)]
 pub struct MissedDeadlines {
     deviations: f64,

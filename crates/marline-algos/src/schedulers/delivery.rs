@@ -1,5 +1,5 @@
-//! Delivery times computed from forecasts: when data arrives on a path, and what the other paths deliver by then. All
-//! our own rules that compare paths (`min_rtt.rs`, `auto.rs`) use these.
+//! Delivery times computed from forecasts: when data arrives on a path, and how much the other paths deliver in the
+//! meantime. All our own rules that compare paths (`min_rtt.rs`, `auto.rs`) use these.
 //!
 //! *Problem.* A fast path is full, and a slow one has room. Under load, this room is useful. Using it does harm
 //! - near the end of the written data: the fast path would deliver all of it before the slow one's segment has even
@@ -9,8 +9,8 @@
 //!   they deliver more in that time than the buffers hold, they stop.
 //!
 //! *How.* The arrival time of a segment on a slow path S is the forecast of S, including the sender's own queue on S,
-//! minus the way back. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus the
-//! risk of trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or
+//! minus the return delay. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus
+//! the risk of trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or
 //! paced, so that an event ends the wait for them.
 //! - [`Alternatives::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster
 //!   paths deliver their rate times that time. If this amount and the outstanding data of S exceed the buffers, S gets
@@ -76,7 +76,7 @@ fn rate(view: &SubflowView) -> Rate {
     view.delivery_rate.map_or(by_window, |measured| measured.min(by_window))
 }
 
-/// Whether data may wait for paths whose oldest answer is overdue.
+/// Permission to wait for paths whose oldest answer is overdue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OverdueWait {
     /// Data may wait. Most such alarms are false, and data then sent on a slow path takes as long as that path.
@@ -124,9 +124,9 @@ impl<'a> Alternatives<'a> {
     }
 
     /// Returns true if data sent on the path now, arriving after this time, would leave faster paths without room
-    /// before it is acknowledged.
+    /// before that data is acknowledged.
     pub(super) fn would_block(self, arrives: Duration) -> bool {
-        // An unknown path cannot be said to block the others.
+        // There is no evidence that an unknown path blocks the others.
         if arrives == Duration::MAX {
             return false;
         }

@@ -1,14 +1,14 @@
 //! Follow-client scheduler (MultiMob): the server sends on the subflow that the client last used.
 //!
-//! *Problem.* Only the phone knows which of its networks works, what it costs, and when the phone is about to leave it.
-//! A server that compares RTTs on its own continues to send to a WiFi network that the client has given up until its
-//! own timers expire, or it wakes the cellular radio for a segment that could have waited.
+//! *Problem.* Only the phone knows which of its networks works, what it costs, and when it will soon be out of reach. A
+//! server that compares RTTs on its own continues to send to a WiFi network that the client has given up until its own
+//! timers expire, or it wakes the cellular radio for a segment that could have waited.
 //!
 //! *How.* The core stamps a subflow whenever it advances the connection: new data, a DATA_ACK that advanced, or the
 //! client's join (`SubflowView::last_new_at`). New data is sent on the regular subflow with the newest stamp, or on a
 //! backup if its stamp is strictly newer than those of all regular ones, because the client is then using its backup.
-//! Subflows that are potentially failed, or whose address pair the path health monitor considers bad, come after all
-//! others. Among these, the one that received something last is chosen. This rule also applies to retransmitted data.
+//! Subflows that are potentially failed, or whose address pair is degraded, come after all others. Among these, the one
+//! that most recently received a segment is chosen. This rule also applies to retransmitted data.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob, as decided by its kernel module, reimplemented. A client requests
 //! this scheduler from a Marline server with HELLO (docs/spec/experimental.md).
@@ -20,7 +20,7 @@
 //!   data moves to a backup whose stamp is not the newest.
 //! - The module sends nothing while all subflows are silent. Here data is still sent, as with plain TCP, because the
 //!   suspicion may be wrong.
-//! - Data of a subflow with an unanswered probe is immediately sent elsewhere. `reinject=rto` waits for the
+//! - Data of a subflow with an unanswered probe is immediately sent on another subflow. `reinject=rto` waits for the
 //!   retransmission timeout, as the module does.
 //! - The module flags subflows with an RTO of 1.5 s permanently. Here the path health monitor sets and clears that flag
 //!   (`bad_netpath`).
@@ -42,7 +42,7 @@ use super::classes;
 pub struct FollowClientConfig {
     /// True if other subflows with room take the data while the followed subflow is full, newest stamp first.
     pub uses_other_subflows: bool,
-    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data on another subflow after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for FollowClientConfig {
     }
 }
 
-/// Scheduler that sends on the subflow on which the peer last sent something new.
+/// Scheduler that sends on the subflow on which the peer most recently sent new data.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct FollowClient {
     config: FollowClientConfig,
@@ -100,7 +100,7 @@ fn usable_client_path<'a>(
         (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
         (regular, backup) => regular.or(backup),
     };
-    // A degraded address pair that still receives may deliver a segment; one that has timed out has not.
+    // A degraded address pair that still receives may deliver a segment, unlike one that has timed out.
     healthy.or_else(|| {
         usable.min_by_key(|v| (v.health.is_unreachable(), Reverse(v.last_rx_at), v.backup))
     })

@@ -11,15 +11,15 @@
 //! fastest other subflow with room. Usually the DATA_ACK arrives and nothing is copied. The worst case of a single loss
 //! is then the fast path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not suspected,
 //! and its own recovery continues. If nothing at all was received on the path after the overdue segment was sent, the
-//! path is silent. Then its other outstanding data is copied immediately, and so is everything sent until something is
+//! path is silent. Then its other outstanding data is copied immediately, and so is all data sent until a segment is
 //! received on it. On a path that has never answered, nothing is overdue.
 //!
 //! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has been sent. Within bulk
 //! data, later segments reveal losses.
 //!
 //! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second request when the first
-//! has been outstanding for longer than most. In that work, the delay is the 95th percentile of a service's latency.
-//! Here it is a quantile of the path's answer times, learned from errors.
+//! has been outstanding for longer than most requests. In that work, the delay is the 95th percentile of a service's
+//! latency. Here it is a quantile of the path's answer times, learned from errors.
 //!
 //! *What the papers leave open:* ReMP and its successors send copies immediately or not at all. The delay and its limit
 //! are our contribution. Measured in docs/research/papers/remp2015.md.
@@ -41,7 +41,7 @@ use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_
 /// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
 
-/// Settings of the delay of copies, and of the data that is hedged.
+/// Settings for the delay of copies and for the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
     /// Time to wait for the answer after the forecast p50, in multiples of the distance from p50 to p90, 0 to 100. The
@@ -150,7 +150,7 @@ impl<I> HedgeRule<I> {
         })
     }
 
-    /// Makes copies due for everything that silent paths carry.
+    /// Makes copies due for all data that silent paths carry.
     fn copy_silent_paths(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows {
             if !self.is_silent(view, cx.now) {

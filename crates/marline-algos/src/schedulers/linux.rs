@@ -4,14 +4,15 @@
 //! by the time until the connection uses another subflow. Comparisons in virtual time need an accurate model of this
 //! delay.
 //!
-//! *How* the sender works:
+//! *How.* The sender works as follows:
 //! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, restarted by each DATA_ACK
 //!   that advances. When it fires, each subflow that has unacknowledged data and has received nothing since the last
 //!   expiry gets a mark.
 //! - At that time, the oldest data is sent again on a subflow without outstanding data: immediately on a regular one,
 //!   on a backup only if every subflow that holds data has two marks.
 //! - New data stays on its subflow. A subflow with more than four marks is *stale* while another one has fewer than
-//!   three: its outstanding data and new data are sent elsewhere, also on backups, until something is received on it.
+//!   three: its outstanding data and new data are sent on other subflows, including backups, until a segment is
+//!   received on it.
 //!
 //! *Source.* The behavior of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The lab's real-time experiments
 //! measure the kernel itself. The stall of this model lies within those results (tests of `marline-lab`).

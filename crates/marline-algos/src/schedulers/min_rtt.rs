@@ -12,16 +12,17 @@
 //! 2012; reimplemented.
 //!
 //! *Differences.*
-//! - If all subflows are silent, data goes to the one that received something last, instead of waiting.
+//! - If all subflows are silent, data is sent on the one that most recently received a segment, instead of waiting.
 //! - A subflow without an RTT sample comes last, not first.
 //! - A slower subflow takes only data that is acknowledged before the faster ones would have to wait for it under a
-//!   bounded window or send buffer, and no data that a full fast one would deliver sooner together with all the rest.
-//!   Both conditions compare forecasts (`delivery.rs`). Without them, all data that the slow subflow took from a small
-//!   buffer was sent again on the fast one, and each burst larger than the fast one's restart window waited for the
-//!   slow path's round trip.
+//!   bounded window or send buffer. It takes no data that a full faster subflow would deliver sooner, together with all
+//!   remaining data. Both conditions compare forecasts (`delivery.rs`). Without them, all data that the slow subflow
+//!   took from a small buffer was sent again on the fast one, and each burst larger than the fast one's restart window
+//!   waited for the slow path's round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the slower paths under load,
 //!   because a paced sender is nearly always waiting. Schedulers that consider this (ECF, BLEST) are separate.
-//! - Data of a subflow with an unanswered probe is sent elsewhere immediately, not after its retransmission timeout.
+//! - Data of a subflow with an unanswered probe is sent on another subflow immediately, not after its retransmission
+//!   timeout.
 //!
 //! Each difference except the first two is a parameter. With all of them off, this is `lowest-rtt`: what studies of
 //! Multipath TCP call the default scheduler, without opportunistic retransmission unless `+orp` is added.
@@ -45,12 +46,12 @@ pub struct MinRttConfig {
     pub completes_early: bool,
     /// Reaction to a blocked window.
     pub opportunistic: OpportunisticRules,
-    /// True to send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
+    /// True to send data on another subflow after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl Default for MinRttConfig {
-    /// Settings of `min-rtt`: everything on.
+    /// Settings of `min-rtt`: all rules on.
     fn default() -> Self {
         MinRttConfig {
             avoids_blocking: true,
@@ -62,7 +63,7 @@ impl Default for MinRttConfig {
 }
 
 impl MinRttConfig {
-    /// Settings of `lowest-rtt`: everything off.
+    /// Settings of `lowest-rtt`: all rules off.
     pub const LOWEST_RTT: Self = MinRttConfig {
         avoids_blocking: false,
         completes_early: false,

@@ -37,14 +37,14 @@ use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
 
-/// Number of segments of window below which a slow subflow is worth bypassing regardless of its RTT.
+/// Window, in segments, below which it pays to bypass a slow subflow regardless of its RTT.
 const SMALL_WINDOW_SEGMENTS: u64 = 4;
-/// Factor by which its RTT must otherwise exceed that of the fast one.
+/// Factor by which the slow subflow's RTT must otherwise exceed that of the fast one.
 const RTT_RATIO: u32 = 4;
 /// Maximum number of ranges repeated at once.
 const MAX_RANGES: usize = 64;
 
-/// Which data is sent again on the fast subflow when it is blocked.
+/// Data that is sent again on the fast subflow when it is blocked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Retransmit {
     /// Nothing is sent again.
@@ -53,11 +53,11 @@ pub enum Retransmit {
     Paper,
     /// The oldest segment, if its holder's window is tiny or its RTT more than 4 times as long.
     Kernel,
-    /// Like `Kernel`, plus everything that such subflows hold, as far as there is room.
+    /// Like `Kernel`, plus all data that such subflows hold, as far as there is room.
     Wide,
 }
 
-/// Which subflow is slowed down for blocking the fast one.
+/// Subflow that is slowed down for blocking the fast one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalize {
     /// No subflow is penalized.
@@ -105,8 +105,8 @@ impl OpportunisticRules {
     };
 }
 
-/// Extra bytes beyond the MSS of a segment in the middle of a run, which has no mapping option. A repeat on another
-/// subflow must cover all of it, or the data behind it still waits.
+/// Bytes beyond the MSS in a segment in the middle of a run, which has no mapping option. A repeat on another subflow
+/// must cover all of it, or the data behind it still waits.
 const MAPPING_OPTION: u64 = 20;
 
 /// State of both mechanisms, one per connection.
@@ -114,7 +114,7 @@ const MAPPING_OPTION: u64 = 20;
 pub struct Opportunistic {
     rules: OpportunisticRules,
     /// Per subflow: the time at which it last caused others to be penalized (`kernel`; there is no penalty in its first
-    /// RTT) or was last penalized itself (`paper`). Only subflows with such a time have an entry.
+    /// RTT), or was last penalized itself (`paper`). Only subflows with such a time have an entry.
     last_penalty: Vec<(SubflowId, Instant)>,
 }
 

@@ -2,7 +2,7 @@
 
 use marline_policy::SubflowId;
 
-/// One value per subflow; it is the default until changed.
+/// One value per subflow, which has its default until it is set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PerSubflow<T>(Vec<T>);
 

@@ -2,7 +2,7 @@
 //!
 //! *Problem.* `min-rtt` does not use a slower path while the faster one has room. The slower path's RTT is then
 //! outdated: the path may have become the better one, or may have failed, and the failure of the fast path is a bad
-//! time to find out. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is
+//! time to learn this. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is
 //! sent anyway also measures the RTT, and may arrive first.
 //!
 //! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also sent on each other
@@ -21,10 +21,10 @@ use marline_time::Instant;
 use super::classes::{self, Class};
 use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_empty};
 
-/// Settings of what counts as an idle path.
+/// Definition of an idle path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbingConfig {
-    /// Number of the path's round trips without sending, 1 to 1000.
+    /// Time without sending, in round trips of the path, 1 to 1000.
     pub idle_rtts: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Redundant scheduler: sends every byte on every path, as far as each path can keep up.
 //!
-//! *Problem.* A small message must arrive soon even if one of the paths stalls, and it is unknown which. Sent on all
-//! paths, it takes the minimum of their delays, and the failure of one path does not delay it.
+//! *Problem.* A small message must arrive soon even if one of the paths stalls, and it is unknown which path will. Sent
+//! on all paths, it takes the minimum of their delays, and the failure of one path does not delay it.
 //!
 //! *How.* No subflow distinguishes new data from old. Each goes through the whole stream with its own cursor, as fast
 //! as its window allows: first the data that is not DATA_ACKed, then the unsent data. So the fastest subflow sends the
@@ -31,10 +31,10 @@ use super::round_robin::next_in_turn;
 /// Scheduler that sends all data on all regular subflows.
 #[derive(Clone, Debug, Default)]
 pub struct Redundant {
-    /// Start of each subflow's last data. The subflow has carried everything before it, from the data that was oldest
-    /// when the subflow started.
+    /// Start of each subflow's last data. The subflow has carried all data before it, starting with the data that was
+    /// oldest when the subflow started.
     cursors: PerSubflow<Option<Dsn>>,
-    /// Subflow that was given data last.
+    /// Subflow that was most recently given data.
     last: Option<SubflowId>,
 }
 

@@ -13,7 +13,7 @@
 //! requires. A turn was one segment (`num_segments`); here it is sixteen, because a segment sent alone costs twice as
 //! much work as one in a run. `segments=1` reproduces the turns of Linux.
 //!
-//! *p99 of a small message:* bad by design: every other turn takes the slow path.
+//! *p99 of a small message:* poor by design: every other turn uses the slow path.
 
 use marline_policy::{
     Decision, Eligibility, Reinjection, Scheduler, SchedulerContext, SubflowId, SubflowView,
@@ -24,7 +24,7 @@ use super::classes;
 /// Default number of segments per turn.
 const DEFAULT_TURN_SEGMENTS: u32 = 16;
 
-/// Settings of the length and conditions of a turn.
+/// Settings for the length and conditions of a turn.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RoundRobinConfig {
     /// Number of segments per turn, at least one.
@@ -39,7 +39,7 @@ impl Default for RoundRobinConfig {
     }
 }
 
-/// Scheduler that gives a few segments to each subflow with room in turn.
+/// Scheduler that sends a few segments on each subflow with room, in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     config: RoundRobinConfig,

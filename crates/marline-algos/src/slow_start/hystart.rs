@@ -24,7 +24,7 @@ use super::{Growth, SlowStart};
 const MIN_RTT_THRESH_NANOS: u64 = 4_000_000;
 /// RTT increase that always counts, in nanoseconds.
 const MAX_RTT_THRESH_NANOS: u64 = 16_000_000;
-/// Between the two, an increase counts if it is at least this fraction (divisor) of the previous round's RTT.
+/// Between these two values, an increase counts if it is at least this fraction (divisor) of the previous round's RTT.
 const MIN_RTT_DIVISOR: u64 = 8;
 /// Minimum number of samples before a round is judged.
 const N_RTT_SAMPLE: u32 = 8;
@@ -54,7 +54,7 @@ pub struct HyStart {
     css: Option<Box<Css>>,
 }
 
-/// Value that stands for none.
+/// Value for "none".
 const NONE: u64 = u64::MAX;
 
 impl Default for HyStart {

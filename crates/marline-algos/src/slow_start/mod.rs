@@ -28,7 +28,7 @@ pub trait SlowStart: Debug + Send {
     /// Processes an ACK received outside of recovery.
     fn on_ack(&mut self, ack: &AckSample, mss: u32) -> Growth;
 
-    /// Discards the state of the current round because sending pauses or starts over.
+    /// Discards the state of the current round because sending pauses or restarts.
     fn restart(&mut self);
 }
 

@@ -173,7 +173,7 @@ async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
     assert_eq!(
         event.to_line(),
         "[     0.005000]       DECISION conn=4 subflow=1 missed=3 copy of 14 kB on wwan0: wlan0's answer \
-         is due in 31 ms (p90 84 ms); a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; \
+         is due in 31 ms (p90 84 ms); a copy arrives in 45 ms and is expected to save 12 ms, at a cost of 3.0 ms; \
          36% of the budget spent"
     );
     // The decision can be recomputed from the record.

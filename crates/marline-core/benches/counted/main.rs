@@ -19,7 +19,7 @@ use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 use streams::{AUTO, BY_TURNS, Captured, MIN_RTT, ONE, Pair, PlainTcp, Setting};
 
-/// Two batches, and about as much as the application writes at a time elsewhere.
+/// Two batches, and about as much as the application writes at a time in the other benches.
 const SEGMENTS: usize = 88;
 const CALLS: usize = 100;
 /// Bytes transferred before the measurement, so that windows and buffers reach their final size.
@@ -38,7 +38,7 @@ fn written(setting: Setting) -> Pair {
     pair
 }
 
-/// A pair and how many segments it has sent.
+/// A pair and the number of segments that it has sent.
 struct Sent {
     _pair: Pair,
     segments: usize,
@@ -121,7 +121,7 @@ fn warm_smoltcp() -> PlainTcp {
     pair
 }
 
-// The same transfer with another TCP.
+// An equal transfer with another TCP.
 #[library_benchmark]
 #[bench::smoltcp_1_megabyte(setup = warm_smoltcp)]
 fn transfer_beside(mut pair: PlainTcp) -> PlainTcp {
@@ -182,7 +182,7 @@ fn data() -> OnWire {
     on_wire(TcpOptions { dss: Some(dss), ..TcpOptions::default() }, 1428)
 }
 
-/// An ACK while something is missing.
+/// An ACK while data is missing.
 fn ack() -> OnWire {
     let dss = Dss { data_ack: Some(DataAck::Short(77)), ..Dss::default() };
     let mut options = TcpOptions { dss: Some(dss), ..TcpOptions::default() };

@@ -30,7 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use streams::{BY_TURNS, CHUNK, MIN_RTT, ONE, Pair, PlainTcp, Setting, chunk};
 
 const MEGABYTE: u64 = 1_000_000;
-/// Bytes compared before anything is measured.
+/// Number of bytes compared before the measurement.
 const CHECKED_BYTES: u64 = 16 << 20;
 /// Turns of each case, and megabytes that it transfers in each.
 const ROUNDS: usize = 11;
@@ -139,7 +139,7 @@ fn measure(stream: &mut Stream, bytes: u64) -> Round {
 fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
     let bytes = megabytes * MEGABYTE;
     let mut streams: Vec<Stream> = cases.iter().map(|case| Stream::open(CASES[*case].2)).collect();
-    // Windows grow for a while, and so does the memory kept for reuse.
+    // Windows and the memory kept for reuse grow for a while.
     streams.iter_mut().for_each(|stream| stream.transfer(bytes, |_, _| ()));
     let mut measured = vec![[Round::default(); CASES.len()]; rounds];
     for (number, round) in measured.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ pub(crate) use plain_tcp::PlainTcp;
 /// Bytes that the applications write and read at a time.
 pub(crate) const CHUNK: usize = 128 << 10;
 
-/// How the clients of the connections send.
+/// Sending method of the connections' clients.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) subflows: usize,

@@ -17,7 +17,7 @@ use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
-/// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire. They are
+/// Ids of peer addresses that were learned from a source other than the peer. They never appear on the wire. They are
 /// at the end of the range, because peers start counting at its beginning. An address announced with such an id
 /// replaces the entry.
 const LEARNED_IDS: core::ops::RangeInclusive<u8> = 240..=255;
@@ -150,7 +150,7 @@ impl Addresses {
         self.remote.iter().find(|r| r.id == id).map(|r| r.address)
     }
 
-    /// Id by which the peer knows a remote address; unknown ones count as the initial one.
+    /// Id by which the peer knows a remote address; an unknown address counts as the initial one.
     pub(super) fn remote_id(&self, address: SocketAddr) -> AddressId {
         self.remote.iter().find(|r| r.address == address).map_or(AddressId(0), |r| r.id)
     }
@@ -384,7 +384,7 @@ pub(super) struct JoinAddresses {
 }
 
 impl JoinAddresses {
-    /// A free pair of addresses and ports between the two; `None` if no port is free.
+    /// A free four-tuple between the two addresses; `None` if no port is free.
     pub(super) fn free_path(&self, cx: &mut Context<'_>) -> Option<FourTuple> {
         let JoinAddresses { local: LocalAddress { address: mut from, .. }, remote } = *self;
         if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {

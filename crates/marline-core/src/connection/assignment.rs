@@ -26,7 +26,7 @@ const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 
 /// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
 const MAX_DATA_RTOS: u32 = 2;
-/// How long a writer waits for a subflow that retains too much data but still makes progress. This is a constant
+/// Time for which a writer waits for a subflow that retains too much data but still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.
 const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
@@ -295,7 +295,7 @@ impl Assignment<'_> {
         self.sender.advance_rto_timer(now + patience);
     }
 
-    /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
+    /// Arms the persist timer: the peer's window is closed, and no data in flight would bring an update.
     fn rearm_persist(&mut self, now: Instant) {
         let (usable, rto) = (self.paths.active_count() > 0, self.paths.largest_rto(self.config));
         self.sender.rearm_persist(now, usable, rto);
@@ -330,7 +330,7 @@ impl Assignment<'_> {
                 subflow.tcp_mut().request_probe();
             }
         }
-        // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
+        // With one path, the intervals grow as in plain TCP (RFC 9293 section 3.8.6.1).
         let alone = self.paths.active_count() < 2;
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
         self.sender.postpone_persist(Some(now + pause));
@@ -352,7 +352,7 @@ impl Assignment<'_> {
         let repeats = |s: &SubflowContext| s.is_active() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
-        // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even a
+        // Data that is acknowledged there but never arrives leaves a gap that no later data can pass, not even a
         // retransmission, although the peer's segments arrive.
         let misleads = |s: &SubflowContext| {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
@@ -389,8 +389,8 @@ impl Assignment<'_> {
         self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
     }
 
-    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data from that position on, but could
-    /// not use it. The data is sent on another subflow without waiting for the data-level timer.
+    /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data after that position, but could not
+    /// use it. The data is sent on another subflow without waiting for the data-level timer.
     pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
         let first = Dsn(self.session.keys().local_offset(fail.dsn));
         let (una, end) = (self.sender.una(), self.sender.sent());

@@ -12,8 +12,8 @@
 //! A SYN/ACK without MP_CAPABLE may come from the server or a middlebox. It is kept for at most a Connection Attempt
 //! Delay while another attempt may be answered with the option, and is accepted after that.
 //!
-//! Backup addresses, and those that the path health monitor considers bad, wait until two SYNs were sent from the
-//! others: neither a distant server nor a single lost SYN wakes a radio.
+//! Backup addresses, and those on degraded address pairs, wait until two SYNs were sent from the others: neither a
+//! distant server nor a single lost SYN wakes a radio.
 
 use core::net::IpAddr;
 
@@ -29,7 +29,7 @@ use crate::{CloseReason, ConnectionConfig, Ecn};
 pub(super) struct StartAddress {
     pub(super) id: AddressId,
     pub(super) ip: IpAddr,
-    /// Used only if others do not work.
+    /// Used only if other addresses do not work.
     pub(super) reserve: bool,
 }
 

@@ -35,7 +35,7 @@ enum NextFin {
     Timeouts(u32),
 }
 
-/// Timeouts by which a DATA_FIN is repeated.
+/// Timeouts that determine when a DATA_FIN is repeated.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FinTimeouts {
     /// Retransmission timeout.
@@ -54,7 +54,7 @@ struct DataFin {
     count: u32,
     /// A tail probe was sent for the DATA_FIN.
     probed: bool,
-    /// Subflows on which it has yet to be sent now.
+    /// Subflows on which it still has to be sent.
     on: SubflowSet,
     /// Subflows on which it was sent last.
     sent_on: SubflowSet,
@@ -223,8 +223,8 @@ impl Closing {
         }
     }
 
-    /// Handles a new subflow. A DATA_FIN in backoff is sent on it at once, because the other subflows may drop
-    /// options or everything.
+    /// Handles a new subflow. A DATA_FIN in backoff is sent on it immediately, because the other subflows may drop
+    /// options or all segments.
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
@@ -400,7 +400,7 @@ impl Closing {
     }
 
     /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more of
-    /// it. A peer that answers but accepts no data (its window stays shut) gets no extension.
+    /// it. A peer that answers but accepts no data (its window stays closed) gets no extension.
     pub(super) fn extend_closing(&mut self, now: Instant, una: Dsn, written: Dsn) -> bool {
         let delivers = written > una && una > self.leaving.una;
         if delivers {

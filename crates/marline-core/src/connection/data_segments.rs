@@ -17,7 +17,7 @@ use crate::subflow::{HeaderFor, PayloadRoom};
 use crate::tables::Context;
 use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
 
-/// Maximum bytes of a mapping: the maximum of its length field, less one for a FIN.
+/// Maximum length of a mapping in bytes: the maximum of its length field, less one for a FIN.
 pub(super) const MAX_MAPPING: u64 = 0xffff - 1;
 /// Every eighth segment of a run repeats the mapping. The first would be enough if segments always arrived unchanged,
 /// but a middlebox that merges segments may drop the options of the appended ones.
@@ -28,7 +28,7 @@ const MAPPING_REPEAT_INTERVAL: u16 = 8;
 struct BatchSlot {
     /// Number of segments before it.
     number: usize,
-    /// Size of the largest segment that still fits.
+    /// Size in bytes of the largest segment that still fits.
     limit: usize,
 }
 
@@ -89,7 +89,7 @@ impl SegmentBuilder<'_> {
             (first, _) => {
                 match first {
                     None => self.assignment().note_nothing_to_send(now),
-                    // The rest of the peer's window is not worth a segment.
+                    // The rest of the peer's window is too small for a segment.
                     Some(_) => self.assignment().report_blocked(now),
                 }
                 // The scheduler may have requested a repetition.
@@ -386,7 +386,7 @@ impl SegmentBuilder<'_> {
         Some(EmittedSegments { size: overhead + len, count: 1, ecn })
     }
 
-    /// Sets or withholds PSH on a data segment. PSH asks the peer to deliver immediately.
+    /// Sets or withholds PSH on a data segment. PSH requests that the peer deliver immediately.
     fn mark_push(&mut self, id: SubflowId, ends_record: bool, is_last: bool) {
         let released = !is_last || self.sender.take_release();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -423,10 +423,10 @@ impl SegmentBuilder<'_> {
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
 
-    /// True if the peer's window cuts the segment short while more data waits (RFC 9293 section 3.8.6.2.1), so that
-    /// it is not worth sending. If data is in flight, its ACK will bring a window update. Otherwise half of the
-    /// peer's largest window so far is worth sending, and less after a while. This does not apply to a segment that
-    /// the scheduler cut short, or that is full at the size in use while a larger size is being tried.
+    /// True if the peer's window cuts the segment short while more data waits (RFC 9293 section 3.8.6.2.1), so that it
+    /// should not be sent. If data is in flight, its ACK will bring a window update. Otherwise a segment is sent if it
+    /// fills half of the peer's largest window so far, or less after a while. This does not apply to a segment that the
+    /// scheduler cut short, or that is full at the size in use while a larger size is being tried.
     fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
         let id = choice.subflow;
         let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
@@ -483,7 +483,7 @@ impl SegmentBuilder<'_> {
 
 /// Completion of segments, with data or without.
 impl SegmentBuilder<'_> {
-    /// Room for payload of a full segment with data from `at` on.
+    /// Room in bytes for the payload of a full segment whose data starts at `at`.
     pub(super) fn payload_room(&self, subflow: &SubflowContext, at: Point) -> PayloadRoom {
         let tcp = subflow.tcp();
         let mut options = self.data_options(subflow, at, tcp.uses_timestamps());

@@ -22,7 +22,8 @@ use crate::compact_instant::NonZeroCompactInstant;
 /// Shortest gap that is reported.
 pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
 
-/// When data became due in one direction, if it is due. Every connection has two of these, so each uses four bytes.
+/// Time at which data became due in one direction, if any is due. Every connection has two of these, so each uses four
+/// bytes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct DeliveryWatch(Option<NonZeroCompactInstant>);
 
@@ -54,7 +55,7 @@ impl DeliveryWatch {
         (now.since(since) >= MIN_HOLE + usual).then_some(since)
     }
 
-    /// When data became due. `near` is an instant within a day of it.
+    /// Time at which data became due. `near` is an instant within a day of it.
     pub(super) fn due_since(self, near: Instant) -> Option<Instant> {
         Some(self.0?.to_instant_near(near))
     }
@@ -96,7 +97,7 @@ mod tests {
         let mut watch = DeliveryWatch::default();
         assert_eq!(watch.on_progress(ms(0), false, Duration::ZERO), None);
         assert_eq!(watch.on_progress(ms(5_000), false, Duration::ZERO), None);
-        // Data behind a hole is due from its arrival.
+        // Data behind a gap is due from the time of its arrival.
         watch.note(ms(5_010), true);
         watch.note(ms(5_090), true);
         assert!(about(watch.on_progress(ms(5_111), true, Duration::ZERO), 5_010));

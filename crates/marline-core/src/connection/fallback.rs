@@ -62,7 +62,6 @@ impl Trigger {
     }
 }
 
-/// State of the other subflows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OtherSubflows {
     None,
@@ -71,9 +70,9 @@ pub(super) enum OtherSubflows {
     /// Joins that we opened and whose third ACK was sent: the peer may have established them and may continue on
     /// them.
     Answered,
-    /// They carried data, but accept no more.
+    /// Subflows that carried data, but accept no more.
     Closing,
-    /// At least one may carry data.
+    /// At least one subflow may carry data.
     Usable,
 }
 
@@ -92,7 +91,7 @@ pub(super) struct StreamFacts {
     pub(super) received_whole: bool,
     /// The stream continues at the position that plain TCP implies: at the trigger's point, or at the failed mapping.
     pub(super) received_tail: bool,
-    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its own do.
+    /// Data that we mapped was DATA_ACKed: our options arrive, and the peer knows that its own options do.
     pub(super) proven: bool,
     /// Data that the peer mapped may have been DATA_ACKed, which would prove Multipath TCP to the peer.
     pub(super) proven_to_peer: bool,
@@ -117,9 +116,9 @@ impl StreamFacts {
 pub(super) enum Verdict {
     /// No change.
     Unchanged,
-    /// Plain TCP from the first byte on.
+    /// Plain TCP, starting with the first byte.
     FromFirstByte { reason: FallbackReason, announces: bool },
-    /// Plain TCP from the first byte that is not DATA_ACKed.
+    /// Plain TCP, starting with the first byte that is not DATA_ACKed.
     FromHere(FallbackReason),
     /// MP_FAIL is sent to the peer. Received data is kept until the answer.
     SendMpFail,
@@ -163,14 +162,14 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
-        // RFC 8684 section 3.7 allows it only on the sole subflow: it has no meaning with others.
+        // RFC 8684 section 3.7 allows it only on the sole subflow: it has no meaning if there are others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Unchanged,
         Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
         Trigger::InfiniteMapping => Verdict::Abort,
     }
 }
 
-/// Corresponding positions of a subflow and the stream, from which they map one to one.
+/// Corresponding positions of a subflow and the stream. Later positions map one to one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) ssn: Ssn,
@@ -191,8 +190,7 @@ pub(super) struct InfiniteMapping {
     pub(super) point: Point,
 }
 
-/// Number of repeats answered without acknowledging the infinite mapping's data after which options are assumed not
-/// to pass.
+/// Repeats answered without acknowledging the infinite mapping's data after which options are assumed not to pass.
 const MIN_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.
@@ -209,7 +207,7 @@ struct PendingInfiniteMapping {
 }
 
 impl PendingInfiniteMapping {
-    /// True if options do not pass, neither the infinite mapping nor the mappings before it.
+    /// True if options do not pass: neither the infinite mapping nor the mappings before it arrive.
     const fn is_futile(&self) -> bool {
         self.answers >= MIN_ANSWERS
     }
@@ -219,7 +217,7 @@ impl PendingInfiniteMapping {
 #[derive(Debug, Default)]
 pub(super) struct Fallback {
     infinite: Option<Box<PendingInfiniteMapping>>,
-    /// The peer has sent a DATA_ACK since: it still speaks Multipath TCP.
+    /// The peer has sent a DATA_ACK since the fallback: it still speaks Multipath TCP.
     contradicted: bool,
 }
 
@@ -230,7 +228,7 @@ impl Fallback {
             Some(Box::new(PendingInfiniteMapping { first, point, repeated_at: None, answers: 0 }));
     }
 
-    /// Handles a timeout of data from `una` on in plain TCP. The peer's last segment arrived at `heard_at`. Data up
+    /// Handles a timeout of plain TCP data that starts at `una`. The peer's last segment arrived at `heard_at`. Data up
     /// to the infinite mapping carries options. If a peer in plain TCP answers the repeats without acknowledging the
     /// data, a middlebox drops them because of their options. They are then sent without options. Returns true if the
     /// peer should also be probed, because the repeat may never reach it.

@@ -23,7 +23,7 @@ use super::subflow_context::SubflowContext;
 use crate::ConnectionConfig;
 use crate::subflow::Ingress;
 
-/// Parts of a connection that show what each side has received and what it knows.
+/// Parts of a connection that show what each side has received and knows.
 #[derive(Copy, Clone)]
 pub(super) struct FallbackFacts<'a> {
     pub(super) config: &'a ConnectionConfig,
@@ -46,7 +46,7 @@ impl FallbackFacts<'_> {
             (usable, initial) = (subflow.is_active(), subflow.is_initial() && subflow.is_up());
         }
         let was_alone = !self.paths.has_lost_joins();
-        // A DATA_ACK on another subflow proves this too, and that subflow may have ended since.
+        // A DATA_ACK on another subflow proves this too, and that subflow may have ended.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         StreamFacts {
             initial: initial && was_alone,
@@ -103,7 +103,7 @@ impl FallbackFacts<'_> {
     }
 
     /// True if none of our data was ever DATA_ACKed, no other subflow exists or has received payload, both directions
-    /// are contiguous from their first byte on, and the peer has sent at most a first window of data, and probes.
+    /// are contiguous from their first byte, and the peer has sent at most a first window of data, and probes.
     fn is_unacknowledged(&self, id: SubflowId) -> bool {
         matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
     }

@@ -10,7 +10,7 @@
 //!   SYN      OUT(token, DSN, HMAC) + data    ->            delivered at once
 //!            or IN(token, DATA_ACK, HMAC)    ->            data after it is sent again
 //!                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
-//!   ACK, and data at once                    ->            data from here on, too
+//!   ACK, and data at once                    ->            data from this point, too
 //! ```
 //! The third ACK carries no HMAC, and neither side waits for a fourth ACK, because each side has authenticated itself
 //! with its first segment. Unlike the original, the HMAC also covers the SYN's data, so that an attacker on the path

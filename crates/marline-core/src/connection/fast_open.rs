@@ -35,7 +35,7 @@ pub(crate) struct FastOpenVerdict {
     pub(crate) answer: Option<FastOpenOption>,
 }
 
-/// Fast Open of a connection.
+/// Fast Open state of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FastOpening {
     /// Client: the first SYN was built, with or without Fast Open.

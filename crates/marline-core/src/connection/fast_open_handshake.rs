@@ -37,7 +37,7 @@ pub(super) struct SynDataAck {
 }
 
 impl FastOpenHandshake<'_> {
-    /// Client: selects the Fast Open part of the first SYN. `options` are the other options of the SYN, without those
+    /// Client: selects the Fast Open part of the first SYN. `options` are the other options of the SYN, excluding those
     /// of TCP itself.
     pub(super) fn plan_fast_open(
         &mut self,

@@ -8,7 +8,7 @@
 //! *Loss.* The subflow retransmits it unchanged. Nothing else is allowed: a middlebox that stores the data it has
 //! seen (a normalizer) must see the same bytes again, and the position cannot be skipped. The sum is kept until it is
 //! acknowledged, because it could not be recomputed once its data is gone. This costs one segment on that path and
-//! causes no delay: the peer immediately uses data behind a hole of the subflow (`receiver.rs`).
+//! causes no delay: the peer immediately uses data behind a gap in the subflow (`receiver.rs`).
 //!
 //! *Exclusions.* No repairs are sent before the peer has agreed, in plain TCP, beyond 2^31 bytes in two minutes (the
 //! option's 32-bit DSN would be ambiguous), or while too many are unacknowledged. They stop permanently when the peer
@@ -23,7 +23,7 @@ use super::send_buffer::SendBuffer;
 use super::session::Session;
 use crate::fec::Repair;
 
-/// Limit on bytes of unacknowledged repairs that a subflow keeps.
+/// Limit on the unacknowledged repairs that a subflow keeps, in bytes.
 const MAX_KEPT: usize = 128 * 1024;
 
 /// Sender state of repairs.
@@ -47,8 +47,8 @@ impl RepairTx {
         self.refused = true;
     }
 
-    /// Next repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept` bytes of
-    /// repairs. The repair is as long as the longest segment, or an equal part of that which fits.
+    /// Returns the next repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept`
+    /// bytes of repairs. The repair is as long as the longest segment, or an equal part of that size that fits.
     pub(super) fn next(
         &self,
         range: DataRange,
@@ -81,7 +81,6 @@ impl RepairTx {
     }
 }
 
-/// A repair sent on a subflow.
 #[derive(Debug)]
 pub(super) struct SentRepair {
     /// Position of the first byte on the subflow.
@@ -112,7 +111,7 @@ impl SentRepair {
         self.repair
     }
 
-    /// Payload in bytes.
+    /// Payload size in bytes.
     pub(super) const fn len(&self) -> usize {
         self.sum.len()
     }
@@ -145,7 +144,7 @@ impl SentRepair {
         option_of(self.message(session, next))
     }
 
-    /// Bytes of a segment, whose boundaries may differ from the first transmission.
+    /// Part of the repair that belongs to a segment. Its boundaries may differ from those of the first transmission.
     pub(super) fn part_in(&self, segment: &SentSegment) -> Option<&[u8]> {
         let offset = segment.start.since(segment.mapping_start) as usize;
         self.sum.get(offset..offset + segment.payload_len() as usize)

@@ -82,12 +82,12 @@ impl Keys {
         self.remote_first.wrapping_add(at.0)
     }
 
-    /// Position in our stream of a wire DSN, without a range check.
+    /// Position in our stream that corresponds to a wire DSN, without a range check.
     pub(super) const fn local_offset(&self, wire: u64) -> u64 {
         wire.wrapping_sub(self.local_first)
     }
 
-    /// Position in the peer's stream of a wire DSN, without a range check.
+    /// Position in the peer's stream that corresponds to a wire DSN, without a range check.
     pub(super) const fn remote_offset(&self, wire: u64) -> u64 {
         wire.wrapping_sub(self.remote_first)
     }
@@ -122,7 +122,7 @@ impl Keys {
         })
     }
 
-    /// HMAC of an ADD_ADDR of ours.
+    /// HMAC of our ADD_ADDR.
     pub(super) fn address_hmac(&self, id: u8, address: IpAddr, port: Option<u16>) -> Option<u64> {
         Some(address_hmac(self.local, self.remote?, id, address, port))
     }

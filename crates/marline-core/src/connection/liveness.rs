@@ -48,7 +48,7 @@ pub(super) struct Liveness {
     clock: ReceiveTimerState,
     /// End of the newest data that the peer mapped, received or not.
     announced: Dsn,
-    /// Position from which on the peer marks its last data. Data sent before the agreement has no mark.
+    /// Position after which the peer marks its last data. Data sent before the agreement has no mark.
     marked_from: Option<Dsn>,
     /// Subflow on which data last arrived.
     last_data_subflow: Option<SubflowId>,
@@ -168,7 +168,7 @@ impl Liveness {
         self.clock.started_at()
     }
 
-    /// Handles the receive timer. `shut` is true if our own window is shut, which explains the silence.
+    /// Handles the receive timer. `shut` is true if our own window is closed, which explains the silence.
     pub(super) fn on_receive_timer(
         &mut self,
         now: Instant,

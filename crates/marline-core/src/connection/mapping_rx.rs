@@ -1,9 +1,9 @@
 //! Data sequence mappings received on one subflow (RFC 8684 section 3.3.1).
 //!
 //! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments, may be announced
-//! again with each of them, and never changes. Adjacent mappings that are contiguous in both spaces are merged, so
-//! that a stream behind a hole needs memory only for its discontinuities. With checksums on, bytes wait until their
-//! whole mapping is received and verified. A mapping of one segment (as Marline sends them) is verified in place.
+//! again with each of them, and never changes. Adjacent mappings that are contiguous in both spaces are merged, so that
+//! a stream behind a gap needs memory only for its discontinuities. With checksums on, bytes wait until their whole
+//! mapping is received and verified. A mapping of one segment (as Marline sends them) is verified in place.
 //!
 //! When a checksum fails on the only subflow, the data of that mapping and all following data are kept unverified:
 //! the subflow has acknowledged them, so the peer will not send them again. The peer's infinite mapping, or its
@@ -34,7 +34,7 @@ pub(crate) struct RxMapping {
     /// Length covered by the checksum, including a DATA_FIN.
     pub(crate) wire_len: u16,
     pub(crate) checksum: Option<u16>,
-    /// Set for a repair: the bytes are a sum over `span` bytes of the stream, from `dsn` on.
+    /// For a repair: the bytes are a sum over `span` bytes of the stream, starting at `dsn`.
     pub(crate) coded: Option<RepairFields>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum MappingError {
     Overflow,
 }
 
-/// Bytes from a failed mapping on, unverified.
+/// Unverified bytes, starting with those of a failed mapping.
 #[derive(Debug)]
 struct FailedMapping {
     ssn: Ssn,
@@ -100,7 +100,7 @@ struct FailedMapping {
     bytes: Vec<u8>,
 }
 
-/// Mappings of one subflow's receiving side.
+/// Mappings received on one subflow.
 #[derive(Debug)]
 pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
@@ -110,7 +110,7 @@ pub(crate) struct MappingRx {
     torn: TornRanges,
     /// Limit on bytes kept behind a failed mapping.
     max_kept: u32,
-    /// Bytes of the front mapping that wait for its checksum.
+    /// Bytes of the front mapping that wait for its checksum to be verified.
     waiting: OnDemand<Vec<u8>>,
     /// Start of an infinite mapping (or of plain TCP). Boxed, because few connections have it.
     infinite: Option<Box<(Ssn, Dsn)>>,
@@ -160,7 +160,7 @@ impl MappingRx {
         mapped || self.infinite.is_some() || self.failed.is_some()
     }
 
-    /// Stream positions of this many bytes from this position on, as far as mappings are known. A repair has none.
+    /// Stream positions of this many bytes, starting at this position, as far as mappings are known. A repair has none.
     pub(crate) fn stream_ranges(&self, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
         let part = |first: Ssn, end: Ssn, dsn: Dsn| {
             let (start, end) = (first.max(ssn), end.min(ssn.plus(bytes)));
@@ -232,7 +232,7 @@ impl MappingRx {
         self.infinite.is_some()
     }
 
-    /// True if plain TCP applies from the first byte of the subflow on.
+    /// True if plain TCP applies from the first byte of the subflow.
     pub(crate) fn is_plain_from_start(&self) -> bool {
         self.infinite.as_deref() == Some(&(Ssn(1), Dsn(0)))
     }
@@ -371,7 +371,7 @@ impl MappingRx {
         }
     }
 
-    /// Bytes of memory held, without data kept after a failed checksum.
+    /// Memory held, in bytes, excluding data kept after a failed checksum.
     pub(crate) fn memory(&self) -> u64 {
         let mappings = self.announced.capacity() * size_of::<RxMapping>();
         (mappings + self.torn.memory() + self.waiting.capacity()) as u64
@@ -481,7 +481,7 @@ impl MappingRx {
         self.repairs.if_used().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Delivers bytes behind a hole of the subflow as far as they are already mapped. They will be processed again in
+    /// Delivers bytes behind a gap in the subflow as far as they are already mapped. They will be processed again in
     /// order. With checksums only whole mappings are delivered.
     pub(crate) fn peek(&mut self, ssn: Ssn, bytes: &[u8], deliver: &mut dyn FnMut(Dsn, &[u8])) {
         if self.failed.is_some() || self.infinite.is_some() {
@@ -513,7 +513,7 @@ impl MappingRx {
         Ok(())
     }
 
-    /// Takes bytes of a mapping from `offset` on. The error is the mapping whose checksum failed.
+    /// Takes bytes of a mapping, starting at `offset`. The error is the mapping whose checksum failed.
     fn take_bytes(
         &mut self,
         mapping: &RxMapping,

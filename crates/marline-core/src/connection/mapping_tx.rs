@@ -36,7 +36,7 @@ impl MappingTx {
         self.entries.back().map_or(self.start, |e| e.end)
     }
 
-    /// Adds new data on a subflow; it must follow the newest.
+    /// Adds new data on a subflow; it must follow the newest data.
     pub(crate) fn push(&mut self, range: DataRange, on: SubflowId) {
         debug_assert_eq!(range.start, self.end());
         if self.entries.capacity() == 0 {
@@ -114,7 +114,7 @@ impl MappingTx {
         self.entries.len()
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         (self.entries.capacity() * size_of::<Entry>()) as u64
     }
@@ -159,7 +159,8 @@ impl MappingTx {
         })
     }
 
-    /// First part of `range` that one set of subflows carried, across mapping boundaries; long enough for a segment.
+    /// First part of `range` that one set of subflows carried. It may cross mapping boundaries and is long enough for a
+    /// segment.
     pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
         let mut parts = self.parts(range).take(RUN);
         let mut run = parts.next()?;

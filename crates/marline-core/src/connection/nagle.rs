@@ -28,11 +28,11 @@ enum Release {
     Overdue,
 }
 
-/// How long a sender with nothing in flight waits until more than a small part of the peer's window is available: the
-/// retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
+/// Time for which a sender with nothing in flight waits for more than a small part of the peer's window is available:
+/// the retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
 const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Wait for a window that is worth a segment.
+/// Wait for a window that is large enough for a segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum WindowWait {
     #[default]
@@ -130,7 +130,7 @@ impl Nagle {
         self.limits.get_used().is_some_and(|limits| !limits.records.is_empty())
     }
 
-    /// Number of bytes of a segment from `start` on that belong to one record; true if a record ends with them.
+    /// Number of bytes of a segment that starts at `start` that belong to one record; true if a record ends with them.
     pub(super) fn bytes_within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.get_used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);
@@ -195,7 +195,7 @@ impl Nagle {
         }
     }
 
-    /// How many of `len` bytes may be written now within the limit on unsent data.
+    /// Number of bytes, up to `len`, that may be written now within the limit on unsent data.
     pub(super) fn writable_bytes(&self, len: usize, unsent: u64) -> usize {
         self.limits
             .get_used()

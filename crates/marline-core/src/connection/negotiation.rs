@@ -26,7 +26,7 @@ const IMPLEMENTED: Extensions = Extensions::ALL;
 const MAX_HELLOS: u32 = 5;
 /// HELLOs that a server answers: more than a client sends, but too few for an amplification attack.
 const MAX_ANSWERS: u32 = 16;
-/// Shortest pause between two HELLOs.
+/// Minimum interval between two HELLOs.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// State of the negotiation.
@@ -39,7 +39,7 @@ pub(super) struct Negotiation {
     repeat_at: Option<Instant>,
 }
 
-/// Consequences of the peer's HELLO.
+/// Result of handling the peer's HELLO.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct HelloOutcome {
     /// Extensions in use from now on, if the negotiation is complete.

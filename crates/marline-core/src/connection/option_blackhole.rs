@@ -7,17 +7,17 @@
 //!
 //! *How.* The client probes without options: a segment like a keepalive (RFC 9293 section 3.8.4), one octet before
 //! SND.UNA and without payload, which any TCP has to answer and which changes no state. It is sent with the repeated
-//! data. An answer shows that the path works and that the repeated data is lost. The first time this may be chance;
-//! the second time the options are the cause. Silence shows that the path is dead, and the data is still repeated
-//! with its options.
+//! data. An answer shows that the path works and that the repeated data is lost. The first answer may be chance. After
+//! the second, the options must be the cause. Silence shows that the path is dead, and the data is still repeated with
+//! its options.
 //!
 //! The retransmission timer does not back off while segments from the peer arrive (`subflow/loss.rs`), so that the
 //! third timeout of a working path expires as early as the second one of a dead path.
 //!
 //! A Marline server answers such a segment with an ACK without options, so that the answer passes a middlebox that
-//! drops options in that direction. Other servers may answer with options. If those are dropped, only more timeouts
-//! than most outages cause lead to plain TCP. If options of an earlier connection passed between these addresses,
-//! even those do not.
+//! drops options in that direction. Other servers may answer with options. If those are dropped, it takes more timeouts
+//! than most outages cause to fall back to plain TCP. If options of an earlier connection passed between these
+//! addresses, no number of timeouts leads to a fallback.
 //!
 //! If segments are carried in our own datagrams, middleboxes do not see their options, and none of this applies.
 //!
@@ -95,8 +95,8 @@ impl OptionBlackhole {
     }
 
     /// Handles a timeout of the first data. `heard_at` is the time of the last segment received on its subflow.
-    /// `patience` is the configured number of timeouts; probes start one before it. `passes` is true if options of an
-    /// earlier connection passed here.
+    /// `patience` is the configured number of timeouts; probes start at the timeout before the last. `passes` is true
+    /// if options of an earlier connection passed here.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

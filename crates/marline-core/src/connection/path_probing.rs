@@ -41,14 +41,14 @@ impl PathProbing<'_> {
         may && !self.closing.is_closed() && self.scheduling.probe_patience().is_some()
     }
 
-    /// Waits for an answer on this subflow's path, which is probed until there is one. Returns true if it is probed.
+    /// Starts probing this subflow's path until there is an answer. Returns true if the path is probed.
     pub(super) fn wait_for_answer(&self, cx: &mut Context<'_>, id: SubflowId) -> bool {
         let subflow = self.paths.get(id).filter(|subflow| subflow.is_active());
         let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
 
-    /// How this connection can probe a silent path; `None` if it does not wait for that path.
+    /// Selects how this connection probes a silent path. `None` if it does not wait for that path.
     pub(super) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         if !self.probes_silent_paths() {
             return None;

@@ -136,7 +136,7 @@ impl PathSet {
         self.get(id).is_some_and(SubflowContext::is_active)
     }
 
-    /// Subflow of the set that retains the most bytes of the stream before `una`, if any does.
+    /// Subflow of the set that retains the most stream bytes before `una`, if any does.
     pub(super) fn largest_retainer(&self, among: SubflowSet, una: Dsn) -> Option<SubflowId> {
         let kept = |subflow: &SubflowContext| -> u64 {
             let acked = |s: &&SentSegment| s.dsn.plus(s.payload_len()) <= una;
@@ -230,7 +230,7 @@ impl PathSet {
         self.active().map(|s| s.tcp().last_rx_at()).max()
     }
 
-    /// Total bytes that all subflows could have in flight.
+    /// Total number of bytes that all subflows could have in flight.
     pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
@@ -311,7 +311,7 @@ impl PathSet {
         self.slots.get_mut(usize::from(id.0))?.take()
     }
 
-    /// Number of slots ever used, which is the number of turns in a full round.
+    /// Number of slots that were ever used: the number of turns in a full round.
     pub(super) fn turns(&self) -> usize {
         self.slots.len()
     }
@@ -341,13 +341,13 @@ impl PathSet {
         up.map(move |(id, subflow)| subflow.view(now, id))
     }
 
-    /// Views for path managers.
+    /// Views of subflows for path managers.
     pub(super) fn paths(&self) -> Vec<SubflowPath> {
         let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
         open.map(|(id, subflow)| subflow.subflow_path(id)).collect()
     }
 
-    /// Bytes that may still wait behind holes of all subflows together, limited to the largest window.
+    /// Number of bytes that may still wait behind gaps in all subflows together, limited to the largest window.
     pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
         let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
         window.saturating_sub(held)
@@ -451,12 +451,12 @@ impl PathSet {
         self.iter_mut().for_each(|subflow| subflow.tcp_mut().shrink());
     }
 
-    /// Bytes of memory that wait out of order.
+    /// Size of the data that waits out of order, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.iter().map(|subflow| subflow.tcp().memory()).sum()
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(super) fn bookkeeping(&self) -> u64 {
         self.iter().map(|subflow| subflow.tcp().bookkeeping()).sum()
     }

@@ -84,7 +84,7 @@ impl PeerMessages<'_> {
         }
     }
 
-    /// Asks for the peer's retransmission timeout on this subflow if the known value is old.
+    /// Requests the peer's retransmission timeout on this subflow if the known value is old.
     pub(super) fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         let Some(config) = self.config.receive_timer else { return };
         let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);

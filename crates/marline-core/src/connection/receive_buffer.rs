@@ -1,13 +1,13 @@
 //! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
 //!
 //! Bytes from all subflows are collected here by DSN. Each byte is written once, to its final position; data beyond a
-//! hole is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
+//! gap is recorded as a range. The window is shared by all subflows, its edge never moves back, and it grows for two
 //! reasons. While the application reads without delay, the window is twice the bytes read in a round trip, and larger
 //! while that number grows, so that a sender in slow start is not limited (dynamic right-sizing, Fisk and Feng 2001;
-//! the round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait
-//! behind a hole of a slower path and fill three quarters of the window, it doubles. If memory is short
-//! (`memory.rs`), the edge advances only as far as the account allows, but at least to the end of a partial chunk
-//! that leaves room for a segment.
+//! the round trip is that of the slowest subflow, from the handshake if no other was measured). While bytes wait behind
+//! a gap on a slower path and fill three quarters of the window, it doubles. If memory is short (`memory.rs`), the edge
+//! advances only as far as the account allows, but at least to the end of a partial chunk that leaves room for a
+//! segment.
 
 use core::num::NonZeroU64;
 
@@ -30,7 +30,7 @@ pub(crate) struct ReceiveBuffer {
     read: Dsn,
     /// First missing byte: the DATA_ACK.
     next: Dsn,
-    /// Ranges beyond the hole: sorted, disjoint, not touching.
+    /// Ranges beyond the first gap: sorted, disjoint, not adjacent.
     ranges_beyond: OnDemand<Vec<(u64, u64)>>,
     max_ranges: u32,
     /// Maximum window in bytes. TCP's maximum is 2^30.
@@ -53,10 +53,10 @@ pub(crate) struct ReceiveBuffer {
     kept: OnDemand<KeptBytes>,
 }
 
-/// Bytes that are kept after they were read, or are held elsewhere.
+/// Bytes that are kept after they were read, or that subflows hold.
 #[derive(Debug, Default)]
 struct KeptBytes {
-    /// Bytes held elsewhere that will move here and therefore occupy the window.
+    /// Number of bytes held by subflows. They will move here, so they occupy the window.
     held: u64,
     /// Bytes kept after they were read, because repairs may need them.
     history: u64,
@@ -126,7 +126,7 @@ impl ReceiveBuffer {
         self.chunks.memory() > 2 * CHUNK && self.chunks.account().allowance() == 0
     }
 
-    /// Limit on bytes that may wait beyond holes.
+    /// Limit on bytes that may wait beyond gaps.
     pub(crate) fn out_of_order_room(&self, most: u64) -> u64 {
         most.min(self.chunks.account().allowance().max(2 * CHUNK))
     }
@@ -159,7 +159,7 @@ impl ReceiveBuffer {
         self.is_withdrawn || self.edge.since(self.next) < self.least_window()
     }
 
-    /// Keeps this many bytes after they were read, from now on.
+    /// From now on, keeps this many bytes after they were read.
     pub(crate) fn keep_history(&mut self, bytes: u64) {
         let history_from = self.read;
         let kept = &mut *self.kept;
@@ -172,7 +172,7 @@ impl ReceiveBuffer {
         self.kept.history_from.max(Dsn(self.read.0.saturating_sub(self.kept.history)))
     }
 
-    /// Copies received bytes, read or not. False if some are no longer kept; the caller knows the holes.
+    /// Copies received bytes, read or not. False if some are no longer kept; the caller knows the gaps.
     pub(crate) fn copy_kept(&self, at: Dsn, out: &mut [u8]) -> bool {
         at >= self.oldest_kept() && self.chunks.read(at.0, out)
     }
@@ -201,7 +201,7 @@ impl ReceiveBuffer {
         self.next.plus(u64::from(self.fin_reached))
     }
 
-    /// Next byte expected, without a DATA_FIN.
+    /// Next byte expected, excluding a DATA_FIN.
     pub(crate) const fn next(&self) -> Dsn {
         self.next
     }
@@ -211,7 +211,7 @@ impl ReceiveBuffer {
         self.edge
     }
 
-    /// Bytes the application may read now.
+    /// Number of bytes that the application may read now.
     pub(crate) const fn readable(&self) -> u64 {
         self.next.since(self.read)
     }
@@ -226,12 +226,12 @@ impl ReceiveBuffer {
         self.fin_reached
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.chunks.memory()
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(crate) fn bookkeeping(&self) -> u64 {
         (self.ranges_beyond.capacity() * size_of::<(u64, u64)>()) as u64
     }
@@ -246,10 +246,10 @@ impl ReceiveBuffer {
         self.chunks.shrink_list();
     }
 
-    /// Handles payload within the window that was refused because memory is short and the application has data to
-    /// read. The window is reported as shut, so that the peer probes instead of treating the payload as lost. Senders
-    /// must handle such a shrunk window (RFC 9293 section 3.8.6). Data within the original window is accepted again
-    /// once there is memory.
+    /// Handles payload within the window that was refused because memory is short and the application has data to read.
+    /// The window is reported as closed, so that the peer probes instead of treating the payload as lost. Senders must
+    /// handle such a shrunk window (RFC 9293 section 3.8.6). Data within the original window is accepted again once
+    /// there is memory.
     pub(crate) fn withdraw_window(&mut self) {
         self.is_withdrawn = true;
     }
@@ -263,7 +263,7 @@ impl ReceiveBuffer {
         self.edge.since(self.next).saturating_sub(held)
     }
 
-    /// Sets the number of bytes that wait elsewhere to be inserted.
+    /// Sets the number of bytes that wait outside the buffer to be inserted.
     pub(crate) fn set_held(&mut self, bytes: u64) {
         if bytes != self.kept.held {
             self.kept.held = bytes;
@@ -386,7 +386,7 @@ impl ReceiveBuffer {
         self.refresh_edge();
     }
 
-    /// Measures every round trip how much the application read, and adjusts the window.
+    /// Measures how much the application reads in each round trip, and adjusts the window.
     pub(crate) fn adapt_to_reader(&mut self, now: Instant, rtt: Duration) {
         if !self.is_measured {
             (self.is_measured, self.measured_since, self.measured_from) = (true, now, self.read);
@@ -470,7 +470,7 @@ impl ReceiveBuffer {
         false
     }
 
-    /// Ends a withdrawal, unless memory is still short and the application has something to read.
+    /// Ends a withdrawal, unless memory is still short and the application has data to read.
     fn end_withdrawal(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
         self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_memory_short();

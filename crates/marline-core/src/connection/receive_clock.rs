@@ -1,4 +1,4 @@
-//! Receive timer, with which a client detects a dead download path without help from the peer.
+//! Receive timer, which lets a client detect a dead download path without help from the peer.
 //!
 //! *Problem.* A pure receiver has nothing in flight, hence no retransmission timer and no probe.
 //! When the path dies, the sender detects it but has no other path, and the client, which could
@@ -7,23 +7,23 @@
 //! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue (MP_IDLE), and
 //! reports its retransmission timeout on request. On in-order data without the mark, the client starts or restarts a
 //! timer with that timeout: at least 500 ms, and 1.5 s if it is unknown. An advancing DATA_ACK restarts a running
-//! timer. The timer stops at a mark, or when everything before the newest mark has arrived. When it fires, the path
-//! is considered dead: [`multimob`](crate::ReceiveTimer::multimob).
+//! timer. The timer stops at a mark, or when all data before the newest mark has arrived. When it fires, the path is
+//! considered dead: [`multimob`](crate::ReceiveTimer::multimob).
 //!
 //! *Choices* that the source leaves open:
-//! - Data *behind a hole* starts a stopped timer, since it proves that data is due, but does not restart a running
+//! - Data *behind a gap* starts a stopped timer, since it proves that data is due, but does not restart a running
 //!   one, since the application waits for the missing data.
 //! - A mark counts only if nothing beyond it is known: a late old segment does not stop the timer.
-//! - A timer that fires while our own window is shut is due to a slow reader and is restarted.
+//! - A timer that fires while our own window is closed is due to a slow reader and is restarted.
 //! - The value reported by the peer is bounded by a floor and a ceiling.
 //!
-//! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if silence is the
-//! only evidence: a shorter timer would wake the cellular radio at each pause of the sender's loss recovery. But
-//! silence can be probed. After a pause that is long for this flow (twice the longest gap between arrivals in the
-//! last seconds, and longer than a round trip can be) the client sends an empty segment that every TCP answers
-//! immediately. Any segment received ends the suspicion; three unanswered probes prove the path dead, after 200 ms on
-//! a short path. The plain timer, of at least a second, continues as a fallback for a path that answers probes but
-//! loses data: at 8 % loss, half a second without in-order data is normal and temporary.
+//! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if silence is the only
+//! evidence: a shorter timer would wake the cellular radio at each pause of the sender's loss recovery. But silence can
+//! be probed. After a pause that is long for this flow (twice the longest pause between arrivals in the last seconds,
+//! and longer than a round trip can be) the client sends an empty segment that every TCP answers immediately. Any
+//! segment received ends the suspicion; three unanswered probes prove the path dead, after 200 ms on a short path. The
+//! plain timer, of at least a second, continues as a fallback for a path that answers probes but loses data: at 8 %
+//! loss, half a second without in-order data is normal and temporary.
 //!
 //! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not decide then, or
 //! every idle connection would end up on the cellular path: the `multimob` settings do nothing, and the `probing`
@@ -40,7 +40,7 @@ use marline_time::{Duration, Instant};
 
 use crate::Probing;
 
-/// Minimum time for which a gap between arrivals is remembered. The maximum is twice as long.
+/// Minimum time for which a pause between arrivals is remembered. The maximum is twice as long.
 const GAP_MEMORY: Duration = Duration::from_secs(1);
 
 /// Timer delay that shows that the process was not scheduled. The verdict is then postponed by this time.
@@ -97,7 +97,7 @@ impl RunningClock {
     }
 }
 
-/// Longest gaps between arrivals in the current second and the previous one.
+/// Longest pauses between arrivals in the current second and the previous one.
 #[derive(Copy, Clone, Debug, Default)]
 struct Gaps {
     since: Instant,
@@ -179,7 +179,7 @@ impl ReceiveTimerState {
         }
     }
 
-    /// Handles data behind a hole, or a repeated mark.
+    /// Handles data behind a gap, or a repeated mark.
     pub(super) fn on_out_of_order(
         &mut self,
         now: Instant,
@@ -207,8 +207,8 @@ impl ReceiveTimerState {
         self.start(now, cond);
     }
 
-    /// Starts or restarts the timer. The next check is moved only if it must be sooner: one wake-up per second costs
-    /// less than moving it with each segment.
+    /// Starts or restarts the timer. The next check is moved only to an earlier time: one wake-up per second costs less
+    /// than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
         let mut running = RunningClock {
             since: now,

@@ -1,6 +1,6 @@
 //! Receiver probes: a client that waits for data checks whether its peer is still there.
 //!
-//! *Problem.* A pure receiver sends nothing and so does not learn that its peer is gone: a restarted server does not
+//! *Problem.* A pure receiver sends nothing so it does not learn that its peer is gone: a restarted server does not
 //! know the connection, and would answer any segment with a RST (RESET on the UDP carrier). TCP detects this only by
 //! keepalives after two hours.
 //!
@@ -95,13 +95,13 @@ impl ProbeTimer {
         self.pending_probes.record_probe_at(now, heard_at)
     }
 
-    /// Schedules the next check after a probe.
+    /// Schedules the next check, after a probe.
     pub(super) fn rearm(&mut self, now: Instant, probes: ReceiveProbes) {
         self.check_at = Some(now + pause(probes, self.count));
     }
 }
 
-/// Time from probe number `count` to the next: as long as the silence so far, within limits.
+/// Time from probe number `count` to the next probe. It is as long as the silence so far, within limits.
 fn pause(probes: ReceiveProbes, count: u32) -> Duration {
     let doubled = probes.first * (1 << count.saturating_sub(1).min(16));
     doubled.min(probes.longest.max(probes.first))

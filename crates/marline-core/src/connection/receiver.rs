@@ -1,24 +1,24 @@
 //! Receive side of a connection: it maps in-order bytes of subflows into the peer's stream, and announces the window.
 //!
 //! It owns the reassembly of the stream and, for each subflow, its mappings and delivered position. Once both sides
-//! have agreed on repairs, it computes lost data from them:
+//! have agreed on repairs, it recovers lost data from them:
 //!
 //! *Mapping.* A REPAIR option maps payload of a subflow as a DSS does, but not onto the stream: once all of it is
 //! received (with a valid checksum, if checksums are on), it is passed to the decoder. The rules for mappings apply:
 //! they never change, their number is limited, and payload without a mapping ends the subflow. A repair with a wrong
 //! checksum is dropped, because unlike data it is not needed.
 //!
-//! *Behind holes.* A lost segment is recovered from later ones, which wait on the subflow for the lost one. So data
-//! behind a hole of its subflow is used immediately if a mapping covers it. (TCP on the subflow acknowledges and
-//! retransmits as usual, and the repeated data is dropped as a duplicate.) As a side effect, any copy of a lost
-//! segment that arrives on another path releases the data behind it.
+//! *Behind gaps.* A lost segment is recovered from later ones, which wait on the subflow for the lost one. So data
+//! behind a gap in its subflow is used immediately if a mapping covers it. (TCP on the subflow acknowledges and
+//! retransmits as usual, and the repeated data is dropped as a duplicate.) As a side effect, any copy of a lost segment
+//! that arrives on another path releases the data behind it.
 //!
 //! *Memory.* The receive buffer keeps the last 64 KiB that were read, the decoder at most 96 KiB of repairs, both
 //! only if REPAIR was agreed on.
 //!
-//! *Trust.* Computed data fills holes and never replaces received data. It counts as received: it advances the
-//! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it could by
-//! sending wrong data. `fec/decoder.rs` describes the possible cost.
+//! *Trust.* Recovered data fills gaps and never replaces received data. It counts as received: it advances the
+//! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it could by sending
+//! wrong data. `fec/decoder.rs` describes the possible cost.
 
 use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
@@ -33,7 +33,7 @@ use crate::on_demand::OnDemand;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
-/// Bytes of the largest receive window for each mapping that a connection may keep.
+/// Number of bytes of the largest receive window per mapping that a connection may keep.
 const BYTES_PER_MAPPING: u64 = 128;
 /// Step by which the limit on a subflow is raised.
 const MAPPING_LIMIT_STEP: usize = 256;
@@ -50,7 +50,8 @@ struct IncomingState {
     is_at_stream_head: bool,
     /// Bytes received with the keys.
     keyed: u16,
-    /// Bytes used from behind a hole, at most one window. They will be processed again in order.
+    /// Number of bytes from behind a gap that were already used; at most one window. They will be processed again in
+    /// order.
     early: u32,
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Receiver {
     decoder: Option<Box<Decoder>>,
     /// Minimum number of mappings that a subflow keeps.
     mappings: usize,
-    /// The application was notified that it may read, and has not emptied the buffer since.
+    /// The application was notified that it may read, and has not emptied the buffer since then.
     is_reader_notified: bool,
     /// Records when in-order bytes became due.
     watch: DeliveryWatch,
@@ -143,7 +144,7 @@ impl Receiver {
         self.buffer.is_memory_short()
     }
 
-    /// Limit on bytes that may wait behind holes of all subflows together.
+    /// Limit on bytes that may wait behind gaps in all subflows together.
     pub(super) fn out_of_order_room(&self, most: u64) -> u64 {
         self.buffer.out_of_order_room(most)
     }
@@ -163,7 +164,7 @@ impl Receiver {
         self.buffer.edge()
     }
 
-    /// Current window, bytes from [`next`](Self::next) on.
+    /// Current window: the number of bytes after [`next`](Self::next).
     pub(super) fn window(&self) -> u64 {
         self.buffer.window()
     }
@@ -191,7 +192,7 @@ impl Receiver {
         !self.buffer.has_no_hole()
     }
 
-    /// The delivery watch: when in-order bytes became due.
+    /// The delivery watch of received data.
     pub(super) const fn delivery_watch(&self) -> DeliveryWatch {
         self.watch
     }
@@ -201,7 +202,7 @@ impl Receiver {
         &mut self.watch
     }
 
-    /// Bytes that the application can read.
+    /// Number of bytes that the application can read.
     pub(super) const fn readable(&self) -> u64 {
         self.buffer.readable()
     }
@@ -237,7 +238,7 @@ impl Receiver {
         self.buffer.is_window_shut()
     }
 
-    /// Handles the update of a window that was shut.
+    /// Handles the update of a window that was closed.
     pub(super) fn on_window_reopened(&mut self, now: Instant, rto: Duration) {
         self.window_updates.on_reopened(now, self.buffer.next(), rto);
     }
@@ -258,7 +259,7 @@ impl Receiver {
         (self.buffer.readable() > 0).then(|| self.buffer.peek(out))
     }
 
-    /// Bytes that the application has read.
+    /// Number of bytes that the application has read.
     pub(super) const fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
@@ -288,7 +289,7 @@ impl Receiver {
         self.subflow(id).map_or(Ssn(1), |subflow| subflow.delivered)
     }
 
-    /// True if the subflow is contiguous with the stream from the first byte on.
+    /// True if the subflow has been contiguous with the stream since the first byte.
     pub(super) fn is_contiguous(&self, id: SubflowId) -> bool {
         self.delivered(id).0 == self.next().0 + 1
     }
@@ -322,7 +323,7 @@ impl Receiver {
         subflow.mappings.plain_position(subflow.delivered).is_some_and(|place| place > self.next())
     }
 
-    /// True if an infinite mapping with this point leaves no hole. Earlier bytes that have not arrived have their own
+    /// True if an infinite mapping with this point leaves no gap. Earlier bytes that have not arrived have their own
     /// mappings.
     pub(super) fn continues_at(&self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
         let delivered = self.delivered(id);
@@ -353,14 +354,14 @@ impl Receiver {
         kept.saturating_add(MAPPING_LIMIT_STEP) <= most.max(self.mappings)
     }
 
-    /// Stream positions of this many bytes from this position on, as far as mappings are known.
+    /// Stream positions of this many bytes, starting at this position, as far as mappings are known.
     pub(super) fn stream_ranges(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
         self.subflow(id)
             .map(|subflow| subflow.mappings.stream_ranges(ssn, bytes))
             .unwrap_or_default()
     }
 
-    /// Number of bytes of a range that were received before.
+    /// Number of bytes in a range that were already received.
     pub(super) fn received_bytes_in(&self, range: DataRange) -> u64 {
         let mut holes = Vec::new();
         self.buffer.holes(range, &mut holes);
@@ -441,7 +442,7 @@ impl Receiver {
         }
     }
 
-    /// Resets the position after the SYN's data, because the opener fell back to an ordinary join and will send it
+    /// Moves the position back before the SYN's data, because the opener fell back to an ordinary join and will send it
     /// again.
     pub(super) fn forget_syn_data(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
@@ -502,14 +503,14 @@ impl Receiver {
         }
     }
 
-    /// Stops the decoder: on plain TCP, or after the end of the connection.
+    /// Stops the decoder, for plain TCP or after the end of the connection.
     pub(super) fn stop_coding(&mut self) {
         if self.decoder.take().is_some() {
             self.buffer.keep_history(0);
         }
     }
 
-    /// Uses payload behind a hole of its subflow. Returns the number of bytes that are new to the stream.
+    /// Uses payload behind a gap in its subflow. Returns the number of bytes that are new to the stream.
     pub(super) fn take_early(&mut self, id: SubflowId, ssn: Ssn, payload: &[u8]) -> u64 {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else { return 0 };
@@ -522,7 +523,7 @@ impl Receiver {
         early
     }
 
-    /// Computes missing data after a segment. Returns the number of bytes recovered.
+    /// Recovers missing data after a segment. Returns the number of bytes recovered.
     pub(super) fn repair_missing(&mut self, id: SubflowId) -> u64 {
         let Some(decoder) = self.decoder.as_mut() else { return 0 };
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
@@ -545,12 +546,12 @@ impl Receiver {
         }
     }
 
-    /// Bytes of memory used by the stream and by repairs.
+    /// Memory that the stream and repairs use, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.buffer.memory() + self.decoder.as_ref().map_or(0, |decoder| decoder.memory() as u64)
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(super) fn bookkeeping(&self) -> u64 {
         let of_subflows = self.subflows.iter().flatten().map(|s| s.mappings.memory());
         of_subflows.sum::<u64>() + self.buffer.bookkeeping()

@@ -31,7 +31,7 @@ pub(super) struct Reception<'a> {
 pub(super) enum MappingOutcome {
     /// The mapping was recorded or has no effect.
     Done,
-    /// The peer continues as plain TCP from this point on.
+    /// From this point, the peer continues as plain TCP.
     Infinite(Point),
     /// The subflow is reset for this reason.
     Reset(u8),
@@ -184,8 +184,8 @@ impl Reception<'_> {
         MappingOutcome::Reset(reset_reason_for(error))
     }
 
-    /// Checks that a checksum is present if and only if it was negotiated; otherwise the subflow ends (RFC 8684
-    /// section 3.3).
+    /// Checks that a checksum is present if and only if it was negotiated. Otherwise the subflow ends (RFC 8684 section
+    /// 3.3).
     fn is_checksum_as_agreed(&self, cx: &mut Context<'_>, checksum: Option<u16>) -> bool {
         let agreed = checksum.is_some() == self.session.uses_checksum();
         cx.out.counters.dss_not_matching += u64::from(!agreed);
@@ -198,8 +198,8 @@ impl Reception<'_> {
         self.session.unwrap_ssn(subflow.is_initial(), ssn, subflow.tcp().rcv_nxt())
     }
 
-    /// True if this mapping shows that the peer is unaware of a fallback from the first byte on. Its retransmissions
-    /// would be taken for new data. This cannot be detected without the peer's key.
+    /// True if this mapping shows that the peer is unaware of a fallback at the first byte. Its retransmissions would
+    /// be taken for new data. This cannot be detected without the peer's key.
     pub(super) fn contradicts_plain_stream(&self, id: SubflowId, dss: &Dss) -> bool {
         let plain = self.session.keys().remote().is_some() && self.receiver.is_plain_from_start(id);
         if !plain || self.paths.get(id).is_none() {
@@ -267,8 +267,8 @@ impl Reception<'_> {
         result
     }
 
-    /// True for a repair that arrives before the answer that agrees to repairs (reordered or lost). The server may
-    /// send repairs from its answer on, so a repair implies the answer.
+    /// True for a repair that arrives before the answer that agrees to repairs (reordered or lost). The server may send
+    /// repairs once it has answered, so a repair implies the answer.
     #[inline]
     pub(super) fn is_early_repair(&self, segment: &TcpSegment<'_>) -> bool {
         if !self.session.awaits_extension_answer(self.config, Extensions::REPAIR) {

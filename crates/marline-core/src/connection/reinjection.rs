@@ -152,7 +152,7 @@ impl ReinjectionQueue {
         }
     }
 
-    /// Bytes of memory held, assuming that nodes of the map are half full.
+    /// Memory held, in bytes, assuming that nodes of the map are half full.
     pub(crate) fn memory(&self) -> u64 {
         (2 * self.items.0.len() * size_of::<(Dsn, QueuedRange)>()) as u64
     }

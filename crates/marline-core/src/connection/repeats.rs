@@ -1,5 +1,5 @@
-//! Repeats of segments without their own TCP timer: with growing pauses, or counted until a segment from the peer
-//! arrives (window probes, DATA_FINs, receiver probes).
+//! Repeats of segments without their own TCP timer: either at growing intervals, or counted until a segment from the
+//! peer arrives (window probes, DATA_FINs, receiver probes).
 
 use marline_time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ impl Repeats {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct PendingProbes {
     at: Option<Instant>,
-    /// Consecutive probes without any segment from the peer after them.
+    /// Number of consecutive probes after which no segment from the peer has arrived.
     unanswered: u32,
 }
 

@@ -9,7 +9,7 @@ use marline_wire::mptcp::FastJoinForm;
 
 use crate::on_demand::UnusedState;
 
-/// Number of invalid HMACs that a connection tolerates, and the time after which one is forgiven.
+/// Number of invalid HMACs that a connection tolerates, and the time after which one of them is no longer counted.
 const MAX_FAILURES: u32 = 8;
 const FORGIVE_AFTER: Duration = Duration::from_secs(10);
 /// Limit on accepted SYNs that a connection remembers while they are recent.
@@ -47,7 +47,7 @@ struct AcceptedNumbers {
 }
 
 impl AcceptedNumbers {
-    /// Number with this low byte that is nearest to the next one.
+    /// Of the numbers with this low byte, the one nearest to the next expected number.
     const fn unwrap(self, low: u8) -> u64 {
         const HALF: u64 = 128;
         let from = self.highest.saturating_sub(HALF - 1);
@@ -99,7 +99,7 @@ impl ReplayGuard {
         self.failures += 1;
     }
 
-    /// Number with this low byte that is nearest to the next one, for numbered SYNs.
+    /// For numbered SYNs: of the numbers with this low byte, the one nearest to the next expected number.
     pub(super) const fn unwrap(&self, low: u8) -> u64 {
         self.counted.unwrap(low)
     }

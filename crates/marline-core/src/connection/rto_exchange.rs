@@ -3,10 +3,10 @@
 //! *Problem.* A download path should count as dead when it is silent for longer than the *sender* waits before it
 //! retransmits. The receiver sends little and has no RTT samples with which to estimate this time.
 //!
-//! *Source.* MultiMob: a bit in DSS is the request, and an option contains the timeout in microseconds. The time of
-//! the request is not specified. Here, the client asks once the extension is agreed on, and later when the receive
-//! timer starts and the last answer is older than the configured age. It asks at most once a second, and half as
-//! often after each unanswered request.
+//! *Source.* MultiMob: a bit in DSS is the request, and an option contains the timeout in microseconds. The time of the
+//! request is not specified. Here, the client sends a request once the extension is agreed on, and later when the
+//! receive timer starts and the last answer is older than the configured age. It sends at most one per second, and half
+//! as often after each unanswered request.
 //!
 //! The answer is the largest timeout of the usable subflows, without backoff. Both options are sent on pure ACKs.
 //! These may be lost, because they influence only the length of the timer. A request costs the peer one segment, and
@@ -27,7 +27,7 @@ const MAX_BACKOFF: u32 = 6;
 /// State of both sides of the exchange.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RtoExchange {
-    /// The peer's timeout, and when it was received.
+    /// The peer's timeout, and the time at which it was received.
     peer_rto: Option<(Duration, Instant)>,
     /// Time of the last request, and number of unanswered ones.
     last_request: Option<(Instant, u32)>,
@@ -94,7 +94,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// Times in ms of requests if there is a reason every 100 ms, with each answered or none.
+    /// Times of requests, in ms, if there is a reason every 100 ms and all or none are answered.
     fn questions(answered: bool) -> Vec<u64> {
         let mut exchange = RtoExchange::default();
         let mut last_request = Vec::new();

@@ -49,7 +49,7 @@ pub(super) struct SegmentBuilder<'a> {
 pub(super) struct SegmentHead<'a> {
     pub(super) header: &'a TcpHeader,
     pub(super) options: &'a TcpOptions,
-    /// Option of a handshake segment beyond the others.
+    /// Fast Open option of a handshake segment.
     pub(super) fast_open: Option<&'a FastOpenOption>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> SegmentHead<'a> {
         SegmentHead { header, options, fast_open: None }
     }
 
-    /// Bytes of the header with all options.
+    /// Size of the header with all options, in bytes.
     fn len(&self) -> usize {
         let fast_open = self.fast_open.map_or(0, FastOpenOption::encoded_len);
         TCP_HEADER_LEN + self.options.encoded_len() + fast_open
@@ -70,7 +70,7 @@ impl<'a> SegmentHead<'a> {
 pub(super) struct Batch {
     pub(super) id: SubflowId,
     pub(super) count: usize,
-    /// Bytes from the start of one segment to the next.
+    /// Distance in bytes from the start of one segment to the next.
     pub(super) stride: usize,
     pub(super) ecn: Ecn,
 }
@@ -78,7 +78,7 @@ pub(super) struct Batch {
 /// Segments that were added to a batch.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct EmittedSegments {
-    /// Bytes of each segment.
+    /// Size of each segment in bytes.
     pub(super) size: usize,
     pub(super) count: usize,
     pub(super) ecn: Ecn,
@@ -243,7 +243,7 @@ impl SegmentBuilder<'_> {
         self.emit(cx, on, &Egress::Ack, Some(signal.option), buf)
     }
 
-    /// Room for payload of a retransmitted segment on this subflow.
+    /// Room for the payload of a retransmitted segment on this subflow, in bytes.
     pub(super) fn repeat_room(&self, id: SubflowId) -> PayloadRoom {
         let Some(subflow) = self.paths.get(id) else { return PayloadRoom::default() };
         self.payload_room(subflow, Point { ssn: subflow.tcp().snd_una(), dsn: Dsn(1) })
@@ -266,7 +266,7 @@ impl SegmentBuilder<'_> {
         })
     }
 
-    /// Range of data in the SYN that is being built.
+    /// Range of the data in the SYN that is being built.
     fn syn_payload(&self, id: SubflowId) -> DataRange {
         self.paths.get(id).and_then(|s| s.tcp().payload_of_next_syn()).unwrap_or_default()
     }

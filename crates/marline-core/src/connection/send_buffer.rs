@@ -1,4 +1,4 @@
-//! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
+//! Send buffer: bytes written by the application, indexed by DSN, until they are DATA_ACKed.
 //!
 //! Data is copied once when it is written (static data is only referenced) and once into the datagram. A subflow must
 //! be able to repeat bytes it sent although another path delivered them, so chunks that a subflow still needs stay
@@ -19,8 +19,8 @@
 //!   and the DATA_ACK, unless ACKs take longer than data.
 //! - While writes are refused for this reason and another subflow is healthy, the one that retains the most is reset:
 //!   immediately if it is closing or its retransmission timer fired, otherwise after a second
-//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or
-//!   sent elsewhere. A sole subflow is not reset, so the application waits.
+//!   (`Connection::relieve_send_buffer`; RFC 8684 section 3.6 has a reason code for it). Its data is DATA_ACKed or sent
+//!   on another subflow. A sole subflow is not reset, so the application waits.
 
 use marline_policy::{DataRange, Dsn};
 use marline_time::Instant;
@@ -74,7 +74,7 @@ pub(crate) struct SendBuffer {
     fixed: bool,
     /// A write was refused, and the application waits for room.
     blocked: bool,
-    /// When writes started to be refused because memory is short or subflows retain too much data.
+    /// Time at which writes started to be refused because memory is short or subflows retain too much data.
     refused_since: Option<NonZeroCompactInstant>,
 }
 
@@ -105,17 +105,17 @@ impl SendBuffer {
         self.end
     }
 
-    /// Maximum bytes that the buffer may hold.
+    /// Maximum number of bytes that the buffer may hold.
     pub(crate) const fn max_space(&self) -> u64 {
         self.max_space as u64
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.chunks.memory()
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(crate) fn bookkeeping(&self) -> u64 {
         self.chunks.list_memory()
     }
@@ -154,13 +154,13 @@ impl SendBuffer {
         limit.saturating_sub(self.chunks.memory() + self.chunks.list_memory())
     }
 
-    /// True if a blocked application should be woken for this much room.
+    /// True if a blocked application should be woken because this much room became available.
     fn justifies_wakeup(&self, room: u64) -> bool {
         let space = u64::from(self.space);
         room.min(space) * if self.fixed { 3 } else { 8 } >= space
     }
 
-    /// Accepts as many bytes as there is room for, at most `most`. Zero means that the application must wait.
+    /// Accepts as many bytes as fit, at most `most`. Zero means that the application must wait.
     pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>, most: usize) -> usize {
         let wanted = (most as u64).min(self.room());
         let (account_room, own_room) = (self.account_room(), self.own_room());
@@ -187,7 +187,7 @@ impl SendBuffer {
         self.blocked = true;
     }
 
-    /// Changes the maximum size; data in the buffer stays.
+    /// Changes the maximum size. Data in the buffer is kept.
     pub(crate) fn resize(&mut self, max_space: u64) {
         let max_space = space_of(max_space);
         self.max_space = max_space;

@@ -28,9 +28,9 @@ use crate::{BufferTuning, ConnectionConfig, Hold, MemoryAccount};
 
 /// Maximum interval between zero-window probes.
 const MAX_PERSIST: Duration = Duration::from_secs(60);
-/// Maximum data-level RTO, for a hole that no subflow retransmits.
+/// Maximum data-level RTO, for a gap that no subflow retransmits.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
-/// Data-level timeouts fewer than this many RTOs apart, with progress in between, belong to one hole.
+/// Data-level timeouts fewer than this many RTOs apart, with progress in between, belong to one gap.
 const SAME_HOLE_RTOS: u32 = 4;
 
 /// New data waits if mappings have fewer bytes than this, on average over the send buffer.
@@ -85,12 +85,12 @@ pub(super) struct DataTimeout {
     pub(super) count: u32,
 }
 
-/// Probes of a shut window.
+/// Probes of a closed window.
 #[derive(Copy, Clone, Debug, Default)]
 struct Persist {
     at: Option<Instant>,
     count: u32,
-    /// Probes not answered since the window was shut.
+    /// Unanswered probes since the window closed.
     pending_probes: PendingProbes,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Sender {
     subflows: Box<[Option<OutgoingState>]>,
     /// Sender of repairs, once they are agreed on.
     repairs: Option<Box<RepairTx>>,
-    /// Total bytes of the stream that were sent again on another subflow.
+    /// Total number of stream bytes that were sent again on another subflow.
     repeated: u64,
     nagle: Nagle,
     rto: DataRto,
@@ -227,7 +227,7 @@ impl Sender {
         self.mappings.count() as u64 >= most
     }
 
-    /// Maximum bytes that the send buffer may hold.
+    /// Maximum number of bytes that the send buffer may hold.
     pub(super) const fn send_limit(&self) -> u64 {
         self.buffer.max_space()
     }
@@ -277,7 +277,7 @@ impl Sender {
         }
     }
 
-    /// Accepts bytes to send. Returns how many fit.
+    /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(super) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>) -> usize {
         let unsent = self.written_end().since(self.sent());
         let room = self.nagle.writable_bytes(bytes.len(), unsent);
@@ -439,7 +439,7 @@ impl Sender {
         self.subflow(id).map_or(Point::FIRST, |subflow| subflow.run)
     }
 
-    /// True if all data on the subflow is contiguous from the first byte on.
+    /// True if all data on the subflow has been contiguous since the first byte.
     pub(super) fn is_contiguous(&self, id: SubflowId) -> bool {
         self.run(id) == Point::FIRST
     }
@@ -508,7 +508,7 @@ impl Sender {
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
 
-    /// Records data delivered by a subflow, in order or behind a hole of the stream.
+    /// Records data delivered by a subflow, in order or behind a gap in the stream.
     pub(super) fn note_delivered(&mut self, range: DataRange) {
         if range.end > self.buffer.una() {
             self.mappings.deliver(range);
@@ -561,7 +561,7 @@ impl Sender {
         }
     }
 
-    /// Queues data that only this subflow carries, from `first` on.
+    /// Queues data that only this subflow carries, starting at `first`.
     pub(super) fn reinject_carried_alone(&mut self, now: Instant, first: Dsn, id: SubflowId) {
         let (alone, cause) = (SubflowSet::single(id), ReinjectionCause::SubflowClosed);
         for part in self.mappings.parts(DataRange::new(first, self.mappings.end())) {
@@ -594,8 +594,8 @@ impl Sender {
         self.rto.at = None;
     }
 
-    /// Overdue data: queued reinjections, data that only failed subflows carry, and new data if no healthy subflow
-    /// can take it.
+    /// Returns overdue data: queued reinjections, data that only failed subflows carry, and new data if no healthy
+    /// subflow can take it.
     pub(super) fn urgent_range(&self, healthy: SubflowSet) -> Option<DataRange> {
         let stranded = || {
             let sent = DataRange::new(self.una(), self.sent());
@@ -673,7 +673,7 @@ impl Sender {
         }
     }
 
-    /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the hole is unknown: if the data
+    /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the gap is unknown: if the data
     /// after it is also missing, the amount doubles. `held` is true for data that a healthy subflow still retransmits
     /// on its own.
     pub(super) fn repeat_hole(
@@ -699,7 +699,7 @@ impl Sender {
         }
     }
 
-    /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
+    /// Arms the persist timer: the peer's window is closed, and no data in flight would bring an update.
     pub(super) fn rearm_persist(&mut self, now: Instant, usable: bool, rto: Duration) {
         let waiting = self.written_end() > self.sent();
         let idle = self.mappings.oldest().is_none();
@@ -818,12 +818,12 @@ impl Sender {
         self.buffer.shrink();
     }
 
-    /// Bytes of memory that the stream uses.
+    /// Memory that the stream uses, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.buffer.memory()
     }
 
-    /// Bytes of memory that lists use.
+    /// Memory that lists use, in bytes.
     pub(super) fn bookkeeping(&self) -> u64 {
         self.mappings.memory() + self.reinjections.memory() + self.buffer.bookkeeping()
     }

@@ -17,8 +17,8 @@ use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::{ConnectionConfig, FallbackReason};
 
-/// Bytes within a measured span above which 32-bit DSNs may be ambiguous: half of 2^31, because a segment lifetime
-/// may overlap two spans.
+/// Number of bytes within a measured span above which 32-bit DSNs may be ambiguous: half of 2^31, because a segment
+/// lifetime may overlap two spans.
 const SHORT_DSN_SPAN: u64 = 1 << 30;
 /// Maximum segment lifetime (RFC 9293 section 3.4.2).
 const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
@@ -28,9 +28,9 @@ const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
 pub(super) enum Mode {
     /// Offered or expected; the first subflow's handshake decides.
     Offered,
-    /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are allowed from then on.
+    /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are then allowed.
     Multipath { confirmed: bool },
-    /// Plain TCP on the one subflow. Our positions map one to one from `tx` on.
+    /// Plain TCP on the one subflow. Our positions map one to one, starting at `tx`.
     Plain { reason: Option<FallbackReason>, tx: Point },
 }
 
@@ -40,8 +40,8 @@ pub(super) struct Session {
     role: Role,
     mode: Mode,
     keys: Keys,
-    /// Bytes sent with the client's SYN by Fast Open: they precede the first byte that mappings and DSNs count. A
-    /// server's stream has none: data in a SYN/ACK is neither sent nor accepted.
+    /// Bytes sent with the client's SYN by Fast Open: mappings and DSNs do not count them. A server's stream has none:
+    /// data in a SYN/ACK is neither sent nor accepted.
     unmapped: u16,
     /// DSS checksums are on, because either side required them.
     checksum: bool,
@@ -236,7 +236,7 @@ impl Session {
         self.blackhole.on_timeout(now, heard_at, patience, passes)
     }
 
-    /// Switches to plain TCP: our positions map one to one from `tx` on. For a peer that may have understood
+    /// Switches to plain TCP: our positions map one to one, starting at `tx`. For a peer that may have understood
     /// mappings, `announced` is the infinite mapping.
     pub(super) fn leave_multipath(
         &mut self,
@@ -261,7 +261,7 @@ impl Session {
         self.fallback.note_peer_mode(multipath)
     }
 
-    /// Handles a timeout of data from `una` on. The peer's last segment arrived at `heard_at`. On plain TCP, a
+    /// Handles a timeout of data that starts at `una`. The peer's last segment arrived at `heard_at`. On plain TCP, a
     /// middlebox may drop the options that announce the fallback. Returns true if the peer should be probed.
     pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) -> bool {
         self.fallback.on_timeout(now, una, heard_at)
@@ -298,7 +298,8 @@ impl Session {
         if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) }
     }
 
-    /// Position of a DSN on the wire; `near` is the next position. `None` before the start of the stream.
+    /// Position that corresponds to a DSN on the wire; `near` is the next position. `None` before the start of the
+    /// stream.
     pub(super) fn unwrap_dsn(&self, wire: WireDsn, near: Dsn) -> Option<Dsn> {
         match wire {
             WireDsn::Long(dsn) => {
@@ -310,13 +311,14 @@ impl Session {
         }
     }
 
-    /// Position of the low 32 bits of a DSN.
+    /// Position that corresponds to the low 32 bits of a DSN.
     pub(super) fn unwrap_short_dsn(&self, low: u32, near: Dsn) -> Option<Dsn> {
         let first = self.keys.remote_wire(Dsn(0));
         unwrap32(low.wrapping_sub(first as u32), near.0).map(Dsn)
     }
 
-    /// Position of a DATA_ACK on the wire; `near` is the last one. `None` before the start of the stream.
+    /// Position that corresponds to a DATA_ACK on the wire; `near` is the last one. `None` before the start of the
+    /// stream.
     pub(super) fn unwrap_ack(&self, ack: DataAck, near: Dsn) -> Option<Dsn> {
         let position = match ack {
             DataAck::Long(ack) => {
@@ -336,10 +338,9 @@ impl Session {
         self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
     }
 
-    /// Switches to 64-bit DSNs if needed. Thirty-two bits are unambiguous while fewer than 2^31 bytes pass within
-    /// two minutes, the maximum segment lifetime. A faster connection uses 64 bits from then on. `sent` is the end
-    /// of the sent data. A longer span does not predict the next: an application that was idle or slow may be fast
-    /// now.
+    /// Switches to 64-bit DSNs if needed. Thirty-two bits are unambiguous while fewer than 2^31 bytes pass within two
+    /// minutes, the maximum segment lifetime. A faster connection uses 64 bits and keeps them. `sent` is the end of the
+    /// sent data. A longer span does not predict the next: an application that was idle or slow may be fast now.
     pub(super) fn watch_dsn_speed(&mut self, now: Instant, sent: Dsn) {
         let (began_at, from) = self.dsn_span_start;
         if now.since(began_at) > MAX_SEGMENT_LIFETIME {
@@ -409,7 +410,7 @@ impl Session {
 
     /// The infinite mapping is sent with the first data after the fallback, or with the FIN if there is none: without
     /// it, the peer would take a FIN as the end of only a subflow. The mapping's point is the first byte that was not
-    /// DATA_ACKed at the fallback. From there on, positions map one to one.
+    /// DATA_ACKed at the fallback. After it, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
         let Point { ssn, dsn } = self.fallback.point_at(segment.start)?;
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
@@ -541,7 +542,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// True if a connection uses 64-bit DSNs that has sent these total bytes at these times in seconds.
+    /// True if a connection that has sent these total bytes at these times, in seconds, uses 64-bit DSNs.
     fn uses_long_dsn(sent: &[(u64, u64)]) -> bool {
         let mut session = Session::new(Role::Client, Mode::Offered, Key(1));
         for &(at_s, bytes) in sent {
@@ -558,7 +559,7 @@ mod tests {
 
     #[test]
     fn the_time_before_a_burst_does_not_make_it_slow() {
-        // The connection was idle for an hour, or slow.
+        // The connection was idle or slow for an hour.
         assert!(uses_long_dsn(&[(3_600, 1_000), (3_601, 1_000), (3_620, 2 * GIB)]));
         assert!(uses_long_dsn(&[(1, 1), (1_800, 1_000), (3_600, 2_000), (3_620, GIB + 3_000)]));
     }

@@ -61,7 +61,8 @@ impl SilenceFacts<'_> {
             || (self.liveness.is_clock_running() && self.session.peer_marks_idle())
     }
 
-    /// The subflow on which data last arrived before the silence, and subflows on which no segment has arrived since.
+    /// The subflow on which data last arrived before the silence, and the subflows on which no segment has arrived
+    /// since then.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
         let mut silent =
             self.paths.subflows_where(|s| s.is_active() && s.tcp().last_rx_at() <= since);
@@ -215,7 +216,7 @@ impl Silence<'_> {
         self.receiver.watch_mut().on_progress(now, due, Duration::ZERO)
     }
 
-    /// Handles the expiry of the receive timer. Returns the subflows that count as silent from now on.
+    /// Handles the expiry of the receive timer. Returns the subflows that now count as silent.
     pub(super) fn check_receive_timer(
         &mut self,
         cx: &mut Context<'_>,

@@ -16,7 +16,8 @@ use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 use crate::{SubflowLocation, SubflowState};
 
-/// How long a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60 s).
+/// Time for which a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60
+/// s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 /// Unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
@@ -177,7 +178,7 @@ pub(super) enum FinalSegment {
     /// Only TCP's own segments.
     #[default]
     None,
-    /// A RST was sent on it, and is repeated for late segments.
+    /// A RST was sent, and is repeated for late segments.
     Reset,
     /// All retries were unanswered. A RST is sent when the subflow ends, and repeated for late segments.
     ResetPending,
@@ -548,7 +549,7 @@ impl SubflowContext {
         self.tcp.state() == SubflowState::Closed && !self.was_joined()
     }
 
-    /// True if the subflow may carry data only if no other can.
+    /// True if the subflow may carry data only if no other subflow can.
     pub(super) const fn is_backup(&self) -> bool {
         self.backup_here || self.backup_there
     }
@@ -801,12 +802,12 @@ impl SubflowContext {
         self.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
     }
 
-    /// Unacknowledged data of the stream from `una` on, as merged ranges.
+    /// Unacknowledged data of the stream, starting at `una`, as merged ranges.
     pub(super) fn unacked_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked(), una)
     }
 
-    /// Lost data of the stream from `una` on that has not been retransmitted, as merged ranges.
+    /// Lost data of the stream, starting at `una`, that has not been retransmitted, as merged ranges.
     pub(super) fn lost_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
         ranges_of(self.tcp.unacked().filter(|segment| segment.lost), una)
     }
@@ -842,7 +843,7 @@ impl SubflowContext {
     }
 }
 
-/// Stream ranges of these segments from `una` on, merged.
+/// Stream ranges of these segments, starting at `una`, merged.
 fn ranges_of<'a>(
     segments: impl Iterator<Item = &'a SentSegment>,
     una: marline_policy::Dsn,
@@ -864,8 +865,8 @@ fn ranges_of<'a>(
     ranges
 }
 
-/// How long a third ACK waits for the fourth, which the peer does not delay: two round trips for the first two, then
-/// the timeout with backoff.
+/// Time for which a third ACK waits for the fourth, which the peer does not delay. The first two waits are two round
+/// trips, later ones the timeout with backoff.
 fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
     let rto = tcp.rto();
     match tcp.srtt() {

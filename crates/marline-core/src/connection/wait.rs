@@ -1,10 +1,9 @@
-//! Wait for a path: how long a connection without a working subflow is kept, and the events that
-//! end the wait early.
+//! Wait for a path: the time for which a connection without a working subflow is kept, and the events that end the wait
+//! early.
 //!
-//! A RST on a subflow ends the subflow but not the connection (RFC 8684 section 3.6), and any middlebox can send
-//! one. So the connection continues without subflows, the path manager tries all known addresses, and the wait
-//! ends in one of three ways:
-//! - something is received, because the outage was temporary;
+//! A RST on a subflow ends the subflow but not the connection (RFC 8684 section 3.6), and any middlebox can send one.
+//! So the connection continues without subflows, the path manager tries all known addresses, and the wait ends when:
+//! - a segment is received, because the outage was temporary;
 //! - [`Linger::timeout`](crate::Linger) passes without any progress, or a server's shorter timeout for an
 //!   unauthenticated peer that sent a RST;
 //! - only resets are received for [`MAX_RESET_ONLY_TIME`]: the host is up, but does not know the connection. An
@@ -32,7 +31,7 @@ use marline_time::{Duration, Instant};
 use crate::CloseReason;
 use crate::on_demand::UnusedState;
 
-/// Maximum time for which every path receives only resets.
+/// Maximum time during which all paths receive only resets.
 const MAX_RESET_ONLY_TIME: Duration = Duration::from_secs(30);
 /// Reception shorter than this without progress of the stream does not end a wait.
 const MIN_RECEPTION: Duration = Duration::from_secs(10);
@@ -57,9 +56,9 @@ pub(super) struct Wait {
     has_no_subflow: bool,
     /// A RST ended the last subflow.
     ended_by_reset: bool,
-    /// Time at which the wait ended, possibly only briefly.
+    /// Time at which the wait ended. It may resume.
     ended_at: Option<Instant>,
-    /// When subflows started to end only by resets.
+    /// Time at which subflows started to end only by resets.
     first_reset_at: Option<Instant>,
     probe_schedule: Option<ProbeSchedule>,
     /// Deadline for a segment from the peer.

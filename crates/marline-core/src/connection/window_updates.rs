@@ -1,10 +1,10 @@
-//! Repeated window updates, so that the peer learns that a shut window has reopened even if an update is lost.
+//! Repeated window updates, so that the peer learns that a closed window has reopened even if an update is lost.
 //!
-//! *Problem.* While the window is shut, no data is in flight, so no later segment compensates for a lost update. The
+//! *Problem.* While the window is closed, no data is in flight, so no later segment compensates for a lost update. The
 //! sender then waits for its next window probe. The intervals between probes double (RFC 9293 section 3.8.6.1) and,
 //! with a slow reader, reach a minute.
 //!
-//! *How.* An update that reopens a shut window is repeated after a retransmission timeout and then after twice as
+//! *How.* An update that reopens a closed window is repeated after a retransmission timeout and then after twice as
 //! long, a few times ([`Repeats`]), until data arrives. If the peer has no more data to send, these repeats are the
 //! only cost.
 
@@ -14,7 +14,7 @@ use marline_time::{Duration, Instant};
 use super::repeats::Repeats;
 use crate::on_demand::UnusedState;
 
-/// The last update that reopened a shut window.
+/// The last update that reopened a closed window.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct WindowUpdates {
     repeats: Repeats,
@@ -27,7 +27,7 @@ impl UnusedState for WindowUpdates {
 }
 
 impl WindowUpdates {
-    /// Records an update that reopens a shut window. `next` is the next byte expected.
+    /// Records an update that reopens a closed window. `next` is the next byte expected.
     pub(super) fn on_reopened(&mut self, now: Instant, next: Dsn, rto: Duration) {
         *self = WindowUpdates { repeats: Repeats::begin(now, rto), next };
     }

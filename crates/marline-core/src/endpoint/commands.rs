@@ -55,13 +55,13 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Restricts new connections and subflows to these local ports, for drivers that must reserve ports; `None` (the
+    /// Restricts new connections and subflows to these local ports, for drivers that must reserve ports. `None` (the
     /// default) allows any ephemeral port.
     pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
         self.flows.set_local_ports(ports);
     }
 
-    /// Sets the configuration of connections accepted from now on; `None` refuses new connections. Existing
+    /// Sets the configuration of connections that are accepted from now on. `None` refuses new connections. Existing
     /// connections are not affected.
     pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
         self.accept = config.map(Arc::new);
@@ -158,7 +158,7 @@ impl Endpoint {
         self.with_connection(now, id, |c, cx| c.release(cx));
     }
 
-    /// Reports that a local address appeared, changed its flags or went away: for one connection, or for all existing
+    /// Reports that a local address appeared, changed its flags or disappeared: for one connection, or for all existing
     /// and future ones.
     pub fn set_local_address(
         &mut self,
@@ -184,8 +184,8 @@ impl Endpoint {
         }
     }
 
-    /// Adds an address at which a client's server is also reachable according to DNS, not announced by the server
-    /// itself: subflows may be opened to it. Does nothing if the address is known, if there is no room
+    /// Adds another address of a client's server, known from DNS instead of the server's announcements. Subflows may be
+    /// opened to it. Does nothing if the address is known, if there is no room
     /// ([`Limits::remote_addresses`](crate::Limits::remote_addresses)), or if the server forbids joins to the address
     /// of the initial subflow because a load balancer has that address.
     pub fn add_remote_address(&mut self, now: Instant, id: ConnectionId, address: SocketAddr) {
@@ -261,7 +261,7 @@ impl Endpoint {
         self.connection(id).map(Connection::subflow_locations).unwrap_or_default()
     }
 
-    /// Address pairs of all established subflows that are degraded or unreachable, one entry for each such subflow.
+    /// Address pairs of all established subflows that are degraded or unreachable. Each such subflow has an entry.
     #[must_use]
     pub fn impaired_paths(&self) -> Vec<FourTuple> {
         let connections = self.slots.ids();
@@ -291,7 +291,7 @@ impl Endpoint {
         self.slots.ids().into_iter().filter(leads_there).collect()
     }
 
-    /// All connections, half-open ones included.
+    /// All connections, including half-open ones.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         self.slots.ids()

@@ -73,7 +73,7 @@ impl SynParts {
         }
     }
 
-    /// The options as encoded in the last bits of our timestamp.
+    /// Encodes the options for the last bits of our timestamp.
     fn bits(&self) -> u8 {
         self.window_scale.unwrap_or(NO_SCALE) | if self.sack { SACK } else { 0 }
     }

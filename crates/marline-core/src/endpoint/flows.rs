@@ -18,7 +18,7 @@ impl Endpoint {
     }
 
     /// Handles a peer's move to another address, at which it has proven to receive. `new_host` is true if the IP
-    /// address changed, not only the port. The network may then be a different one, so the path's measurements are
+    /// address changed, not only the port. A new IP address may mean another network, so the path's measurements are
     /// discarded (RFC 9000 section 9.4). Unacknowledged data was sent to the old address and is retransmitted
     /// immediately.
     pub fn path_moved(&mut self, now: Instant, local_flow: u64, new_host: bool) {

@@ -78,7 +78,7 @@ impl Endpoint {
         self.open_passively(now, meta.path, config, &syn);
     }
 
-    /// A connection that answers a SYN.
+    /// Creates a connection that answers a SYN.
     pub(super) fn open_passively(
         &mut self,
         now: Instant,
@@ -131,7 +131,8 @@ impl Endpoint {
         self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 
-    /// If the limit is reached, evicts the oldest half-open connection of the source with the most.
+    /// If the limit is reached, evicts the oldest half-open connection of the source with the most half-open
+    /// connections.
     fn make_room_for_syn(&mut self, now: Instant, newcomer: IpAddr) {
         while self.half_open.count() >= self.config.limits.syn_queue {
             let Some(evicted) = self.half_open.make_room(newcomer) else { return };

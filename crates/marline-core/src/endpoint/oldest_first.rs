@@ -16,7 +16,7 @@ pub(super) struct OldestFirst {
 }
 
 impl OldestFirst {
-    /// Number of connections, without stale entries.
+    /// Number of connections, excluding stale entries.
     pub(super) const fn count(&self) -> usize {
         self.count
     }

@@ -73,8 +73,8 @@ impl Endpoint {
         }
     }
 
-    /// Drops the TIME-WAIT state of a subflow between these addresses and ports. Another endpoint owns them from now
-    /// on, because of a SYN that this one did not [claim](Self::owns_segment). Otherwise this endpoint would continue
+    /// Drops the TIME-WAIT state of a subflow between these addresses and ports. Another endpoint now owns them,
+    /// because of a SYN that this endpoint did not [claim](Self::owns_segment). Otherwise this endpoint would continue
     /// to claim the other's segments.
     pub fn release_address_pair(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);

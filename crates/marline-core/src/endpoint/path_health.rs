@@ -24,13 +24,13 @@ const TROUBLE_GAP: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct PathHealthReporter {
     monitor: PathHealthMonitor,
-    /// The generation of verdicts that connections have seen.
+    /// Generation of verdicts that connections have seen.
     seen: u64,
-    /// When statistics are reported next; `None` while idle.
+    /// Time of the next report of statistics; `None` while idle.
     period_ends: Option<Instant>,
-    /// When a probe or an answer is due.
+    /// Time at which a probe or an answer is due.
     watch_at: Option<Instant>,
-    /// When timeouts that occurred soon after a visit are reported.
+    /// Time at which timeouts that occurred soon after a visit are reported.
     troubles_at: Option<Instant>,
     last_visit_at: Option<Instant>,
 }
@@ -105,7 +105,7 @@ impl Endpoint {
         }
     }
 
-    /// Does all work that needs the lock.
+    /// Does all work that requires the monitor's lock.
     fn consult(&mut self, now: Instant, reporter: &mut PathHealthReporter) -> Findings {
         let monitor = reporter.monitor.clone();
         let mut table = monitor.lock();
@@ -136,8 +136,8 @@ impl Endpoint {
         Findings { degraded, due_probes }
     }
 
-    /// Reports when members last received a segment and, at the end of a period, their statistics. Returns true if
-    /// any was active.
+    /// Reports the times at which members last received a segment and, at the end of a period, their statistics.
+    /// Returns true if any member was active.
     fn report_members(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
         let mut parts: BTreeMap<AddressPair, (Instant, MemberActivity)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
@@ -160,7 +160,8 @@ impl Endpoint {
         active
     }
 
-    /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each.
+    /// Chooses the connections that probe the address pairs on which a probe is due. It is the first member of each
+    /// pair.
     fn choose_probes(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut due_probes = Vec::new();
         if !table.is_watching() {

@@ -48,7 +48,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes one connection probe a silent path: the next one in use, or occasionally any other.
+    /// Makes one connection probe a silent path: the next connection in use, or occasionally any other.
     fn probe_silent_path(&mut self, now: Instant, path: PathAddresses) {
         let mut chosen: Option<Prober> = None;
         for id in self.silent_paths.members(path) {

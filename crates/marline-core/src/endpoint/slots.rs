@@ -10,15 +10,15 @@ use crate::connection::Connection;
 struct Slot {
     connection: Option<Box<Connection>>,
     generation: u32,
-    /// When the endpoint's alarm for the connection fires next.
+    /// Time of the endpoint's next alarm for the connection.
     armed: Instant,
-    /// In the endpoint's list of connections with something to send.
+    /// The connection is in the endpoint's list of connections that are ready to send.
     queued: bool,
-    /// Counted among connections of unauthenticated peers that wait for a path.
+    /// The connection counts among those of unauthenticated peers that wait for a path.
     waiting: bool,
-    /// Counted as half-open.
+    /// The connection counts as half-open.
     half_open: bool,
-    /// Counted among connections that Fast Open delivered before their third ACK.
+    /// The connection counts among those that Fast Open delivered before their third ACK.
     fast_pending: bool,
 }
 
@@ -104,13 +104,13 @@ impl Slots {
         }
     }
 
-    /// The alarm set for a slot.
+    /// Time of the alarm that is set for a slot.
     pub(super) fn alarm_at(&self, slot: u32) -> Option<Instant> {
         let slot = self.slots.get(slot as usize)?;
         slot.connection.as_ref().map(|_| slot.armed)
     }
 
-    /// Sets an alarm unless an earlier one is set.
+    /// Sets an alarm, unless an earlier one is already set.
     pub(super) fn arm(&mut self, slot: u32, at: Instant) -> bool {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return false };
         let earlier = at < slot.armed;

@@ -12,7 +12,7 @@ use marline_time::Instant;
 /// Number of alarms below which sweeping is not worthwhile.
 const MIN_SWEPT_ALARMS: usize = 64;
 
-/// Alarms, earliest first; equal times in the order they were set.
+/// Alarms, earliest first; alarms for the same time in the order in which they were set.
 #[derive(Debug, Default)]
 pub(super) struct Wakeups {
     heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,

@@ -22,17 +22,17 @@ use core::ops::RangeInclusive;
 use marline_policy::{DataRange, Dsn};
 use marline_wire::repair_code::{add_multiple, coefficient};
 
-/// Maximum cells in one repair, including partial ones at both ends.
+/// Maximum number of cells in one repair, including partial ones at both ends.
 pub(crate) const MAX_CELLS: u64 = 128;
-/// Maximum bytes in one repair: the limit of its option.
+/// Maximum number of bytes that one repair covers: the limit of its option.
 pub(crate) const MAX_SPAN: u64 = u16::MAX as u64;
 
 /// Definition of a repair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repair {
-    /// Bytes in the sum.
+    /// Bytes that the sum covers.
     pub(crate) range: DataRange,
-    /// Bytes of a cell, and of the sum.
+    /// Size of a cell, and of the sum, in bytes.
     pub(crate) symbol: u16,
     /// Row of coefficients.
     pub(crate) row: u8,

@@ -1,15 +1,15 @@
 //! Decoder of repairs: the linear system for the missing bytes.
 //!
 //! The decoder holds the repairs that may still be needed. The stream itself stays in the receive buffer, which also
-//! keeps the last bytes that were read. When bytes or a repair arrive, it examines the holes of the stream. Columns
-//! between two adjacent edges of holes and ranges have the same unknown cells, hence the same matrix: this matrix is
+//! keeps the last bytes that were read. When bytes or a repair arrive, it examines the gaps in the stream. Columns
+//! between two adjacent edges of gaps and ranges have the same unknown cells, hence the same matrix: this matrix is
 //! brought to reduced echelon form once for all of them, together with the transformation of the equations. Bytes are
 //! computed only for unknowns that are determined.
 //!
-//! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only holes,
+//! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only gaps,
 //! never received data. Its cost is bounded. At most [`MAX_REPAIRS`] repairs with at most [`MAX_BYTES`] in total are
 //! held; the oldest are dropped first. Repairs that reach back beyond the kept data are dropped on arrival. With more
-//! than [`MAX_HOLES`] holes no solution is attempted. Columns with more unknowns than equations are skipped.
+//! than [`MAX_HOLES`] gaps, no solution is attempted. Columns with more unknowns than equations are skipped.
 
 use core::ops::Range;
 
@@ -22,7 +22,7 @@ use super::code::Repair;
 const MAX_REPAIRS: usize = 24;
 /// Limit on the total bytes of the repairs held.
 const MAX_BYTES: usize = 96 * 1024;
-/// Maximum number of holes, over all repairs, for which decoding is attempted.
+/// Maximum number of gaps, over all repairs, for which decoding is attempted.
 const MAX_HOLES: usize = 48;
 
 /// Known part of the stream.
@@ -64,7 +64,7 @@ impl Decoder {
         self.equations.is_empty()
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(crate) const fn memory(&self) -> usize {
         self.bytes
     }
@@ -85,7 +85,7 @@ impl Decoder {
         true
     }
 
-    /// Computes missing data. Repairs that are no longer useful are dropped.
+    /// Recovers missing data. Repairs that are no longer useful are dropped.
     pub(crate) fn solve(&mut self, known: &impl KnownBytes) -> Vec<(Dsn, Vec<u8>)> {
         self.drop_useless(known);
         let mut found = Vec::new();
@@ -146,7 +146,7 @@ fn append(found: &mut Vec<(Dsn, Vec<u8>)>, at: Dsn, bytes: Vec<u8>) {
     }
 }
 
-/// Positions where columns begin to differ in their unknowns or equations.
+/// Positions at which columns begin to differ in their unknowns or equations.
 fn column_edges(symbol: u64, holes: &[DataRange], equations: &[&Equation]) -> Vec<u64> {
     let mut edges = vec![0, symbol];
     let ranges = equations.iter().map(|e| e.repair.range);
@@ -220,17 +220,17 @@ fn reduce(rows: &mut [Vec<u8>], width: usize) {
     }
 }
 
-/// Columns in which a cell is completely known, completely missing, or completely outside a range.
+/// Columns in each of which a cell is completely known, completely missing, or completely outside a range.
 struct Columns<'a> {
     all: &'a [&'a Equation],
     range: Range<u64>,
     unknowns: Vec<u64>,
-    /// Sums of the equations used so far without their known part, each with the number of its equation.
+    /// Unknown parts of the sums of the equations used so far, each with the number of its equation.
     rests: Vec<(usize, Vec<u8>)>,
 }
 
 impl Columns<'_> {
-    /// Bytes of a solved unknown.
+    /// Computes the bytes of a solved unknown.
     fn compute(&mut self, solution: &Solution, known: &impl KnownBytes) -> Option<Vec<u8>> {
         let mut result = vec![0; (self.range.end - self.range.start) as usize];
         for (number, factor) in &solution.factors {
@@ -246,7 +246,7 @@ impl Columns<'_> {
         Some(result)
     }
 
-    /// A sum without its known part.
+    /// Computes the unknown part of a sum.
     fn unknown_sum(&self, number: usize, known: &impl KnownBytes) -> Option<Vec<u8>> {
         let Equation { repair, sum } = self.all.get(number)?;
         let part = self.range.start as usize..self.range.end as usize;

@@ -8,7 +8,7 @@ use marline_time::Duration;
 
 use super::{LoneKeepalive, Probing, ReceiveTimer};
 
-/// Error when parsing a receive timer or a keepalive, with the expected form.
+/// Error in the text of a receive timer or a keepalive, with the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadSilenceSpec {
     text: String,

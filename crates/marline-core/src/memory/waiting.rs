@@ -73,7 +73,7 @@ impl MemoryAccount {
         ticket
     }
 
-    /// Removes a stream from the queue. The next one checks for room itself.
+    /// Removes a stream from the queue. The next stream checks for room itself.
     fn dequeue(&self, ticket: u64) {
         let mut waiting = self.queue();
         let Some(at) = waiting.queue.iter().position(|waiter| waiter.ticket == ticket) else {
@@ -104,7 +104,7 @@ impl WaitForRoom {
         WaitForRoom { account: account.clone(), kind, bytes, ticket: None }
     }
 
-    /// True if it is the stream's turn.
+    /// True if the stream is the first in its queue.
     fn is_first(&self, waker: &Waker) -> bool {
         let mut waiting = self.account.queue();
         let Some(ticket) = self.ticket else { return waiting.queue.is_empty() };
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A waiting stream, with its wake-ups.
+    /// A waiting stream, with the number of its wake-ups.
     struct Stream {
         wait: WaitForRoom,
         wakes: Arc<Wakes>,
@@ -201,7 +201,7 @@ mod tests {
         let Poll::Ready(second) = streams[1].poll() else { panic!("room was freed") };
         assert_eq!(account.used(), 870);
         assert!(streams[2].poll().is_pending() && Stream::of(&account).poll().is_pending());
-        // A stream that gives up makes room for the next one.
+        // A stream that gives up lets the next one proceed.
         drop(streams.remove(2));
         drop((first, second));
         let third = streams[2].poll();

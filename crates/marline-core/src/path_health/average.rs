@@ -13,7 +13,7 @@ pub(super) struct Average {
 impl Average {
     pub(super) const EMPTY: Average = Average { part: 0.0, whole: 0.0, rose: false };
 
-    /// Adds a period of `part` in `whole`, with this weight. An empty period has no effect.
+    /// Adds a period with `part` out of `whole`, with this weight. An empty period has no effect.
     pub(super) fn add(&mut self, part: u64, whole: u64, weight: f64) {
         if whole == 0 {
             self.rose = false;

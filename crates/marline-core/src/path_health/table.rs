@@ -13,7 +13,7 @@ use crate::FourTuple;
 /// Limit on remembered interfaces of local addresses.
 const MAX_INTERFACES: usize = 256;
 
-/// Delay of a wake-up beyond which a wait does not count: the process did not run, so segments missing during the
+/// Delay of a wake-up beyond which a wait does not count: the process was suspended, so segments missing during the
 /// wait are not evidence about the path.
 const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 
@@ -21,11 +21,11 @@ const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberActivity {
     pub(crate) members: u64,
-    /// Segments that were waiting for repair when the period began, or were marked lost since.
+    /// Segments that were waiting for repair when the period began, or were marked lost later.
     pub(crate) lost: u64,
     /// Outstanding segments, and segments lost and repaired.
     pub(crate) outstanding: u64,
-    /// Segments outstanding when the period began, or sent since.
+    /// Segments outstanding when the period began, or sent later.
     pub(crate) at_risk: u64,
     pub(crate) retransmitted: u64,
     pub(crate) sent: u64,
@@ -65,7 +65,7 @@ pub(crate) enum PathTrouble {
 }
 
 impl PathTrouble {
-    /// The more serious of two: silence, or else the one whose wait ends earlier.
+    /// Returns the more serious of two: silence, or else the one whose wait ends earlier.
     pub(crate) fn worst(self, other: PathTrouble) -> PathTrouble {
         match (self, other) {
             (PathTrouble::Silent { wait: a }, PathTrouble::Silent { wait: b }) => {
@@ -149,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Health for observers. Unlike the verdict, it depends on whether a segment was received since.
+    /// Health for observers. Unlike the verdict, it depends on whether a segment has been received since the fault.
     fn health(&self) -> PathHealth {
         match self.state {
             State::Usable | State::Watched { .. } => PathHealth::Usable,
@@ -335,7 +335,7 @@ impl HealthTable {
             State::Usable => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Usable,
             State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
-                // The process did not run, so received segments have not been processed yet.
+                // The process was suspended, so received segments have not been processed yet.
                 *next = now + *wait;
                 entry.probe_due = true;
             }

@@ -256,7 +256,7 @@ fn unanswered_probes_become_rare_and_one_miss_spoils_the_period() {
     assert_eq!(steps, [ask, look, ask, look, ask, look], "600 ms, then 1.2 s apart");
     fixture.next();
     fixture.answer();
-    assert_eq!(fixture.next(), (ms(580), true), "answered: the next one immediately");
+    assert_eq!(fixture.next(), (ms(580), true), "answered: the next probe is sent immediately");
     assert_eq!(fixture.next(), (ms(600), false));
     let missed = fixture.now;
     while fixture.fault().is_some() {

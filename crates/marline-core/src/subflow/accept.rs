@@ -9,9 +9,10 @@
 //!          | that overtook each other are fine     |
 //! ```
 //!
-//! The edge is the highest one that was ever offered, or what the connection accepts now if that is more. A RST
-//! counts only exactly at RCV.NXT, a SYN not at all; both cause a challenge ACK. Rejected segments change nothing and
-//! end no suspicion of the path. A repetition of received data is from the peer, and ends the suspicion.
+//! The edge is the highest one that was ever offered, or the edge that the connection accepts now if that is higher. A
+//! RST counts only exactly at RCV.NXT, and a SYN never counts. Other RSTs and all SYNs cause a challenge ACK. Rejected
+//! segments change nothing and end no suspicion of the path. A repetition of received data is from the peer, and ends
+//! the suspicion.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -43,7 +44,7 @@ enum Check {
     Drop,
     /// Answer with an ACK.
     Challenge,
-    /// All of the payload was received before.
+    /// The whole payload was already received.
     Duplicate,
     Reset,
 }
@@ -284,7 +285,7 @@ impl Subflow {
         Ingress { challenge: true, ..Ingress::default() }
     }
 
-    /// Handles a segment without new content: a repetition, or a probe. The answer informs the peer of our position.
+    /// Handles a segment without new content: a repetition or a probe. The answer informs the peer of our position.
     fn on_duplicate(
         &mut self,
         now: Instant,

@@ -40,7 +40,7 @@ pub(super) struct SackInput {
 }
 
 impl SackInput {
-    /// True if an early repeat caused the ACK, which is then not a sign of a hole.
+    /// True if an early repeat caused the ACK, which is then not a sign of a gap.
     pub(super) const fn reports_early_repeat(&self) -> bool {
         self.reports_early_repeat
     }
@@ -65,21 +65,21 @@ pub(super) struct AckInput {
 /// Data delivered by one ACK.
 #[derive(Copy, Clone, Debug, Default)]
 struct Tally {
-    /// Bytes delivered cumulatively or selectively, not counted before.
+    /// Bytes newly delivered, cumulatively or selectively.
     delivered: u64,
     /// Octets by which SND.UNA advanced.
     cumulative: u64,
     /// A segment that was sent once and before the recovery point was delivered.
     original: bool,
-    /// Segments delivered by the cumulative part, without those SACKed before.
+    /// Segments delivered by the cumulative part, excluding those already SACKed.
     acked_segments: u32,
     /// The cumulative part covers a retransmitted segment.
     retransmitted: bool,
-    /// The process did not run while some of the data was in flight.
+    /// The process was suspended while some of the data was in flight.
     untimed: bool,
     /// Send time of the newest segment that was sent only once.
     newest_original: Option<Instant>,
-    /// Forecast made when that segment was sent, and number of bytes of its run up to its end.
+    /// Forecast made when that segment was sent, and the number of bytes of its run up to its end.
     newest_expected: (Expected, u64),
     /// Lowest segment that arrived after higher ones, although it was sent once.
     overtaken: Option<Ssn>,
@@ -335,7 +335,7 @@ impl Subflow {
     /// had arrived long before and earlier ACKs were lost. Its echo is even older (RFC 7323 section 5.3: a segment
     /// outside the window does not change the echo). The sample would be as long as the silence. After an outage the
     /// timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which would then never be
-    /// measured again. Nor does data in flight give a sample if the process did not run.
+    /// measured again. Nor does data in flight give a sample if the process was suspended.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
         {
@@ -374,8 +374,8 @@ impl Subflow {
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
-        // No answer is faster than the fastest one measured. A larger delay by the sender's own bytes would be an
-        // error: they leave faster than estimated until a long enough train has been measured.
+        // No answer is faster than the fastest one measured. So a larger estimated delay of the sender's own bytes is
+        // an error: until a long enough packet train has been measured, they leave faster than estimated.
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
@@ -408,8 +408,8 @@ impl Subflow {
     }
 
     /// True if segments sent before two consecutive timeouts are answered after them: the path was interrupted or the
-    /// peer's process did not run, and everything waited until that ended. If the next answer takes as long, the path
-    /// is slow.
+    /// peer's process was suspended, and all segments waited until that ended. If the next answer takes as long, the
+    /// path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
         let before =
             |undo: &super::loss::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
@@ -506,10 +506,10 @@ impl Subflow {
         }
     }
 
-    /// Bytes that PRR counts as delivered by an ACK. `moved` is true if it advanced SND.UNA. Without SACK, a
-    /// duplicate ACK represents an unidentified segment, and the later ACK that covers this segment does not count it
-    /// again; that ACK has delivered at least one segment, which filled the hole. Duplicates represent at most the
-    /// data in flight at the first loss, because ACKs are easy to forge.
+    /// Bytes that PRR counts as delivered by an ACK. `moved` is true if it advanced SND.UNA. Without SACK, a duplicate
+    /// ACK represents an unidentified segment, and the later ACK that covers this segment does not count it again; that
+    /// ACK has delivered at least one segment, which filled the gap. Duplicates represent at most the data in flight at
+    /// the first loss, because ACKs are easy to forge.
     fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
         if self.tx.sack_enabled {
             return delivered;

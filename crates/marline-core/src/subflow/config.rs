@@ -16,7 +16,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW_SCALE: u8 = 14;
 
-/// Average payload bytes of a segment below which the scoreboard limit is reached before the send buffer limit.
+/// Average payload per segment, in bytes, below which the scoreboard limit is reached before the send buffer limit.
 const BYTES_PER_ENTRY: u64 = 64;
 /// Minimum limit on outstanding bytes, for small send buffers.
 const MIN_OUTSTANDING_LIMIT: u64 = 1024 * 1024;
@@ -26,9 +26,9 @@ const MIN_ENTRY_LIMIT: u64 = 1_024;
 /// Settings of a subflow.
 #[derive(Clone, Debug)]
 pub(crate) struct SubflowConfig {
-    /// Maximum bytes of a TCP segment (header, options, payload), up to which the path is probed.
+    /// Maximum size in bytes of a TCP segment (header, options, payload), up to which the path is probed.
     pub(crate) max_segment: u16,
-    /// Bytes of a TCP segment that pass on every path.
+    /// Size in bytes of a TCP segment that passes on every path.
     pub(crate) base_segment: u16,
     /// RTO bounds.
     pub(crate) rtt: Arc<RttConfig>,
@@ -86,7 +86,7 @@ impl SynRetries {
         SynRetries { most: connection.join_syn_retries, linear: 0 }
     }
 
-    /// Limits the duration to that of `most` repeats with backoff.
+    /// Limits the duration to the time of `most` repeats with backoff.
     pub(crate) fn at_most(self, most: u32) -> SynRetries {
         SynRetries { most: self.most.min(most), ..self }
     }
@@ -162,7 +162,7 @@ fn entries_for(send_buffer: u64) -> usize {
     usize::try_from((send_buffer / BYTES_PER_ENTRY).max(MIN_ENTRY_LIMIT)).unwrap_or(usize::MAX)
 }
 
-/// Smallest shift with which a window of `buffer` bytes fits into 16 bits.
+/// Smallest shift that makes a window of `buffer` bytes fit into 16 bits.
 const fn window_scale_for(buffer: u64) -> u8 {
     let mut shift = 0;
     while shift < MAX_WINDOW_SCALE && buffer >> shift > u16::MAX as u64 {

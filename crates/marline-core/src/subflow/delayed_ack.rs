@@ -34,7 +34,7 @@ const DIALOG_ANSWERS: u8 = 3;
 /// Properties of received data that matter for acknowledgments.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Arrival {
-    /// Payload bytes.
+    /// Payload size in bytes.
     pub(super) len: usize,
     /// PSH was set.
     pub(super) push: bool,
@@ -48,7 +48,7 @@ pub(super) struct Arrival {
 /// State of the pending ACK.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DelayedAck {
-    /// Maximum delay, nanoseconds.
+    /// Maximum delay in nanoseconds.
     max_nanos: u64,
     /// MSS that we announced.
     mss: u16,
@@ -81,7 +81,7 @@ impl DelayedAck {
         }
     }
 
-    /// Largest payload seen, bytes, within our MSS.
+    /// Largest payload seen, in bytes, within our MSS.
     pub(super) const fn full_segment(&self) -> u32 {
         self.full as u32
     }

@@ -10,7 +10,7 @@
 //! arrive, the peer reports a duplicate (RFC 2883), which must not be taken as a sign of a spurious retransmission or
 //! of reordering.
 //!
-//! *Source.* Ours. Proactive retransmission of everything: Flach et al., "Reducing Web Latency", SIGCOMM 2013.
+//! *Source.* Ours. For proactive retransmission of all data, see Flach et al., "Reducing Web Latency", SIGCOMM 2013.
 //!
 //! [`Decision::RepeatNewest`]: marline_policy::Decision::RepeatNewest
 
@@ -57,7 +57,7 @@ impl EarlyRepeats {
 }
 
 impl Subflow {
-    /// When the newest segment was sent, if it may be repeated early.
+    /// Time at which the newest segment was sent, if it may be repeated early.
     pub(super) fn newest_repeatable(&self) -> Option<Instant> {
         let newest = self.tx.board.back()?;
         let once = newest.in_flight() && !newest.retransmitted() && !newest.sacked;

@@ -14,7 +14,7 @@ use crate::Ecn;
 pub(super) struct EcnState {
     /// Both sides support ECN.
     pub(super) negotiated: bool,
-    /// CE was received and the sender has not set CWR since.
+    /// CE was received, and the sender has not set CWR since then.
     echo: bool,
     /// Our next new data sets CWR.
     owes_cwr: bool,

@@ -1,7 +1,7 @@
 //! Output of a subflow: the segments it must send, the data it accepts from the connection, and their headers.
 //!
-//! Retransmissions come before new data: a hole on a subflow makes all later data useless until it is filled. A pure
-//! ACK comes last, because any other segment also carries the acknowledgment.
+//! Retransmissions come before new data: a gap on a subflow makes all later data useless until it is filled. A pure ACK
+//! comes last, because any other segment also carries the acknowledgment.
 
 use std::sync::Arc;
 
@@ -399,8 +399,8 @@ impl Subflow {
         self.recovery.on_sent(&notice, &self.tx.context(now));
     }
 
-    /// Records that the connection has no more data, either at all (`dry`) or for this subflow. From here on,
-    /// delivery rates are a lower bound.
+    /// Records that the connection has no more data, either at all (`dry`) or for this subflow. After this, delivery
+    /// rates are a lower bound.
     pub(crate) fn set_app_limited(&mut self, dry: bool) {
         let in_flight = self.tx.board.bytes_in_flight();
         let has_room = in_flight < self.send_window() && self.tx.board.bytes_lost() == 0;

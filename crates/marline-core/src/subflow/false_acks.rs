@@ -3,7 +3,7 @@
 //! A receiver never reduces its acknowledgment (RFC 9293 section 3.4). ACKs below SND.UNA are normal if they are late
 //! because they were reordered with newer ones. If such an ACK still arrives a retransmission timeout after SND.UNA
 //! has passed it, it is not late: the peer is waiting for octets that a middlebox has acknowledged. They will not be
-//! sent again, so the hole in the subflow is permanent, regardless of the data level.
+//! sent again, so the gap in the subflow is permanent, regardless of the data level.
 //!
 //! A proxy that acknowledges early and then delivers the data itself also causes such ACKs, but not for a whole
 //! timeout.
@@ -15,8 +15,8 @@
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
 
-/// After a longer silence, a repeated ACK starts new evidence, because no earlier segment can still be in flight (RFC
-/// 9293 section 3.4.2).
+/// Silence after which a repeated ACK starts new evidence, because no earlier segment can still be in flight (RFC 9293
+/// section 3.4.2).
 const EVIDENCE_LIFETIME: Duration = Duration::from_secs(120);
 
 /// ACKs below SND.UNA.
@@ -48,7 +48,7 @@ impl FalseAcks {
         }
     }
 
-    /// True if these ACKs have arrived for a retransmission timeout, and in answer to the last transmission.
+    /// True if these ACKs kept arriving for a retransmission timeout, and also in answer to the last transmission.
     pub(super) fn is_proof(&self, rto: Duration, last_sent_at: Instant) -> bool {
         self.repeated
             .is_some_and(|old| old.last_at.since(old.first_at) >= rto && old.last_at > last_sent_at)

@@ -1,4 +1,4 @@
-//! Score of the forecast: how often answers arrive within its quantiles, and how precise it is.
+//! Score of the forecast: how often answers arrive within its quantiles, and how narrow the quantiles are.
 //!
 //! *Problem.* A forecast of quantiles is correct if one answer in ten is later than its p90, and useful if that p90
 //! is close to the answers. A single answer shows neither, and a forecast made after its answer proves nothing.
@@ -7,8 +7,8 @@
 //! Each RTT sample is compared with it before the forecaster learns from the sample. The forecast time is a quantile
 //! plus the expected delay from the sender's own bytes ahead of the segment, which the forecaster also subtracts. The
 //! score counts answers that were no later (calibration; three points of the reliability diagram) and the *pinball
-//! loss*: time above the forecast is weighted with the quantile's share, time below it with the rest, so that the
-//! true quantile has the smallest expected loss and a wide one is penalized for its width. SRTT + 4 RTTVAR (RFC
+//! loss*: time above the forecast is weighted with the quantile's share, and time below it with the complement, so that
+//! the true quantile has the smallest expected loss and a wide one is penalized for its width. SRTT + 4 RTTVAR (RFC
 //! 6298), with its value when the segment was sent, is scored with the loss of a p90, because a sender without a
 //! forecast would use it.
 //!
@@ -48,7 +48,7 @@ const SRTT_4VAR_PERCENT: u64 = 90;
 #[derive(Copy, Clone, Debug)]
 struct PendingForecast {
     sent_at: Instant,
-    /// Forecast without own bytes ahead of the segment, by quantile.
+    /// Forecast by quantile, excluding the delay of own bytes ahead of the segment.
     forecast: Forecast,
     srtt_4var: Duration,
 }
@@ -86,7 +86,7 @@ impl Scorer {
     }
 
     /// Handles an answer after `rtt` to a segment sent within `sent`; `queued` is the expected delay of the bytes
-    /// ahead of it. `latest` is the forecast before it learns from this answer.
+    /// ahead of it. `latest` is the forecast before the forecaster learns from this answer.
     pub(super) fn on_answer(
         &mut self,
         sent: RangeInclusive<Instant>,
@@ -200,7 +200,7 @@ mod tests {
         scorer.on_answer(at(0)..=at(0), MS(45), Duration::ZERO, &slow);
         assert_eq!(scorer.score().within, [0, 1, 1]);
         scorer.on_answer(at(0)..=at(0), MS(145), MS(60), &slow);
-        // 60 ms in the queue, expected as 90 by the p90 and 135 by the p99.
+        // The queue delay is 60 ms. The p90 expects 90 ms and the p99 135 ms.
         assert_eq!(scorer.score().within, [0, 1, 2]);
         scorer.on_answer(at(10)..=at(10), MS(145), Duration::ZERO, &slow);
         assert_eq!(scorer.score().within, [0, 2, 3]);

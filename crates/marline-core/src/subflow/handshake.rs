@@ -200,7 +200,7 @@ impl Subflow {
         self.handshake.transmissions
     }
 
-    /// Excludes from the round trip the time for which this SYN/ACK was kept.
+    /// Excludes from the round trip the time during which this SYN/ACK was kept.
     pub(crate) fn note_answer_kept(&mut self, time: Duration) {
         self.handshake.sent_at += time;
     }
@@ -236,12 +236,12 @@ impl Subflow {
         })
     }
 
-    /// How long the SYN or SYN/ACK waits for an answer.
+    /// Time to wait for an answer to the SYN or SYN/ACK.
     fn syn_timeout(&self) -> Duration {
         self.syn_wait(self.tx.rto.count, self.linear_retries())
     }
 
-    /// Wait after this many repeats, the first of which are linear.
+    /// Time to wait after this many repeats, the first of which are linear.
     fn syn_wait(&self, count: u32, linear: u32) -> Duration {
         let rto = RtoTimer { count: count.saturating_sub(linear), ..RtoTimer::default() };
         rto.rto_with_backoff(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
@@ -257,7 +257,7 @@ impl Subflow {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Handshake {
     pub(super) transmissions: u32,
-    /// The process did not run while the SYN or SYN/ACK was in flight.
+    /// The process was suspended while the SYN or SYN/ACK was in flight.
     pub(super) untimed: bool,
     pub(super) sent_at: Instant,
 }

@@ -4,12 +4,12 @@
 //! It is kept with the TCP state, which includes timeouts and received segments. The connection adds further facts:
 //! its receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
 //!
-//! Silence has two effects. From the first fact on, policies see [`Health::Unreachable`]: new data is sent elsewhere.
-//! The *rescue* queues outstanding data of the subflow for others and notifies path manager and monitor. For most
-//! facts, both happen together. A probe timeout may first be tolerated for a while (`Scheduler::probe_patience`), an
-//! unanswered keepalive leaves the rescue to more serious facts, and a scheduler's conclusion during an ACK event
-//! takes effect before the next segment is sent. If a rescued subflow has timed out with data outstanding, only an
-//! acknowledgment of data ends the silence; otherwise the first valid segment does.
+//! Silence has two effects. Starting with the first fact, policies see [`Health::Unreachable`]: new data is sent on
+//! other subflows. The *rescue* queues outstanding data of the subflow for others and notifies path manager and
+//! monitor. For most facts, both happen together. A probe timeout may first be tolerated for a while
+//! (`Scheduler::probe_patience`), an unanswered keepalive leaves the rescue to more serious facts, and a scheduler's
+//! conclusion during an ACK event takes effect before the next segment is sent. If a rescued subflow has timed out with
+//! data outstanding, only an acknowledgment of data ends the silence; otherwise the first valid segment does.
 
 use marline_policy::{AddressPairFault, Health, UnreachableCause};
 use marline_time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub(crate) struct EndOfSilence {
     pub(crate) silence: Duration,
 }
 
-/// State for policies, monitors and the connection.
+/// State as seen by policies, monitors and the connection.
 impl SubflowHealth {
     /// Health seen by policies and monitors.
     pub(crate) fn get(&self) -> Health {
@@ -108,7 +108,7 @@ impl SubflowHealth {
         self.facts.verdict.is_some()
     }
 
-    /// True if the outstanding data was queued for others and no segment has been received since.
+    /// True if the outstanding data was queued for others and no segment has been received since then.
     pub(crate) fn is_rescued(&self) -> bool {
         self.facts.silence.as_ref().is_some_and(|silence| silence.rescued)
     }
@@ -172,7 +172,7 @@ impl SubflowHealth {
         Some(VerdictChange { fault, has_changed: before.is_some() != fault.is_some() })
     }
 
-    /// Handles a valid segment, the first one for `unheard`. `None` if the subflow was not unreachable.
+    /// Handles a valid segment, the first after `unheard` without one. `None` if the subflow was not unreachable.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.clear_if_healthy();
@@ -187,7 +187,7 @@ impl SubflowHealth {
         silence.patience_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// Records that outstanding data is queued for others. Returns true if it was not before.
+    /// Records that outstanding data is queued for others. Returns true if it was not queued before.
     pub(crate) fn start_rescue(&mut self) -> bool {
         let Some(silence) = self.facts.if_used().and_then(|facts| facts.silence.as_mut()) else {
             return false;

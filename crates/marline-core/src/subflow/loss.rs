@@ -31,7 +31,7 @@ use super::{Subflow, SubflowEvent};
 /// Number of segments of new data that F-RTO sends instead of retransmissions (RFC 5682 section 3.1, step 2b).
 const FRTO_SEGMENTS: u8 = 2;
 
-/// Bytes acknowledged since and between losses, for OLIA.
+/// Bytes acknowledged since the last loss and between the last two losses, for OLIA.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct LossHistory {
     /// Bytes since the last loss.
@@ -68,7 +68,8 @@ impl UndoState {
         self.first_retransmission.get_or_insert(timestamp);
     }
 
-    /// Handles a DSACK for `bytes` from `start` on. Returns true if it proves that no retransmission was needed.
+    /// Handles a DSACK for `bytes` bytes that start at `start`. Returns true if it proves that no retransmission was
+    /// needed.
     pub(super) fn on_dsack(&mut self, start: Ssn, bytes: u64) -> bool {
         if start < self.marker || self.first_retransmission.is_none() || self.unproven == 0 {
             return false;
@@ -83,7 +84,7 @@ impl UndoState {
     }
 }
 
-/// The timer and its backoff.
+/// Retransmission timer and its backoff.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RtoTimer {
     pub(super) deadline: Option<Instant>,
@@ -267,7 +268,7 @@ impl Subflow {
         }
     }
 
-    /// Selects the bounds of the timeout, from its next start on, for a path with or without a radio that sleeps.
+    /// From the timer's next start, uses the bounds of the timeout for a path with or without a radio that sleeps.
     pub(crate) fn set_radio(&mut self, radio: bool) {
         let Some(bounds) = &self.config.radio_rtt else { return };
         self.tx.rtt.set_config(Arc::clone(if radio { bounds } else { &self.config.rtt }));
@@ -304,10 +305,10 @@ impl Subflow {
         }
     }
 
-    /// Shortens the timer when a segment arrives, the first for `unheard`, while retransmissions are not
-    /// acknowledged. Backoff is for a path in an unknown state. This one works in at least one direction, and new
-    /// data must not wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our
-    /// direction is still dead, the timer detects that in its usual time.
+    /// Shortens the timer when a segment arrives, the first after `unheard` without one, while retransmissions are not
+    /// acknowledged. Backoff is for a path in an unknown state. This one works in at least one direction, and new data
+    /// must not wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our direction is
+    /// still dead, the timer detects that in its usual time.
     ///
     /// If nothing was received for two timeouts, both directions were dead, and this segment marks the end of the
     /// outage. The backoff then ends, and the oldest segment is retransmitted immediately. If it was already sent
@@ -330,8 +331,8 @@ impl Subflow {
         }
     }
 
-    /// True if the peer answered the last segment with a window of zero although data is in flight: it refuses the
-    /// payload for now, and the path works.
+    /// True if the peer answered the last segment with a window of zero although data is in flight: it is refusing the
+    /// payload, and the path works.
     pub(crate) fn refuses_payload(&self) -> bool {
         self.tx.window == 0 && !self.tx.board.is_empty() && self.last_rx_at > self.tx.last_sent_at
     }
@@ -409,7 +410,7 @@ impl Subflow {
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }
 
-    /// Bytes of the oldest unacknowledged segment, with the smallest header it can have.
+    /// Size in bytes of the oldest unacknowledged segment, with the smallest header possible.
     fn oldest_segment(&self) -> u64 {
         let oldest = self.tx.board.front();
         oldest.map_or(0, |segment| {

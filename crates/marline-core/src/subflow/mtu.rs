@@ -9,11 +9,11 @@
 //! base, and the search starts again when the path answers.
 //!
 //! Some paths carry even less than the base size: an interface with an MTU of 1,200, a tunnel in a tunnel.
-//! Retransmissions after a timeout are split to the floor, which passes everywhere: after the first timeout if no
-//! full segment has arrived yet, otherwise after the second, since a single timeout is usually a loss. If smaller
-//! segments then arrive but none as large does, the next timeout counts as a black hole, and the size falls to the
-//! floor. In an outage neither arrives, and on a lossy path both do, so these change nothing. The search up from the
-//! floor tries the largest size, then the base, then halves.
+//! Retransmissions after a timeout are split to the floor, which passes everywhere: after the first timeout if no full
+//! segment has arrived yet, otherwise after the second, since a single timeout is usually a loss. If smaller segments
+//! then arrive but none of the original size does, the next timeout counts as a black hole, and the size falls to the
+//! floor. In an outage neither arrives, and on a lossy path both do, so neither changes the size. The search up from
+//! the floor tries the largest size, then the base, then halves.
 
 use marline_policy::Ssn;
 use marline_time::{Duration, Instant};
@@ -33,11 +33,11 @@ const MIN_IPV4_PACKET: u16 = 552;
 const MIN_IPV6_PACKET: u16 = 1_280;
 /// Packet size that every path carries, including headers: Linux has the same limit.
 const FLOOR: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
-/// Maximum options beyond the smallest header: a segment smaller by up to this may be full.
+/// Maximum size of options beyond the smallest header. A segment that is smaller by up to this may be full.
 const LONG_OPTIONS: u16 = 80;
 /// Consecutive timeouts up to which a repair is repeated unsplit.
 const MAX_UNSPLIT_REPAIRS: u32 = 3;
-/// Time after which a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
+/// Time after which a search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const MTU_SEARCH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Smallest segment size that a network report can enforce.
@@ -72,7 +72,7 @@ pub(super) struct MtuSearch {
     /// Size of the wanted probe; 0 if there is none.
     wanted: u16,
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
-    /// Size of a segment that timed out, if none as large has arrived since; 0 if there is none.
+    /// Size of a segment that timed out, unless one of that size has arrived later; 0 if there is none.
     timed_out: u16,
     arrived: ArrivedSizes,
     losses: u8,
@@ -134,7 +134,7 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// Handles a router's report that no segment larger than `size` passes. Returns true if this changed anything.
+    /// Handles a router's report that no segment larger than `size` passes. Returns true if this changed the size.
     /// Sizes below `least` are ignored, because such a report can be forged. Since the path may change, larger sizes
     /// are probed again after the interval of a finished search (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
     pub(super) fn reduce(&mut self, size: u16, least: u16) -> bool {
@@ -193,8 +193,8 @@ impl MtuSearch {
         self.wanted = 0;
     }
 
-    /// Handles the transmission of a segment with this payload. `overhead` is the size of its smallest possible
-    /// header. Returns true if it is the probe.
+    /// Handles the transmission of a segment with this payload. `overhead` is the size of its smallest possible header.
+    /// Returns true if it is the probe.
     pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
         let size = self.wanted;
         if size == 0 {
@@ -217,7 +217,7 @@ impl MtuSearch {
         self.in_flight.as_ref().is_some_and(|probe| probe.0 <= start && start < probe.1)
     }
 
-    /// Handles the delivery of everything up to `una`, or of this one segment. Returns the size that passed.
+    /// Handles the delivery of all data up to `una`, or of this one segment. Returns the size that passed.
     pub(super) fn on_delivered(&mut self, start: Ssn, end: Ssn) -> Option<u16> {
         let (from, to, size) = **self.in_flight.as_ref()?;
         if start > from || end < to {
@@ -230,7 +230,7 @@ impl MtuSearch {
         Some(size)
     }
 
-    /// Handles the delivery of everything before `una`: a probe that was delivered in parts is dropped.
+    /// Handles the delivery of all data before `una`: a probe that was delivered in parts is dropped.
     pub(super) fn on_delivered_up_to(&mut self, una: Ssn) {
         if self.in_flight.as_ref().is_some_and(|probe| probe.1 <= una) {
             self.in_flight = None;
@@ -381,12 +381,12 @@ mod tests {
     #[test]
     fn outages_and_losses_are_not_taken_for_black_holes() {
         let mut mtu = MtuSearch::new(1_223, 1_463);
-        // No segment passes, or only segments sent before.
+        // No segment passes, or only segments sent before the timeout.
         for count in 1..5 {
             assert!(!mtu.on_rto(count, 1_223));
             mtu.on_passed(600, false);
         }
-        // A segment as large passes after the timeout.
+        // A segment of the same size passes after the timeout.
         mtu.on_passed(500, true);
         mtu.on_passed(1_223, true);
         assert!(!mtu.on_rto(1, 1_223));

@@ -1,8 +1,8 @@
 //! Pacer: spreads a window over the round trip instead of sending it as a burst.
 //!
 //! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and 1.2 after (as in
-//! Linux; the factor makes the window the limit, not the pacer). Segments are sent in bursts of about a millisecond,
-//! at least two segments, so that batching still works. Between bursts, the pacer is closed. The first window of a
+//! Linux; the factor makes the window the limit, not the pacer). Segments are sent in bursts of about a millisecond, at
+//! least two segments, so that batching still works. Between bursts, the pacer allows nothing. The first window of a
 //! subflow is not paced, because the path is still unknown and the first bytes are the most urgent.
 //!
 //! Credit from a pause is limited to two bursts, so that a message after a pause is sent immediately.
@@ -27,7 +27,7 @@ pub(super) struct Pacer {
     /// Nanoseconds per byte, `SHIFT` fraction bits; 0 while no rate is known.
     cost: u64,
     burst_nanos: u64,
-    /// Time in nanoseconds until which the sent bytes occupy the pacer.
+    /// Time in nanoseconds until which the pacer is busy with the bytes already sent.
     paid_until: u64,
     closed_until: Instant,
 }
@@ -50,7 +50,7 @@ impl Pacer {
         self.set_cost((srtt << SHIFT) / share.max(1), segment);
     }
 
-    /// Paces at the controller's rate.
+    /// Paces at the rate of the congestion controller.
     pub(super) fn set_rate(&mut self, rate: Rate, segment: u64) {
         self.set_cost((8_000_000_000 << SHIFT) / rate.bits_per_s().max(1_000), segment);
     }
@@ -83,8 +83,7 @@ impl Pacer {
         }
     }
 
-    /// Number of segments of `len` bytes that may be sent now before the pacer closes. At least one, even if it is
-    /// closed now.
+    /// Number of segments of `len` bytes that the pacer allows now: at least one, even if none is due.
     pub(super) fn segments_before_closing(&self, now: Instant, len: u64) -> u64 {
         if !self.enabled || self.cost == 0 {
             return u64::MAX;
@@ -94,12 +93,12 @@ impl Pacer {
         }
         let now_nanos = now.as_nanos();
         let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
-        // The segment that goes beyond `now` closes the pacer.
+        // The last segment is the one whose pacing time goes beyond `now`.
         let credit = now_nanos.saturating_sub(paid);
         credit / self.pacing_nanos(len).max(1) + 1
     }
 
-    /// Time at which the pacer opens; `None` if it is open.
+    /// Time at which the pacer allows the next segment; `None` if it allows one now.
     pub(super) fn next_send_at(&self, now: Instant) -> Option<Instant> {
         (self.closed_until > now).then_some(self.closed_until)
     }

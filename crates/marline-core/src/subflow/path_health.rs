@@ -18,7 +18,7 @@ pub(super) struct Tally {
     pub(super) retransmitted: u32,
     /// Segments marked lost.
     pub(super) lost: u32,
-    /// Segments that waited for repair at the last report.
+    /// Segments that were waiting for repair at the last report.
     lost_before: u32,
     /// Outstanding segments at the last report.
     outstanding_before: u32,

@@ -38,8 +38,8 @@ impl Subflow {
         self.rearm_rto(now);
     }
 
-    /// Finds out immediately which data arrived, because unacknowledged data was sent to the peer's old address.
-    /// After a timeout, the timer fires again now. Otherwise a probe is sent, which does not reduce the window.
+    /// Checks immediately which data arrived, because unacknowledged data was sent to the peer's old address. After a
+    /// timeout, the timer fires again now. Otherwise a probe is sent, which does not reduce the window.
     pub(crate) fn retry_after_move(&mut self, now: Instant) {
         if self.is_dead || self.state.is_handshake() || self.tx.board.is_empty() {
             return;

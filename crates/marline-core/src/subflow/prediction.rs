@@ -19,9 +19,9 @@ use super::{Ingress, Subflow};
 use crate::SubflowState;
 
 impl Subflow {
-    /// Accepts a segment that is exactly the predicted one: payload and nothing else new. Returns `None`, without
-    /// changes, for any other segment, which [`on_segment`](Self::on_segment) must process. `accept_window` has the
-    /// meaning it has there.
+    /// Accepts a segment that is exactly the predicted one: only its payload is new. Returns `None`, without changes,
+    /// for any other segment, which [`on_segment`](Self::on_segment) must process. `accept_window` has the same meaning
+    /// as there.
     pub(crate) fn take_predicted(
         &mut self,
         now: Instant,

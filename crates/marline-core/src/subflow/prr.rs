@@ -1,4 +1,4 @@
-//! Proportional Rate Reduction (RFC 9937): how much may be sent on each ACK of a recovery.
+//! Proportional Rate Reduction (RFC 9937): limits the data sent on each ACK of a recovery.
 //!
 //! *Problem.* When a loss is detected, the window must be reduced from the flight size to ssthresh. Reducing it
 //! immediately stalls the sender for part of a round trip; not reducing it overloads the path. PRR spreads the
@@ -65,7 +65,7 @@ impl Prr {
         }
     }
 
-    /// Handles `bytes` declared lost by a timer, with `in_flight` left. They may be replaced, up to the target. The
+    /// Handles `bytes` that a timer declared lost, with `in_flight` left. They may be replaced, up to the target. The
     /// RFC counts only on ACKs. Without this, the last loss of an episode would wait for the retransmission timer.
     pub(super) fn on_timer_loss(&mut self, bytes: u64, in_flight: u64, mss: u64) {
         let room =
@@ -79,7 +79,7 @@ impl Prr {
         self.allowance = self.allowance.saturating_sub(bytes);
     }
 
-    /// Bytes that may be sent now.
+    /// Number of bytes that may be sent now.
     pub(super) const fn allowance(&self) -> u64 {
         self.allowance
     }

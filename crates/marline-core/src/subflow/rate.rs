@@ -131,7 +131,7 @@ impl RateSampler {
         })
     }
 
-    /// Skips the sample of a processed ACK, because the process did not run while some of its data was in flight.
+    /// Skips the sample of a processed ACK, because the process was suspended while some of its data was in flight.
     pub(super) fn skip_sample(&mut self, now: Instant, newest: NewestSegment) {
         let Some((sent_at, _)) = newest else { return };
         self.delivered_at = now;

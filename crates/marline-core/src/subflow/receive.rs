@@ -12,7 +12,7 @@ use crate::SubflowState;
 /// Receiving half of a subflow.
 #[derive(Debug)]
 pub(super) struct Reception {
-    /// RCV.NXT: everything before it is in order, including held bytes.
+    /// RCV.NXT: all bytes before it are in order, including held bytes.
     pub(super) nxt: Ssn,
     /// End of the data that the connection has taken, or will take from the current segment.
     pub(super) delivered_to: Ssn,
@@ -25,11 +25,11 @@ pub(super) struct Reception {
     /// SND.WL1: sequence number of the segment that last updated the peer's window.
     pub(super) window_seen_at: Ssn,
     pub(super) queue: ReorderQueue,
-    /// Bytes that the connection still allows in the queue.
+    /// Number of bytes that the connection still allows in the queue.
     pub(super) room: u64,
     /// Position of the peer's FIN, once known.
     pub(super) fin: Option<Ssn>,
-    /// A duplicate to report.
+    /// Duplicate range to report by DSACK.
     pub(super) dsack: Option<(Ssn, Ssn)>,
 }
 
@@ -204,7 +204,7 @@ impl Subflow {
         Some((Ssn(start), buffer))
     }
 
-    /// Returns a buffer of `pop_reassembled`.
+    /// Returns a buffer taken by `pop_reassembled` for reuse.
     pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
         self.rx.queue.recycle(buffer);
     }

@@ -2,15 +2,15 @@
 //!
 //! *Problem.* TCP over TCP (<http://sites.inka.de/bigred/devel/tcp-tcp.html>): the carrier retransmits lost data, and
 //! all later data waits. To the subflow above that looks like a path on which nothing is acknowledged. It retransmits
-//! data that is already in flight, and the more, the longer the carrier takes. In addition, its congestion window
-//! grows without limit, because nothing is ever lost, and its data accumulates in the carrier's buffer.
+//! data that is already in flight, and retransmits more the longer the carrier takes. In addition, its congestion
+//! window grows without limit, because nothing is ever lost, and its data accumulates in the carrier's buffer.
 //!
-//! Retransmission is therefore left to the carrier. On such a path, timers retransmit nothing until a working TCP
-//! would have repaired nearly everything. An overdue probe still shows that the path is slow, so that others may take
-//! over. Losses are still detected from acknowledgments: bytes arrive in order, so a hole is real, left by a change
-//! of carrier. The window is as large as the carrier accepts, and shut while it accepts nothing, because the
-//! carrier's congestion control governs the path, and its buffer is short (`marline-io`). For this reason, there is
-//! no pacing either.
+//! Retransmission is therefore left to the carrier. On such a path, timers retransmit nothing until a working TCP would
+//! have repaired nearly all losses. An overdue probe still shows that the path is slow, so that other paths may take
+//! over. Losses are still detected from acknowledgments: bytes arrive in order, so a gap is real, and was left by a
+//! change of carrier. The window is as large as the carrier accepts, and closed while it accepts nothing, because the
+//! carrier's congestion control governs the path, and its buffer is short (`marline-io`). For this reason, there is no
+//! pacing either.
 //!
 //! A change of carrier is handled like a move to another network (`peer_migration.rs`): the measurements no longer
 //! hold.
@@ -23,7 +23,7 @@ use super::Subflow;
 /// Minimum retransmission timeout on a reliable carrier. The carrier's TCP repeats the bytes after 0.2, 0.6, 1.4 and
 /// 3 s (RFC 6298 with Linux's minimum). After that, a broken connection is more likely than a late success.
 const MIN_RELIABLE_RTO: Duration = Duration::from_secs(3);
-/// Bytes that may be passed, between two checks, to a carrier that accepts data.
+/// Number of bytes that may be passed, between two checks, to a carrier that accepts data.
 const CARRIER_ROOM: u64 = 32 << 10;
 
 /// Carrier of a subflow's segments.
@@ -34,7 +34,7 @@ pub(super) enum SegmentCarrier {
     Datagrams,
     /// A reliable stream that accepts more data.
     Stream,
-    /// A reliable stream that accepts no more data for now.
+    /// A reliable stream that currently accepts no more data.
     FullStream,
 }
 

@@ -17,8 +17,8 @@ use crate::on_demand::{OnDemand, UnusedState};
 
 /// Maximum size in bytes to which a buffer grows when new segments continue it.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Number of empty buffers kept for reuse: 256 KiB, which one hole on a fast path fills. Few subflows would reuse
-/// more before they become idle.
+/// Number of empty buffers kept for reuse: 256 KiB, which one gap on a fast path fills. Few subflows would reuse more
+/// before they become idle.
 const POOL: usize = 16;
 /// Limit on unused bytes in buffers. Beyond it, new buffers are only as large as their content. Otherwise a peer
 /// could make every single byte occupy a large buffer.
@@ -40,9 +40,9 @@ struct HeldRanges {
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
-    /// Bytes in the buffers.
+    /// Number of bytes in the buffers.
     bytes: u64,
-    /// Unused bytes of the buffers.
+    /// Number of unused bytes in the buffers.
     spare: u64,
     pool: Vec<Vec<u8>>,
 }
@@ -68,13 +68,13 @@ impl ReorderQueue {
         self.held.get_used().is_none_or(|held| held.ranges.is_empty())
     }
 
-    /// Bytes of memory held, including empty buffers.
+    /// Memory held, in bytes, including empty buffers.
     pub(super) fn memory(&self) -> u64 {
         let buffers = self.held.buffers.values().chain(&self.held.pool);
         buffers.map(|buffer| buffer.capacity() as u64).sum()
     }
 
-    /// Bytes held out of order.
+    /// Number of bytes held out of order.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held.get_used().map_or(0, |held| held.bytes)
     }
@@ -116,7 +116,7 @@ impl ReorderQueue {
         self.held.if_used().map_or(rcv_nxt, |held| held.advance(rcv_nxt))
     }
 
-    /// Removes the first buffer before `rcv_nxt`, without bytes before `from`. The second value is the number of
+    /// Removes the first buffer before `rcv_nxt`, excluding bytes before `from`. The second value is the number of
     /// bytes dropped because they were delivered in another way.
     pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
         self.held.if_used().map_or((None, 0), |held| held.pop(from, rcv_nxt))
@@ -135,7 +135,7 @@ impl ReorderQueue {
     }
 }
 
-/// Unused bytes of a buffer.
+/// Number of unused bytes in a buffer.
 fn spare_bytes(buffer: &Vec<u8>) -> u64 {
     (buffer.capacity() - buffer.len()) as u64
 }
@@ -159,7 +159,7 @@ impl HeldRanges {
         Some(new)
     }
 
-    /// Bytes from `start` on that no buffer holds.
+    /// Number of bytes, starting at `start`, that no buffer holds.
     fn missing_bytes(&self, start: u64, len: u64) -> u64 {
         let (mut at, end, mut missing) = (start, start + len, 0);
         while at < end {
@@ -182,7 +182,7 @@ impl HeldRanges {
         (last >= start).then_some(first)
     }
 
-    /// Stores those bytes that no buffer holds.
+    /// Stores the bytes that no buffer holds yet.
     fn store(&mut self, start: u64, payload: &[u8], max_ranges: usize) -> Option<u64> {
         let end = start + payload.len() as u64;
         let mut at = start;
@@ -373,7 +373,7 @@ mod tests {
         assert!(queue.memory() == 0 && queue.held.get_used().is_none());
     }
 
-    /// A peer could make each of many held bytes occupy a large reused buffer.
+    /// A peer could make many single bytes each occupy a large reused buffer.
     #[test]
     fn buffers_kept_for_use_are_not_all_used_for_single_bytes() {
         const LARGE: u64 = 10_000;

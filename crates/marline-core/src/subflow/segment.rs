@@ -1,4 +1,4 @@
-//! Sizes of segments, and headers of those without data: SYN, SYN/ACK, RST and plain ACKs, and the SACK option.
+//! Sizes of segments, headers of segments without data (SYN, SYN/ACK, RST and plain ACKs), and the SACK option.
 
 use marline_policy::{SentSegment, Ssn};
 use marline_time::Instant;
@@ -7,16 +7,16 @@ use marline_wire::{SackBlock, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 use super::{PayloadRoom, PlainSegment, Rst, Subflow};
 use crate::SubflowState;
 
-/// Bytes of a header without options.
+/// Size of a header without options, in bytes.
 pub(super) const HEADER: usize = 20;
-/// Bytes of a padded timestamps option.
+/// Size of a padded timestamps option, in bytes.
 pub(super) const TIMESTAMP_OPTION: usize = 12;
 /// Additional option bytes of a full Multipath TCP segment (DSS with mapping and DATA_ACK).
 pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {
-    /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
-    /// first part carries the mapping, which the peer also applies to the rest, because bytes are processed in order.
+    /// Maximum payload of a retransmitted segment of at most `most` bytes. A former MTU probe must be split. The first
+    /// part carries the mapping, which the peer also applies to the rest, because bytes are processed in order.
     pub(super) fn payload_limit(
         &self,
         segment: &SentSegment,
@@ -130,8 +130,8 @@ impl Subflow {
         self.config.max_segment.saturating_sub(HEADER as u16)
     }
 
-    /// Adds as many SACK blocks as fit into `room_bytes` of option space: a duplicate first (RFC 2883), then the
-    /// ranges that changed last.
+    /// Adds as many SACK blocks as fit into `room_bytes` of option space: first a duplicate (RFC 2883), then the ranges
+    /// that changed most recently.
     pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {
         let mut room = SackBlocks::fitting_block_count(room_bytes);
         if room == 0 || !self.tx.sack_enabled || !self.has_sack_blocks() {

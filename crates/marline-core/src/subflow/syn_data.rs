@@ -34,7 +34,7 @@ impl Subflow {
         self.syn_data = Some(Box::new(data));
     }
 
-    /// Data of the SYN that is being built: only the first one has any.
+    /// Data of the SYN that is being built. Only the first SYN has any.
     pub(crate) fn payload_of_next_syn(&self) -> Option<DataRange> {
         let first = self.handshake.transmissions <= 1;
         self.syn_data.as_ref().filter(|_| first).map(|data| data.range)
@@ -44,14 +44,14 @@ impl Subflow {
         self.syn_data.as_ref().map_or(0, |data| data.range.len() as u32)
     }
 
-    /// True if this acknowledges our SYN, alone or with its data.
+    /// True if this position acknowledges our SYN, alone or with its data.
     pub(crate) fn acks_syn(&self, ack: SeqNum) -> bool {
         let (beyond, len) = (ack.offset_from(self.iss.add(1)), self.syn_data_len());
         let divisible = self.syn_data.as_ref().is_some_and(|data| data.divisible);
         beyond == 0 || beyond == len || divisible && beyond < len
     }
 
-    /// True if this also acknowledges the data.
+    /// True if this position also acknowledges the data.
     pub(crate) fn acks_syn_data(&self, ack: SeqNum) -> bool {
         self.syn_data.is_some() && ack == self.iss.add(1 + self.syn_data_len())
     }
@@ -68,7 +68,8 @@ impl Subflow {
         }
     }
 
-    /// Number of data bytes in the SYN that the SYN/ACK acknowledged, and the rest, until it is settled.
+    /// Number of data bytes of the SYN that the SYN/ACK acknowledged, and the number of the others, until the data is
+    /// settled.
     pub(crate) fn syn_data_answer(&self) -> Option<(u64, DataRange)> {
         let data = self.syn_data.as_ref()?;
         Some((data.acked, DataRange::new(data.range.start.plus(data.acked), data.range.end)))
@@ -76,7 +77,7 @@ impl Subflow {
 
     /// Settles the SYN's data once data may be sent: it was accepted, or counts as lost and is sent again. Data
     /// accepted by Fast Open has no mapping; the rest gets its own, with this checksum. With `None`, it is sent again
-    /// as before.
+    /// unchanged.
     pub(crate) fn settle_syn_payload(&mut self, now: Instant, rest_checksum: Option<u16>) {
         let Some(data) = self.syn_data.take() else { return };
         let len = data.range.len();

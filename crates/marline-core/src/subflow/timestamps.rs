@@ -63,8 +63,8 @@ impl TimestampState {
             && now.since(self.recent_at) <= MAX_TIMESTAMP_AGE
     }
 
-    /// True if an old TSval is younger than `reach`, assuming that the peer's clock ticks in milliseconds. Its
-    /// segment was then reordered with slightly newer ones, and is not from an earlier wrap of the sequence numbers.
+    /// True if an old TSval is less than `reach` old, assuming that the peer's clock ticks in milliseconds. Its segment
+    /// was then reordered with slightly newer ones, and is not from an earlier wrap of the sequence numbers.
     pub(super) const fn is_reordered(&self, value: u32, reach: Duration) -> bool {
         (self.recent.wrapping_sub(value) as u128) <= reach.as_millis()
     }

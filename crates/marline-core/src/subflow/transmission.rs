@@ -104,7 +104,7 @@ pub(super) struct Transmission {
     pub(super) sack_enabled: bool,
     /// Without SACK: bytes represented by duplicate ACKs and not yet covered by an ACK.
     pub(super) unidentified_bytes: u64,
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment, in bytes.
     pub(super) mss: u32,
     /// The peer's window scale shift.
     pub(super) window_shift: u8,
@@ -117,7 +117,7 @@ pub(super) struct Transmission {
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
-    /// The connection had no new data when there was last room.
+    /// The connection had no new data the last time there was room.
     pub(super) starved: bool,
     /// One past the highest byte that was ever SACKed.
     pub(super) highest_sacked: Ssn,
@@ -323,7 +323,7 @@ impl Transmission {
         }
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(super) fn memory(&self) -> u64 {
         let lost = self.lost.capacity() * size_of::<Reverse<u64>>();
         let released = self.released.capacity() * size_of::<DataRange>();

@@ -15,18 +15,18 @@ pub(crate) struct Ingress {
     pub(crate) accepted: bool,
     /// SND.UNA advanced.
     pub(crate) una_advanced: bool,
-    /// Octets newly acknowledged, cumulatively.
+    /// Number of octets newly acknowledged, cumulatively.
     pub(crate) newly_acked: u64,
     /// Window of this segment in bytes, scaled. With a DATA_ACK, the window is relative to it. A retransmitted
     /// segment has new values of both, so a duplicate for the subflow may be new for the connection.
     pub(crate) window: u64,
-    /// Part of the payload that is now in order, without bytes received before.
+    /// Part of the payload that is now in order, excluding bytes already received.
     pub(crate) in_order: Option<(Ssn, Range<usize>)>,
     /// Position of the payload's first byte, if the segment was accepted.
     pub(crate) start: Option<Ssn>,
-    /// Payload bytes received before.
+    /// Number of payload bytes already received.
     pub(crate) duplicate_bytes: u64,
-    /// All of the payload was received before, and the rest is ignored, but the segment is recent and from the peer.
+    /// The whole payload was already received and is ignored, but the segment is recent and from the peer.
     pub(crate) repeated: bool,
     /// An ACK is pending as a challenge (RFC 5961) or as the answer to an unacceptable segment. The endpoint limits
     /// the rate of such ACKs with [`withdraw_challenge`](super::Subflow::withdraw_challenge).
@@ -44,11 +44,11 @@ pub(crate) enum Egress {
     Rst,
     /// An ACK without payload.
     Ack,
-    /// A segment sent before, or a part of one. Its payload is read from the send buffer by DSN.
+    /// An already sent segment, or a part of one. Its payload is read from the send buffer by DSN.
     Retransmit(SentSegment),
     /// The FIN, for the first time.
     Fin,
-    /// A segment without payload one octet before SND.UNA: which the peer must answer with an ACK.
+    /// A segment without payload, one octet before SND.UNA, which the peer must answer with an ACK.
     Probe,
     /// A segment without payload and without the connection's options.
     Plain(PlainSegment),
@@ -64,7 +64,7 @@ pub(crate) enum PlainSegment {
     Ack,
 }
 
-/// Payload bytes of full segments.
+/// Payload of full segments, in bytes.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct SegmentSize {
     /// Payload of a segment with the usual options.
@@ -80,7 +80,7 @@ impl Default for SegmentSize {
     }
 }
 
-/// Room for payload of a full segment.
+/// Room for the payload of a full segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PayloadRoom {
     /// Room in a segment with a mapping, in bytes.
@@ -143,7 +143,7 @@ pub(crate) enum SubflowEvent {
 pub(crate) struct SubflowStats {
     /// Payload bytes sent, including retransmissions.
     pub(crate) bytes_sent: u64,
-    /// Payload bytes received, without duplicates.
+    /// Payload bytes received, excluding duplicates.
     pub(crate) bytes_received: u64,
     /// Counters of problems.
     pub(crate) trouble: OnDemand<TroubleStats>,
@@ -154,9 +154,9 @@ pub(crate) struct SubflowStats {
 pub(crate) struct TroubleStats {
     /// Payload bytes retransmitted.
     pub(crate) bytes_retransmitted: u64,
-    /// Payload bytes that another subflow carried before (counted by the connection).
+    /// Payload bytes that another subflow had already carried (counted by the connection).
     pub(crate) bytes_reinjected: u64,
-    /// Payload bytes received before.
+    /// Duplicate payload bytes received.
     pub(crate) bytes_duplicate: u64,
     /// Retransmission timeouts.
     pub(crate) rtos: u32,
@@ -184,7 +184,7 @@ impl UnusedState for TroubleStats {
 }
 
 impl SubflowStats {
-    /// Counts payload bytes received before, if there are any.
+    /// Counts duplicate payload bytes, if there are any.
     pub(crate) fn count_duplicate(&mut self, bytes: u64) {
         if bytes > 0 {
             self.trouble.bytes_duplicate += bytes;

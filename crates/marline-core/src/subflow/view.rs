@@ -54,7 +54,7 @@ impl Subflow {
         }
     }
 
-    /// Location without the flow ids; `None` unless it is established.
+    /// Location without the flow ids; `None` unless the subflow is established.
     pub(crate) fn place(&self, backup: bool) -> Option<SubflowLocation> {
         let srtt = self.tx.rtt.srtt();
         let (path, cost) = (self.path(), PathCost::NONE);

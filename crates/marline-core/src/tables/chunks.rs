@@ -56,7 +56,7 @@ impl ChunkSource {
         self.account.sub(self.kind, PIECE);
     }
 
-    /// True if memory is short, so that a buffer should allocate a piece where that is enough.
+    /// True if memory is short, so that a buffer should allocate only a piece if that is enough.
     fn is_short(&self) -> bool {
         self.account.allowance() < CHUNK
     }
@@ -81,8 +81,8 @@ impl Drop for ChunkSource {
 const PIECES: u32 = (CHUNK / PIECE) as u32;
 
 /// Slot of a chunk in the list. `pinned` is the number of its pinned bytes, counted once for each pin. It cannot
-/// overflow, because subflows would have to pin the whole chunk 262,144 times. Each variant has this field, which
-/// keeps a slot as small as without [`Slot::Lent`].
+/// overflow, because subflows would have to pin the whole chunk 262,144 times. Each variant has this field, so that
+/// [`Slot::Lent`] does not make a slot larger.
 enum Slot {
     Empty {
         pinned: u32,
@@ -123,7 +123,7 @@ impl fmt::Debug for Slot {
 impl Slot {
     const EMPTY: Slot = Slot::Empty { pinned: 0 };
 
-    /// Bytes at `offset`; `None` if some of them are not there.
+    /// Bytes at `offset`; `None` if some of them are missing.
     fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
         match self {
             Slot::Empty { .. } => None,
@@ -245,7 +245,7 @@ pub(crate) struct Chunks {
     first: u64,
     slots: VecDeque<Slot>,
     source: ChunkSource,
-    /// Everything before this position is released unless pinned.
+    /// All bytes before this position are released unless pinned.
     released: u64,
 }
 
@@ -269,7 +269,7 @@ impl Chunks {
         (position / PIECE + 1) * PIECE
     }
 
-    /// First position from `position` on where writing would need more memory.
+    /// First position, at or after `position`, at which writing would need more memory.
     pub(crate) fn end_of_held_memory(&self, position: u64) -> u64 {
         let number = position / CHUNK;
         let index = number.checked_sub(self.first).map(|index| index as usize);
@@ -300,7 +300,7 @@ impl Chunks {
         }
     }
 
-    /// Like [`write`](Self::write), for the first `count` of these bytes; a chunk filled by them and the following
+    /// Like [`write`](Self::write), for the first `count` of these bytes; a chunk filled by these and the following
     /// bytes refers to them.
     pub(crate) fn refer_to(
         &mut self,
@@ -326,7 +326,7 @@ impl Chunks {
         }
     }
 
-    /// Copies bytes at `position` into `out`. Returns false if some of them are not there.
+    /// Copies bytes at `position` into `out`. Returns false if some of them are missing.
     pub(crate) fn read(&self, position: u64, out: &mut [u8]) -> bool {
         self.read_with(position, out, |to, from| to.copy_from_slice(from))
     }
@@ -405,12 +405,12 @@ impl Chunks {
         self.slots.shrink_to_fit();
     }
 
-    /// Bytes of memory held, without static bytes.
+    /// Memory held, in bytes, excluding static bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.source.held_bytes()
     }
 
-    /// Bytes of the list of chunks, which has one entry per chunk from the first kept one to the last.
+    /// Size of the list of chunks in bytes. The list has one entry per chunk, from the first kept chunk to the last.
     pub(crate) fn list_memory(&self) -> u64 {
         (self.slots.len() * size_of::<Slot>()) as u64
     }
@@ -468,7 +468,7 @@ impl Chunks {
     }
 }
 
-/// Bytes of `start..end` in a chunk.
+/// Number of bytes of `start..end` in a chunk.
 fn overlap(number: u64, start: u64, end: u64) -> u32 {
     (end.min((number + 1) * CHUNK) - start.max(number * CHUNK)) as u32
 }

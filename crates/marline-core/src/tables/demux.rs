@@ -90,7 +90,7 @@ impl BuildHasher for BuildIdentityHasher {
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {
-        // The table's control bytes come from the top bits, which are equal within a shard, so the bits are spread.
+        // The table's control bytes come from the top bits, which are equal within a shard, so the hash bits are mixed.
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
     fn write(&mut self, bytes: &[u8]) {

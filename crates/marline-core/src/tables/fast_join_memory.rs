@@ -4,9 +4,10 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_time::{Duration, Instant};
 
-/// How long Fast JOIN is avoided on a pair of addresses after a refusal, which may be due to a permanent middlebox.
+/// Time for which Fast JOIN is avoided on a pair of addresses after a refusal, which may be due to a permanent
+/// middlebox.
 const REFUSAL_AVOID_TIME: Duration = Duration::from_secs(600);
-/// How long Fast JOIN is avoided after an unanswered SYN, which may be a single loss.
+/// Time for which Fast JOIN is avoided after an unanswered SYN, which may be a single loss.
 const AVOID_AFTER_LOSS: Duration = Duration::from_secs(60);
 /// Limit on remembered pairs of addresses.
 const MAX_AVOIDED_PAIRS: usize = 64;

@@ -23,7 +23,7 @@ use crate::{FastOpen, PathAddresses};
 const MAX_ENTRIES: usize = 256;
 /// Number of consecutive SYNs answered only after a repeat without Fast Open that indicates a middlebox.
 const MIN_CONSECUTIVE_LOSSES: u8 = 2;
-/// How long Fast Open is then avoided on the pair.
+/// Time for which Fast Open is then avoided on the pair.
 const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.
@@ -43,7 +43,7 @@ enum RequestForm {
 struct Entry {
     path: PathAddresses,
     cookie: Option<FastOpenOption>,
-    /// Payload bytes of the server's segments, from its last answer with Fast Open.
+    /// Payload per segment of the server, in bytes, from its last answer with Fast Open.
     mss: u16,
     /// True if the server supports Multipath TCP on any port; `None` if it was never offered.
     multipath: Option<bool>,
@@ -65,8 +65,8 @@ pub(crate) enum Plan {
     Send(Option<FastOpenOption>, u16),
 }
 
-/// Room for payload in a SYN to a server that announced `mss`, if our segments may have `ours` bytes including the
-/// header. RFC 7413 section 4.2.1 requires room for all possible options.
+/// Room for payload, in bytes, in a SYN to a server that announced `mss`, if our segments may have `ours` bytes
+/// including the header. RFC 7413 section 4.2.1 requires room for all possible options.
 pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
     ours.saturating_sub(TCP_HEADER_LEN).min(mss.into()).saturating_sub(MAX_OPTIONS)
 }
@@ -74,7 +74,7 @@ pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
 /// Answer to a SYN with Fast Open.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Answer {
-    /// Payload bytes of the server's segments, from its MSS option.
+    /// Payload per segment of the server, in bytes, from its MSS option.
     pub(crate) mss: u16,
     /// Cookie in the answer, if one was requested or sent.
     pub(crate) cookie: Option<FastOpenOption>,
@@ -91,12 +91,12 @@ pub(crate) struct Answer {
 /// Cookies of servers, and paths on which Fast Open does not pass.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpenMemory {
-    /// The most recently used one is at the end.
+    /// The most recently used entry is at the end.
     entries: VecDeque<Entry>,
 }
 
 impl FastOpenMemory {
-    /// How to use Fast Open in a SYN between these addresses, with these settings.
+    /// Selects the use of Fast Open in a SYN between these addresses, with these settings.
     pub(crate) fn plan(&self, now: Instant, path: PathAddresses, settings: &FastOpen) -> Plan {
         let entry = self.entries.iter().find(|e| e.path == path);
         if entry.is_some_and(|entry| entry.avoided_until > now) {

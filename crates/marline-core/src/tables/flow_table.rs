@@ -126,7 +126,7 @@ impl FlowTable {
                 let mut random = (0..PORT_TRIES).map(|_| FIRST_PORT + rng.below(PORTS) as u16);
                 random.find(|port| is_free(*port))
             }
-            // Tries all of them, starting at a random one (RFC 6056 section 3.3.1).
+            // Tries all ports, starting at a random one (RFC 6056 section 3.3.1).
             Some(ports) => {
                 let start = rng.below(ports.len().max(1) as u64) as usize;
                 let (before, after) = ports.split_at(start.min(ports.len()));

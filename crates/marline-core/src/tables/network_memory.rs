@@ -22,7 +22,7 @@ use core::net::IpAddr;
 
 use marline_time::{Duration, Instant};
 
-/// How long the option is avoided after the first detection.
+/// Time for which the option is avoided after the first detection.
 const FIRST_AVOID_TIME: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the avoidance time.
 const MAX_TIME_DOUBLINGS: u32 = 4;
@@ -45,7 +45,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct NetworkMemory {
     entries: Vec<Entry>,
-    /// Pairs, local first, on which the option passed and has not failed since. The newest is at the end.
+    /// Pairs, local first, on which the option passed and has not failed since then. The newest pair is at the end.
     passed: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -72,8 +72,8 @@ impl NetworkMemory {
         self.entries.push(Entry { local, remote, until: now + span(times), times });
     }
 
-    /// Records that SYNs with the option were not answered between these addresses, but one without it was. So the
-    /// option does not pass, unless it passed the last time: the path may then have been down for a while.
+    /// Records that SYNs with the option were not answered between these addresses, but one without it was. The option
+    /// therefore does not pass. If it passed the last time, the path may have been down instead.
     pub(crate) fn on_unanswered(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
         if self.is_known_to_pass(local, remote) {
             self.passed.retain(|pair| *pair != (local, remote));

@@ -28,13 +28,13 @@ pub(crate) struct Outbox {
     reports_decisions: bool,
     /// Number of decisions among the events.
     decisions: usize,
-    /// Number of decisions dropped since the last of those.
+    /// Number of decisions dropped after the last decision among the events.
     missed: u64,
     /// Connections whose traffic is reported.
     traffic_of: TrafficFilter,
     /// Number of traffic events among the events.
     traffic: usize,
-    /// Number of traffic events dropped since the last of those.
+    /// Number of traffic events dropped after the last traffic event among the events.
     traffic_missed: u64,
 }
 
@@ -62,7 +62,7 @@ impl Outbox {
         self.reports_decisions
     }
 
-    /// Reports a scheduler decision. Beyond the limit on unread ones, decisions are only counted.
+    /// Reports a scheduler decision. Beyond the limit on unread decisions, they are only counted.
     pub(crate) fn push_decision(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
         if self.decisions >= MAX_DECISIONS {
             self.missed += 1;
@@ -87,7 +87,7 @@ impl Outbox {
         }
     }
 
-    /// Reports a traffic event that is enabled. Beyond the limit on unread ones, events are only counted.
+    /// Reports a traffic event that is enabled. Beyond the limit on unread events, they are only counted.
     #[cold]
     pub(crate) fn traffic(&mut self, at: Instant, connection: ConnectionId, what: Traffic) {
         if self.traffic >= MAX_TRAFFIC_EVENTS {
@@ -193,7 +193,7 @@ mod tests {
         out.push_decision(Instant::ZERO, ConnectionId(1), reason());
         let read: Vec<u64> =
             core::iter::from_fn(|| Some(missed(Some(out.next_event()?)))).collect();
-        // The next event read contains the number of dropped ones, once.
+        // The next event contains the number of dropped events, once.
         assert_eq!((read.len(), read.last()), (MAX_DECISIONS, Some(&(told - 4_096))));
     }
 }

@@ -15,7 +15,7 @@ const MAX_TROUBLES: usize = 64;
 pub(crate) struct PathFaults {
     /// True if there is a path health monitor.
     present: bool,
-    /// Timeouts since the last visit, by addresses: the most serious one of each address pair.
+    /// Timeouts since the last visit, by addresses: the most serious timeout of each address pair.
     troubles: BTreeMap<PathAddresses, (FourTuple, PathTrouble)>,
     /// Degraded address pairs, by addresses.
     degraded: BTreeMap<PathAddresses, AddressPairFault>,

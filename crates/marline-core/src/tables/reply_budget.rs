@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant, Rng};
 ///
 /// A shared budget that every sender can exhaust can also be observed: an attacker that causes replies on its own
 /// connection learns how many others were sent, and thereby whether its forged segments were accepted
-/// (CVE-2016-5696). Each second therefore grants a random number, at least half the limit.
+/// (CVE-2016-5696). Each second therefore allows a random number of replies, at least half the limit.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     per_s: u32,

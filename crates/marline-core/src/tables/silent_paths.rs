@@ -2,7 +2,7 @@
 //! probes, and the connections to wake after an answer.
 //!
 //! *Problem.* A subflow without an answer retransmits after a timeout that doubles each time. When its path works
-//! again after half a minute, it detects this only half a minute later, and so does each connection separately.
+//! again after half a minute, it detects this only half a minute later, and each connection does so separately.
 //!
 //! *How.* Connections register the pairs of addresses on which they have a silent subflow. Each pair is probed at a
 //! fixed rate, for all connections together: they take turns. The first answer wakes the others, a few at a time. If
@@ -21,7 +21,7 @@ use crate::{ConnectionId, FourTuple, PathAddresses};
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
 /// Interval of a server's probes: longer, because the client also probes.
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
-/// Minimum of that interval per shard of the server, because every shard probes for its own connections.
+/// Minimum of the server's interval per shard, because every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LONG_SILENCE_INTERVAL: Duration = Duration::from_secs(5);

@@ -52,7 +52,7 @@ impl SubflowSettings {
         settings
     }
 
-    /// Drops settings that no connection uses anymore.
+    /// Drops settings that no connection uses.
     pub(crate) fn forget_unused(&mut self) {
         self.cached.retain(|made| Arc::strong_count(&made.settings) > 1);
     }

@@ -20,7 +20,7 @@ use crate::Event;
 #[cfg(test)]
 use crate::FourTuple;
 
-/// Slots with this bit are numbers of entries in the TIME-WAIT table.
+/// Slot numbers with this bit refer to entries in the TIME-WAIT table.
 pub(crate) const TIME_WAIT_BIT: u32 = 1 << 31;
 
 /// Answer to a late segment.
@@ -47,7 +47,7 @@ pub(crate) struct EndedSubflow {
     pub(crate) dss: Option<Dss>,
     /// The RST ended the whole connection.
     pub(crate) fastclose: Option<MpFastclose>,
-    /// The RST could not be sent because its local address was gone. It is sent when the address is back.
+    /// The RST could not be sent because its local address was gone. It is sent when the address returns.
     pub(crate) unsent: bool,
     pub(crate) until: Instant,
 }
@@ -180,7 +180,7 @@ fn flow_gone(key: &FlowKey) -> Event {
     Event::FlowGone { local_flow: key.local_flow, path: key.path }
 }
 
-/// How long a reset subflow still answers late segments.
+/// Time for which a reset subflow still answers late segments.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

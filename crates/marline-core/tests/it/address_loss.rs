@@ -19,7 +19,7 @@ fn pass(_: &mut Packet<'_>) -> MiddleboxAction {
     MiddleboxAction::Pass
 }
 
-/// The address of the first path is lost: nothing passes anymore, in either direction.
+/// The address of the first path is lost: nothing passes in either direction.
 fn lose_first(hosts: &mut TwoHosts) {
     let now = hosts.pair.now();
     let gone = LocalAddress { up: false, ..local_address(1, "10.0.0.1") };
@@ -268,7 +268,7 @@ fn an_address_of_the_server_that_goes_in_the_first_round_trip() {
     assert_eq!(hosts.ends[1].closed, Some(CloseReason::Unreachable));
 }
 
-/// A join whose address is lost ends at once, and the other subflows carry the stream.
+/// A join whose address is lost ends immediately, and the other subflows carry the stream.
 #[test]
 fn an_address_that_goes_during_its_join() {
     let mut hosts = TwoHosts::new(two_paths(config()), config(), pass, 1);

@@ -27,7 +27,7 @@ fn a_subflow_and_joins_to_its_connection_are_claimed_and_strangers_are_not() {
     let second = Peer::new(served_path(1), 0);
     let stranger = Peer::new(served_path(2), 9);
     assert!(claims(&mut script, &first, Seg::ack().at(first.next).acking(first.expected)));
-    // Its SYN again: the answer was lost.
+    // The peer repeats its SYN, because the answer was lost.
     assert!(claims(&mut script, &first, first.capable_syn()));
     let data = Seg::ack().at(SeqNum(5)).acking(SeqNum(5)).payload(b"whose?");
     assert!(!claims(&mut script, &stranger, stranger.capable_syn()));

@@ -116,8 +116,8 @@ fn a_stopped_listener_refuses_new_and_keeps_open_connections() {
     assert_eq!(&heard[..read], b"still here");
 }
 
-/// Found against Linux: an abort behind a hole never ended, because each RST had the number of the last byte sent,
-/// and the peer accepts only the next expected one (RFC 5961 section 3.2).
+/// Found against Linux: an abort behind a gap never ended, because each RST had the number of the last byte sent, and
+/// the peer accepts only the next expected one (RFC 5961 section 3.2).
 #[test]
 fn an_abort_behind_a_hole_ends_the_peer_too() {
     let (mut pair, client, server) = connected(2);
@@ -154,7 +154,7 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
     assert!((2..=30).contains(&resets) && fastcloses == resets, "{resets} RSTs, {fastcloses}");
 }
 
-/// RFC 6528 and 6191: a client that reuses a port at once does not wait for the TIME-WAIT of the server, which
+/// RFC 6528 and 6191: a client that reuses a port immediately does not wait for the TIME-WAIT of the server, which
 /// closed first.
 #[test]
 fn a_port_that_is_used_again_at_once_is_answered_at_once() {

@@ -1,5 +1,5 @@
 //! Tests of data on a degraded address pair, segment by segment: it is sent on the other subflow, and a segment
-//! received on the bad one cancels only the data that it acknowledged.
+//! received on the degraded one cancels only the data that it acknowledged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Setup {
                 return;
             }
         }
-        panic!("nothing happened for two seconds");
+        panic!("no event occurred for two seconds");
     }
 
     /// The second path's peer acknowledges its data, so that its window opens. Returns the bytes sent there next.

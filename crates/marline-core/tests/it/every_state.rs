@@ -271,7 +271,7 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
         _ => pick(rng, &[ack, ack, ack, ack, ack, ack.with(fin), ack.with(syn), syn, rst]),
     };
     let mut seg = peer.stamp(Seg::ack());
-    // A RST that hits would end the run at once, so it is rare.
+    // A RST that hits would end the run immediately, so it is rare.
     let exact_reset = flags.contains(rst) && rng.below(200) > 0;
     seg.header.flags = flags;
     seg.header.seq = seg.header.seq.add(shift(rng).wrapping_add(u32::from(exact_reset)));

@@ -14,7 +14,7 @@ use marline_wire::{SeqNum, TcpFlags};
 /// Number of repeated joins. The middlebox of this test has no timer that ends its wait for the next segment, and
 /// would delay each one by a TCP timeout.
 const REPEATS: usize = 6;
-/// Bytes of each non-empty stream: some forty segments.
+/// Length of each non-empty stream in bytes: about forty segments.
 const SIZE: usize = 50_000;
 
 /// Segment that keeps the options when several are merged or one is split.
@@ -25,7 +25,7 @@ enum Keeps {
     None,
 }
 
-/// Fault of the middlebox, from one segment on.
+/// Fault of the middlebox, starting with one segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Fault {
     /// Joins this many consecutive segments with data.
@@ -350,7 +350,7 @@ fn faults() -> Vec<Fault> {
     faults
 }
 
-/// Runs cases from these positions on, and lists the errors.
+/// Runs cases that start at these positions, and lists the errors.
 fn explore(positions: &[usize]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut ends = std::collections::BTreeMap::new();

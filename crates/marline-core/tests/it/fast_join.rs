@@ -221,7 +221,7 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
                 let up = script.take_sent().iter().any(|s| s.path == second.path);
                 assert_eq!(up, spoil == 0, "a fourth ACK only for the right HMAC");
             }
-            // The SYN's data comes again at its place, and is read once.
+            // The SYN's data arrives again at its position, and is read once.
             second.next_dsn = first.next_dsn;
             second.send_data(&mut script, b"once");
         }

@@ -83,7 +83,7 @@ fn a_server_grants_no_more_than_it_may() {
         hosts.run_ms(1_000);
         assert_eq!(hosts.info(Side::A).extensions, granted);
         assert_eq!(hosts.info(Side::B).extensions, granted);
-        // A refusal is an answer as well: the client does not ask again.
+        // A refusal is also an answer: the client sends no further request.
         hosts.run_ms(60_000);
         assert_eq!(hosts.count(|c| c.hello_tx), 2);
     }
@@ -153,7 +153,7 @@ fn hello_answers_are_bounded_and_never_change() {
     let (mut script, mut peer, id) = served(endpoint_config(Some(following())), 1);
     let mut answers = Vec::new();
     for round in 0..40 {
-        // Later ones ask for other extensions; the first one counts.
+        // Later HELLOs request other extensions. The first one counts.
         let features = if round == 0 { FOLLOW } else { Extensions::NONE };
         let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello(features));
         peer.send(&mut script, seg);

@@ -270,7 +270,7 @@ fn a_join_to_a_connection_that_ended_is_refused() {
     serve(&mut script, &mut next);
 }
 
-/// The client stops at once, and does not repeat its SYN for half a minute.
+/// The client stops immediately, and does not repeat its SYN for half a minute.
 #[test]
 fn a_join_to_a_connection_that_ended_and_that_the_application_still_holds_is_to_an_unknown_one() {
     let (mut script, first, id) = served(listening(), 7);

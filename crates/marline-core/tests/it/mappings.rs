@@ -120,7 +120,7 @@ fn bytes_that_no_mapping_covers() {
     script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
     peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
-    // A hole of four bytes between two mappings.
+    // A gap of four bytes between two mappings.
     peer.inject(&mut script, peer.stamp(mapping(&peer, 4, 6, 2)));
     let data = mapping(&peer, 0, 0, 2).payload(b"ab????ef");
     peer.send(&mut script, data);
@@ -130,7 +130,7 @@ fn bytes_that_no_mapping_covers() {
     let again = peer.mapped(b"cd");
     peer.send(&mut script, again);
     peer.next_dsn += 4;
-    assert_eq!(script.read_all(id), b"cdef", "what followed waited for it");
+    assert_eq!(script.read_all(id), b"cdef", "the data after it waited for it");
     assert!(!was_reset(&peer.receive_all(&mut script)));
     // Whole segments without any mapping do not show that options pass.
     peer.send(&mut script, Seg::ack().data_ack(peer.expected_dsn).payload(b"bare"));
@@ -152,8 +152,8 @@ fn mappings_without_end() {
     only_this_subflow_ended(&mut script, id);
 }
 
-/// One loss at a high bandwidth-delay product: more than four thousand mappings wait behind the hole, contiguous
-/// or with jumps (the rest is sent on another path), and all data is accepted once it is filled.
+/// One loss at a high bandwidth-delay product: more than four thousand mappings wait behind the gap, contiguous or with
+/// jumps (the rest is sent on another path), and all data is accepted once it is filled.
 #[test]
 fn a_hole_before_a_large_window_of_segments_resets_nothing() {
     for (len, jump) in [(1_400, 0), (200, 0), (200, 300)] {
@@ -302,7 +302,7 @@ fn wide_open() -> EndpointConfig {
     config
 }
 
-/// At most one window of data waits behind the holes of all subflows together.
+/// At most one window of data waits behind the gaps in all subflows together.
 #[test]
 fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
     let (mut script, first, id) = served(wide_open(), 11);
@@ -325,15 +325,15 @@ fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
         assert!(!was_reset(&script.take_sent()));
     }
     let info = script.endpoint.info(id).expect("the connection exists");
-    println!("5.6 MB behind a hole on each of four subflows: {} bytes held", info.buffered);
+    println!("5.6 MB behind a gap on each of four subflows: {} bytes held", info.buffered);
     assert!(info.buffered > 5 << 20 && info.buffered <= 7 << 20, "{} bytes held", info.buffered);
-    // Dropped data comes again once the holes are filled.
+    // Dropped data arrives again once the gaps are filled.
     let data = mapping(&peers[0], 0, 0, 1_400).payload(&segment);
     peers[0].inject(&mut script, peers[0].stamp(data));
     assert!(!script.read_all(id).is_empty());
 }
 
-/// Memory kept for reuse while data flowed, with holes, both ways, is released ten seconds later.
+/// Memory kept for reuse while data flowed, with gaps, in both directions, is released ten seconds later.
 #[test]
 fn an_idle_connection_holds_next_to_nothing() {
     let (mut script, mut peer, id) = served(wide_open(), 12);

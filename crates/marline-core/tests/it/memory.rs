@@ -6,7 +6,7 @@ use marline_core::{ConnectionId, MemoryAccount, MemoryBudget};
 use marline_testkit::fixtures::{listening, path, serve, served};
 use marline_testkit::{Peer, Script, Seg};
 
-/// Bytes of a chunk of a buffer.
+/// Size in bytes of a chunk of a buffer.
 const CHUNK: u64 = 16 * 1_024;
 const SEGMENT: [u8; 1_400] = [7; 1_400];
 

@@ -183,7 +183,7 @@ fn fastclose_on_a_reset_ends_everything() {
     assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST)));
 }
 
-/// The kernel aborts while its own data in flight is lost: its RST is behind a hole, and no second one follows.
+/// The kernel aborts while its own data in flight is lost: its RST is behind a gap, and no second RST follows.
 #[test]
 fn fastclose_on_a_reset_behind_a_hole_ends_everything() {
     let (mut script, first, second) = two_subflows(config());

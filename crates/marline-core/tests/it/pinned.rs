@@ -56,7 +56,7 @@ impl Withheld {
         }
     }
 
-    /// A SACK of everything but the first segment, and a DATA_ACK up to `data_ack`.
+    /// A SACK of all segments but the first, and a DATA_ACK up to `data_ack`.
     fn withhold(&mut self, script: &mut Script, data_ack: u64) {
         let mut seg = self.peer.stamp(Seg::ack().data_ack(data_ack)).acking(self.acked);
         if let Some(from) = self.sacked_from.filter(|from| *from != self.peer.expected) {

@@ -18,7 +18,7 @@ fn option(message: ExperimentalMessage) -> MptcpOption {
     MptcpOption::Experimental(message.option())
 }
 
-/// A server that sends repairs of everything it can.
+/// A server that sends repairs of all data for which it can.
 fn coded() -> EndpointConfig {
     let registry = marline_algos::Registry::default();
     let mut connection: ConnectionConfig = config();
@@ -56,7 +56,7 @@ fn xor(at: u64, data: &[u8], symbol: u16) -> Vec<u8> {
     sum
 }
 
-/// A repair of `span` bytes from `dsn` on, as the next segment of a subflow.
+/// A repair of `span` bytes that start at `dsn`, as the next segment of a subflow.
 fn repair(peer: &Peer, dsn: u64, span: u16, row: u8, sum: &[u8]) -> Seg {
     let message = MpRepair {
         ssn: peer.next.offset_from(peer.iss) as u16,
@@ -133,7 +133,7 @@ fn an_unagreed_repair_resets_its_subflow() {
     assert_eq!(script.read_all(id), b"");
 }
 
-/// The server may use repairs from its answer on, which may come late, or never: the repair itself shows that it
+/// The server may use repairs once it has answered. The answer may come late, or never: the repair itself shows that it
 /// agreed.
 #[test]
 fn a_repair_that_overtakes_the_answer_ends_nothing() {
@@ -176,7 +176,7 @@ fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
         second.next_dsn = first.next_dsn;
         let data = second.stamp(second.mapped(b"0123456789"));
         let sum = second.stamp(repair(&second, first.next_dsn, 10, 0, b"0123456789"));
-        // Each announced on a segment behind a hole, so that neither is consumed.
+        // Each announced on a segment behind a gap, so that neither is consumed.
         let mut order = [data, sum];
         if !data_first {
             order.reverse();

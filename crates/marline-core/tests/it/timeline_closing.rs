@@ -138,7 +138,7 @@ fn a_fin_comes_with_data_or_ahead_of_it() {
     let mut line = served();
     let id = line.id();
     line.send_at(5, Seg::fin());
-    assert_eq!(line.sent(), ["ack 1"], "it waits behind the hole");
+    assert_eq!(line.sent(), ["ack 1"], "it waits behind the gap");
     assert_eq!(line.script.run(|e, now| e.read(now, id, &mut [0; 9])), Err(ReadError::Blocked));
     line.send_at(1, Seg::ack().payload(b"last"));
     assert_eq!(line.sent(), ["ack 6"]);

@@ -277,7 +277,7 @@ fn a_release_with_unread_data_is_an_abort_otherwise_orderly() {
     assert_eq!(line.sent(), ["a: ack 10 dack8 10"], "dropped: the peer has not all of ours");
     line.peers[0].expected_dsn = whole;
     line.ack(0);
-    assert_eq!(line.sent(), ["a: R 1 fastclose"], "our end is through: now it learns of it");
+    assert_eq!(line.sent(), ["a: R 1 fastclose"], "our end has arrived: now the peer is informed");
 }
 
 #[test]

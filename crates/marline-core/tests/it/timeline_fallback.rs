@@ -81,7 +81,7 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
     line.send(0, Seg::ack());
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
     line.write(5);
-    assert_eq!(line.sent(), ["a: 6:11 P dsn8 1+inf@1"], "from what was last DATA_ACKed on");
+    assert_eq!(line.sent(), ["a: 6:11 P dsn8 1+inf@1"], "starting after the last DATA_ACKed data");
     line.send(0, Seg::ack().payload(b"plain"));
     assert_eq!(line.read(), b"plain");
     line.shutdown();

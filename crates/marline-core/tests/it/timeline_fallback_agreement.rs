@@ -70,7 +70,7 @@ fn the_ack_that_causes_a_fallback_wakes_the_writer() {
         written += bytes;
     }
     assert!(written > 0);
-    // The window is shut until its last byte is acknowledged.
+    // The window is closed until its last byte is acknowledged.
     for _ in 0..3 {
         for sent in line.script.take_sent() {
             line.peers[0].record_received(&sent);
@@ -86,7 +86,7 @@ fn the_ack_that_causes_a_fallback_wakes_the_writer() {
 }
 
 /// The peer fell back after bytes without a mapping were acknowledged and discarded: the stream has a permanent
-/// hole, and its end must not be reported.
+/// gap, and its end must not be reported.
 #[test]
 fn an_infinite_mapping_behind_discarded_bytes_ends_the_connection() {
     for fin in [false, true] {

@@ -177,7 +177,7 @@ fn a_timeout_within_recovery_is_not_judged() {
     while !line.sent().contains(&"1:1001".to_owned()) {
         line.wait_for_send(5_000).expect("the timeout");
     }
-    // New data of the recovery arrives, sent once and before the timeout. The first segment is lost all the same.
+    // New data of the recovery arrives, sent once and before the timeout. The first segment is lost anyway.
     line.ack_sack(1, &[(1_001, 11_001)]);
     assert_eq!(undone(&line), 0, "RFC 5682 3.1 step 1: no F-RTO while a recovery runs");
 }

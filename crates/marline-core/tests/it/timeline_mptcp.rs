@@ -26,7 +26,7 @@ fn a_peer_that_closes_its_half_early_does_not_close_ours() {
     peer.next_dsn += 1;
     peer.send(&mut script, fin);
     peer.receive_all(&mut script);
-    // Its subflow's FIN at once, although it still waits for our answer.
+    // Its subflow's FIN immediately, although it still waits for our answer.
     let early = Seg::fin().data_ack(peer.expected_dsn);
     peer.send(&mut script, early);
     let sent = peer.receive_all(&mut script);
@@ -81,7 +81,7 @@ fn keys_of_another_version_in_the_third_ack_are_ignored() {
                 form,
             })),
         );
-        let id = script.take_incoming().expect("a connection all the same");
+        let id = script.take_incoming().expect("a connection nevertheless");
         script.run(|e, now| e.write(now, id, b"plain")).expect("room");
         let sent = script.take_sent();
         let last = sent.last().expect("the data");

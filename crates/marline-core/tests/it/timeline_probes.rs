@@ -115,7 +115,7 @@ fn a_peer_that_takes_its_sacks_back_is_repeated_everything() {
     line.ack_sack(1, &[(1_001, 4_001)]);
     assert_eq!(line.sent(), ["1:1001"]);
     line.wait(100);
-    // The hole is filled, but the SACKed data behind it was dropped.
+    // The gap is filled, but the SACKed data behind it was dropped.
     line.ack(1_001);
     let mut sent = line.sent();
     while sent.len() < 3 {

@@ -9,7 +9,7 @@ fn served() -> Timeline {
     Timeline::served(plain(), true, 100)
 }
 
-/// A hundred bytes of the peer from this position on.
+/// A hundred bytes of the peer, starting at this position.
 fn piece(line: &mut Timeline, at: u32) -> Vec<String> {
     line.send_at(at, Seg::ack().payload(&[b'x'; 100]));
     line.sent()
@@ -40,7 +40,7 @@ fn ready_data_does_not_replace_an_ack_of_out_of_order_data() {
     let mut line = served();
     line.ack_window(1, 0);
     line.write(3_000);
-    assert_eq!(line.sent().len(), 0, "the window is shut");
+    assert_eq!(line.sent().len(), 0, "the window is closed");
     line.send_at(1_001, Seg::ack().window(1_000).payload(&[b'x'; 100]));
     assert_eq!(
         line.sent(),
@@ -73,7 +73,7 @@ fn a_duplicate_is_reported_first_and_once() {
     assert_eq!(piece(&mut line, 501), ["ack 101 sack 501:601 sack 301:401"], "and once");
 }
 
-/// `len` bytes of the peer from this position on.
+/// `len` bytes of the peer, starting at this position.
 fn stretch(line: &mut Timeline, at: u32, len: usize) -> Vec<String> {
     line.send_at(at, Seg::ack().payload(&vec![b'x'; len]));
     line.sent()
@@ -118,7 +118,7 @@ fn data_filling_a_hole_and_repeating_a_range_is_reported() {
     assert_eq!(
         stretch(&mut line, 2_401, 650),
         [both],
-        "below the ACK, and beyond the hole: the first"
+        "below the ACK, and beyond the gap: the first"
     );
 }
 

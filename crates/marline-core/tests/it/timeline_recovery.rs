@@ -132,7 +132,7 @@ fn without_sack_duplicates_let_new_data_out_and_the_third_repeats() {
     line.ack(1);
     assert_eq!(line.sent()[0], "1:1001", "fast retransmit");
     line.wait(100);
-    // A partial ACK shows the next hole.
+    // A partial ACK shows the next gap.
     line.ack(3_001);
     assert!(line.sent().contains(&"3001:4001".to_owned()));
 }

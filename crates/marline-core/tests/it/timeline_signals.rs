@@ -215,7 +215,7 @@ fn mp_fail_on_the_only_subflow_is_answered_by_an_infinite_mapping() {
     assert_eq!(line.sent(), ["a: ack 6 fail 6"], "the answer");
     assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
     line.write(50);
-    assert_eq!(line.sent(), ["a: 101:151 P dsn8 1+inf@1"], "from the failed byte on, one to one");
+    assert_eq!(line.sent(), ["a: 101:151 P dsn8 1+inf@1"], "one to one from the failed byte");
     line.write(50);
     assert_eq!(line.sent(), ["a: 151:201 P"], "and once");
     line.send(0, Seg::ack().payload(b"plain"));
@@ -259,7 +259,7 @@ fn a_reset_with_mp_fail_says_from_where_the_data_goes_again() {
     line.ack(1);
     line.write(300);
     assert!(line.sent().iter().all(|words| words.starts_with("b: ")));
-    // The peer's subflow has everything, its connection lacks the last data: a checksum was wrong.
+    // The peer's subflow has all data, but its connection lacks the last data: a checksum was wrong.
     let (have, failed) = (line.endpoint_dsn(301), line.endpoint_dsn(301));
     line.send(1, Seg::ack().data_ack(have));
     assert_eq!(line.sent(), nothing());

@@ -22,7 +22,7 @@ fn only_a_moved_deadline_is_recomputed() {
     assert_eq!(script.endpoint.poll_timeout(), Some(due), "as noted");
     script.endpoint.postpone_timeouts(due);
     assert!(script.endpoint.poll_timeout().is_none_or(|next| next > due));
-    // A driver that does not ask again is woken without need, but behaves the same otherwise.
+    // A driver that does not query again is woken without need, but behaves the same otherwise.
     let written = script.run(|endpoint, now| endpoint.write(now, id, b"another"));
     assert_eq!(written, Ok(7));
     let due = script.endpoint.poll_timeout().expect("as before");

@@ -142,7 +142,7 @@ fn requests_are_bounded_and_a_place_that_is_free_again_is_taken() {
     script.expect_nothing();
     assert_eq!(script.endpoint.counters().syn_queue_overflow, 20_000 - 8);
     admit(&mut script, from(3)).expect("one of the first");
-    // An ignored SYN comes again.
+    // An ignored SYN is repeated.
     script.inject(from(500), syn());
     assert_eq!(requests(&mut script), [from(500)]);
 }

@@ -129,8 +129,8 @@ fn stall_and_resume(mptcp: bool, checksums: bool, scheduler: &str) {
         .info(stalled.writer)
         .expect("the connection exists")
         .subflows;
-    assert_eq!(subflows.len(), 1, "a shut window is no reason to end a subflow");
-    // The application resumes: everything arrives, the first data at once.
+    assert_eq!(subflows.len(), 1, "a closed window is no reason to end a subflow");
+    // The application resumes: all data arrives, the first of it immediately.
     stalled.read_all();
     stalled.run(Duration::from_secs(1));
     let at_first = stalled.read;
@@ -181,7 +181,7 @@ fn a_lost_window_update_is_found_by_a_probe() {
     assert_eq!(stalled.read, stalled.written);
 }
 
-/// After minutes of a shut window the next probe is up to a minute away. The update is repeated earlier.
+/// After minutes of a closed window the next probe is up to a minute away. The update is repeated earlier.
 #[test]
 fn a_lost_window_update_is_repeated_before_a_late_probe() {
     let mut stalled = Stalled::new(true, false, "min-rtt");
@@ -205,7 +205,7 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
         stalled.read_all();
     }
     assert_eq!(stalled.read, stalled.written);
-    // No data is left to send, and the window was never shut again: silence.
+    // No data is left to send, and the window was never closed again: silence.
     let (sent, _) = stalled.run(Duration::from_secs(20));
     assert_eq!(sent.len(), 0, "{sent:?}");
 }
@@ -267,7 +267,7 @@ fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
 #[test]
 fn probes_of_a_shut_window_back_off() {
     let (mut script, mut peer, id) = served(listening(), 1);
-    // The peer shuts its window. The earlier offer cannot be revoked, so fill it.
+    // The peer closes its window. The earlier offer cannot be revoked, so fill it.
     let shut = |peer: &marline_testkit::Peer| Seg::ack().data_ack(peer.expected_dsn).window(0);
     let bytes = vec![7; 1 << 20];
     let mut quiet = 0;
@@ -292,7 +292,7 @@ fn probes_of_a_shut_window_back_off() {
         assert!(pair[1] >= pair[0] * 1.9 || pair[1] >= 50.0, "{gaps:.1?}");
     }
     let acked = script.endpoint.info(id).expect("the connection exists").bytes_acked;
-    // The window opens: data is sent at once.
+    // The window opens: data is sent immediately.
     let open = Seg::ack().data_ack(peer.expected_dsn).window(1_000);
     peer.send(&mut script, open);
     script.advance(Duration::from_millis(1));
@@ -300,7 +300,7 @@ fn probes_of_a_shut_window_back_off() {
     assert_eq!(script.endpoint.info(id).expect("the connection exists").bytes_acked, acked);
 }
 
-/// Where memory is short, the window ends anywhere. A reader that has read everything gets more soon, whatever is left
+/// If memory is short, the window may end anywhere. A reader that has read all data gets more soon, whatever is left
 /// of the window, and however the memory changes while it reads.
 #[test]
 fn a_reader_that_has_read_everything_gets_more_although_memory_is_short() {

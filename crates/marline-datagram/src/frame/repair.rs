@@ -7,15 +7,15 @@ use super::{REPAIR, Reader, number_len, write_number};
 /// Maximum number of frames that one repair covers.
 pub(crate) const MAX_GROUP_FRAMES: usize = 16;
 
-/// Sum over the datagrams of several frames, from which a lost frame can be computed.
+/// Sum over the datagrams of several frames, from which a lost frame can be recovered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repair<'a> {
     /// Row of the code matrix used for the sum.
     pub(crate) row: u8,
     numbers: [u64; MAX_GROUP_FRAMES],
     len: usize,
-    /// Sum over the datagrams of all frames. Those of a frame are encoded as a length (two bytes) and the result of
-    /// [`datagram_part`](super::datagram_part).
+    /// Sum over the datagrams of all frames. The datagrams of a frame are encoded as a length (two bytes) and the
+    /// result of [`datagram_part`](super::datagram_part).
     pub(crate) sum: &'a [u8],
 }
 
@@ -62,7 +62,7 @@ impl<'a> Repair<'a> {
         out.extend_from_slice(self.sum);
     }
 
-    /// Returns the length of a repair without the datagrams of the longest frame.
+    /// Returns the length of a repair, excluding the datagrams of the longest frame.
     pub(crate) fn overhead(rising: &[u64]) -> usize {
         let mut next = 0;
         let gap = |number: &u64| {
@@ -74,7 +74,7 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// Size of the length field in a sum.
+/// Size of the length field in a sum, in bytes.
 pub(crate) const LEN_BYTES: usize = 2;
 
 /// Adds a frame's datagrams with their length, multiplied by `factor`, to a sum.

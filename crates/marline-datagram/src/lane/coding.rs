@@ -1,8 +1,8 @@
-//! Coding of sent frames: groups of frames, and repairs from which a lost frame can be computed.
+//! Coding of sent frames: groups of frames, and repairs from which a lost frame can be recovered.
 //!
 //! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum over all of them,
-//! of equal length, protects any one of them. If losses are single packets, as with radio links, repairs achieve as
-//! much as copies of everything, with a quarter of the bytes.
+//! of equal length, protects any one of them. If losses are single packets, as on radio links, repairs achieve as much
+//! as copies of everything, with a quarter of the bytes.
 //!
 //! *Solution.* Consecutive frames on a path form a *group* if the policy requests it and they have no copies. It ends
 //! when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or with a
@@ -42,7 +42,7 @@ pub(super) struct FrameGroups {
     spare: Vec<Vec<u8>>,
 }
 
-/// Group of frames.
+/// Frames that share repairs.
 #[derive(Debug)]
 pub(super) struct FrameGroup {
     pub(super) on: PathId,
@@ -87,7 +87,7 @@ impl FrameGroup {
         self.parts.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Length of a repair item of this group.
+    /// Length of a repair item of this group, in bytes.
     pub(super) fn repair_bytes(&self) -> usize {
         Repair::overhead(&self.numbers) + self.longest()
     }
@@ -141,7 +141,7 @@ impl FrameGroups {
 
     fn end_groups_if(&mut self, ends: impl Fn(&FrameGroup) -> bool) {
         let Some(open) = self.open.take_if(|open| ends(open)) else { return };
-        // Several groups wait only while nothing may be sent. The newest is the most useful.
+        // Several groups wait only while nothing may be sent. The newest group is the most useful.
         if self.ended.len() >= 4
             && let Some(old) = self.ended.pop_front()
         {
@@ -222,7 +222,7 @@ impl FrameGroups {
         if group.missed.len() <= group.repairs.len() {
             return (on, Vec::new());
         }
-        // The group is returned once: more missing frames are treated individually.
+        // The group is returned only once. Further missing frames are treated individually.
         group.repairs.clear();
         (group.on, core::mem::take(&mut group.missed))
     }

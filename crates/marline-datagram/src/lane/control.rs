@@ -1,4 +1,4 @@
-//! Control of paths: frames without datagrams, and how a path's results affect the lane.
+//! Control of paths: frames without datagrams, and the effects of a path's results on the lane.
 
 use marline_policy::PathId;
 use marline_time::Instant;
@@ -61,7 +61,7 @@ impl Lane {
                 frame.resize(HEADER_BYTES, 0);
                 path.received_mut().ack(id, now).write(frame, most);
                 path.received_mut().on_acked();
-                // If the peer does not acknowledge our frames on this path, it does not receive an ACK on this path
+                // If the peer does not acknowledge our frames on this path, it would not receive an ACK on this path
                 // either.
                 let other = self.paths.iter().find(|path| !path.health().is_unreachable());
                 let way = other.filter(|_| silent).map_or(id, Path::id);
@@ -81,7 +81,7 @@ impl Lane {
         None
     }
 
-    /// Sends a control frame. `asks` is `Some` for an ack-eliciting frame, and true for an MTU probe.
+    /// Sends a control frame. `asks` is `Some` for an ack-eliciting frame, with true for an MTU probe.
     fn send_control(
         &mut self,
         at: usize,

@@ -7,7 +7,7 @@ use super::pieces::FrameInPieces;
 use super::sent_frames::{Copy, FrameToKeep};
 use super::{Lane, Transmit};
 
-/// Maximum number of copies that wait to be sent; beyond it, no more are made.
+/// Maximum number of copies that wait to be sent; beyond it, no more copies are made.
 const MAX_COPIES: usize = 1_024;
 
 impl Lane {

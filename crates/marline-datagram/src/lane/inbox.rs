@@ -7,7 +7,7 @@ use marline_policy::PathId;
 use crate::FlowId;
 use crate::event::Event;
 
-/// Maximum number of waiting notices; beyond it, new ones are dropped, because the oldest are the relevant ones.
+/// Maximum number of waiting notices; beyond it, new notices are dropped, because the oldest are the relevant ones.
 const MAX_WAITING_NOTICES: usize = 256;
 
 /// Notice for the driver.
@@ -45,7 +45,7 @@ impl Inbox {
         true
     }
 
-    /// Bytes of stored datagrams.
+    /// Total size of the stored datagrams, in bytes.
     pub(super) const fn held_bytes(&self) -> usize {
         self.bytes.len()
     }

@@ -1,4 +1,5 @@
-//! Input from the machine to a lane: paths that appear and disappear, their cost, sizes that do not pass, and the time.
+//! Input from the machine to a lane: paths that appear and disappear, their costs, frame sizes that do not pass, and
+//! the time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
 use marline_time::Instant;
@@ -7,8 +8,8 @@ use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};
 
 impl Lane {
-    /// Adds a path. Both ends use the same number: that of the session's subflow on it. Returns false if a path with
-    /// that number exists, the number is above 31, or there are too many paths.
+    /// Adds a path. Both ends use the same number: the number of the session's subflow on the path. Returns false if a
+    /// path with that number exists, the number is above 31, or there are too many paths.
     pub fn add_path(&mut self, id: PathId, now: Instant) -> bool {
         let limits = &self.config.limits;
         if id.0 > 31 || self.paths.len() >= limits.paths {
@@ -20,7 +21,7 @@ impl Lane {
         true
     }
 
-    /// Removes a path. Datagrams that waited for it are moved to others.
+    /// Removes a path. Datagrams that waited for it are moved to other paths.
     pub fn remove_path(&mut self, id: PathId, now: Instant) {
         let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) else { return };
         let mut path = self.paths.remove(at);
@@ -43,7 +44,7 @@ impl Lane {
         }
     }
 
-    /// Sets whether other components probe a path while it is unreachable and report answers
+    /// Sets whether other components probe a path while it is unreachable and report its answers
     /// ([`on_path_answer`](Self::on_path_answer)). The lane then probes it less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
@@ -63,7 +64,7 @@ impl Lane {
         self.paths.iter().filter(|path| path.health().is_unreachable()).map(Path::id)
     }
 
-    /// Reports that nothing passes on a path, because of an ICMP error that quotes one of our frames, or because an
+    /// Reports that nothing passes on a path, according to an ICMP error that quotes one of our frames, or because an
     /// interface is gone.
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
@@ -106,9 +107,9 @@ impl Lane {
         times.flatten().chain(self.coding.ends_at()).min()
     }
 
-    /// Reports that the process did not run for some time, which the driver's clock excludes
+    /// Reports that the process was suspended for some time, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames now in transit.
-    /// Must be called before handling anything that arrived in the meantime.
+    /// Must be called before handling frames that arrived in the meantime.
     pub fn note_pause(&mut self) {
         self.paths.iter_mut().for_each(Path::note_pause);
     }

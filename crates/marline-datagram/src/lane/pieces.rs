@@ -28,7 +28,7 @@ use crate::frame::{
 use crate::path::Path;
 use crate::queue::WaitingDatagram;
 
-/// Maximum number of incomplete frames of a lane, and of their bytes.
+/// Maximum number of incomplete frames of a lane, and their maximum total size in bytes.
 const MAX_INCOMPLETE_FRAMES: usize = 64;
 const MAX_INCOMPLETE_BYTES: usize = 256 << 10;
 /// Maximum age of an incomplete frame. It exceeds the maximum waiting time of a datagram at the sender plus the delay
@@ -41,14 +41,14 @@ pub(super) struct FrameInPieces {
     pub(super) number: u64,
     /// Sealed bytes of the whole frame.
     pub(super) whole: Vec<u8>,
-    /// Data about the frame's datagram, and the path it uses.
+    /// Data about the frame's datagram, and the path that it uses.
     pub(super) keeping: FrameToKeep,
     /// Path for a copy of each piece.
     pub(super) copy: Option<PathId>,
     /// True if the frame has already been sent. `rescue` is true if it is sent again because it was not acknowledged.
     pub(super) is_repeat: bool,
     pub(super) rescue: bool,
-    /// Maximum length of the frames that carry the pieces.
+    /// Maximum length of the frames that carry the pieces, in bytes.
     pub(super) frame_bytes: usize,
     sent: usize,
 }
@@ -72,7 +72,7 @@ impl FrameInPieces {
         }
     }
 
-    /// Returns the next piece. All pieces have about the same length, because a short last one costs as much as a
+    /// Returns the next piece. All pieces have about the same length, because a short last piece costs as much as a
     /// long one.
     fn next(&mut self) -> Piece<'_> {
         let room = self.frame_bytes.saturating_sub(PIECE_OVERHEAD).max(1);
@@ -184,7 +184,7 @@ impl PartialFrames {
         }
     }
 
-    /// Total length of the incomplete frames.
+    /// Total length of the incomplete frames in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }

@@ -25,7 +25,7 @@ const MAX_KEPT_FRAMES: usize = 1_024;
 /// Maximum number of waiting repairs.
 const MAX_WAITING_REPAIRS: usize = 16;
 
-/// Frames and repairs for computing lost frames.
+/// Frames and repairs from which lost frames are recovered.
 #[derive(Debug, Default)]
 pub(super) struct RepairState {
     until: Option<Instant>,
@@ -49,7 +49,7 @@ impl RepairState {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Handles a received frame with these datagrams. Returns the frames that can now be computed.
+    /// Handles a received frame with these datagrams. Returns the frames that can now be recovered.
     pub(super) fn on_frame(
         &mut self,
         number: u64,
@@ -84,7 +84,7 @@ impl RepairState {
         self.kept.insert(number, bytes);
     }
 
-    /// Handles a received repair. Returns the frames that can now be computed.
+    /// Handles a received repair. Returns the frames that can now be recovered.
     pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
         self.until = Some(now + KEEP_TIME);
         let waiting = WaitingRepair {
@@ -106,7 +106,7 @@ impl RepairState {
         numbers.iter().filter(|number| !self.kept.contains_key(number)).copied().collect()
     }
 
-    /// Computes all possible frames and drops repairs that are no longer useful.
+    /// Recovers all possible frames and drops repairs that are no longer useful.
     fn solve(&mut self) -> Vec<(u64, Vec<u8>)> {
         let mut found = Vec::new();
         let mut at = 0;

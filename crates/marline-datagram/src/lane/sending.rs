@@ -2,7 +2,8 @@
 
 use marline_policy::PathId;
 
-/// Flow of datagrams within a session. The two applications agree on the addresses it connects. At most 2^62 - 1.
+/// Flow of datagrams within a session. The two applications agree on the addresses that it connects. The id is at most
+/// 2^62 - 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
 
@@ -46,6 +47,6 @@ impl core::error::Error for SendError {}
 pub struct Transmit {
     /// Path of the frame.
     pub path: PathId,
-    /// Length of the frame.
+    /// Length of the frame in bytes.
     pub bytes: usize,
 }

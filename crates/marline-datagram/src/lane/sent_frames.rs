@@ -33,7 +33,7 @@ impl SentFrame {
         self.on & 1 << (path.0 & 31) != 0
     }
 
-    /// Returns the data given when the frame was stored. The first path is no longer known.
+    /// Returns the data with which the frame was stored, except for its first path, which is no longer known.
     pub(super) const fn frame_to_keep(&self) -> FrameToKeep {
         let SentFrame { flow, class, payload_bytes, deadline, .. } = *self;
         FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
@@ -44,7 +44,7 @@ impl SentFrame {
     }
 }
 
-/// Frames by number; the newest replace the oldest.
+/// Frames by number. The newest frames replace the oldest.
 #[derive(Debug)]
 pub(super) struct SentFrames {
     frames: BTreeMap<u64, SentFrame>,
@@ -76,7 +76,7 @@ impl SentFrames {
         SentFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
     }
 
-    /// Bytes of the frames.
+    /// Total size of the frames in bytes.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }

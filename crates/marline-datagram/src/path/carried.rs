@@ -1,12 +1,12 @@
-//! Largest rate at which a path has delivered within the last seconds, even if little was offered.
+//! Largest rate at which a path has delivered data within the last seconds, even if little was offered.
 //!
-//! A window that has collapsed due to random losses stops a flow that the path has just carried. Then no data is
+//! A window that has collapsed due to random losses stops a flow that the path carried just before. Then no data is
 //! delivered that would let the window grow. So data up to the recent rate may be in transit with any window, unless
 //! the delay indicates a queue.
 
 use marline_time::{Duration, Instant, Rate};
 
-/// Rates are remembered for one to two of these spans.
+/// Length of a span. Rates are remembered for one to two spans.
 const SPAN: Duration = Duration::from_secs(4);
 
 /// Largest delivery rates in the current span and the previous one.

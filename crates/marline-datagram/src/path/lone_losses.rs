@@ -1,5 +1,5 @@
 //! Losses of single frames whose neighbors arrive. They are typical of a radio; a full queue or an outage drops several
-//! in a row.
+//! frames in a row.
 
 /// Weight of the newest frame in the share.
 const GAIN: f32 = 1.0 / 256.0;
@@ -21,8 +21,8 @@ impl IsolatedLosses {
         self.share *= 1.0 - GAIN;
     }
 
-    /// Losses are detected in sending order, but one at a time: the first of several in a row counts until the second
-    /// is detected.
+    /// Losses are detected in sending order, but one at a time: the first of several in a row counts as isolated until
+    /// the second is detected.
     pub(super) fn on_lost(&mut self, place: u64) {
         match self.last {
             Some((last, counted)) if place.checked_sub(1) == Some(last) => {

@@ -1,19 +1,19 @@
 //! Share of a path's frames that are lost for any reason.
 //!
 //! Frames with datagrams provide the share quickly. A path that carries only probes sends two per second, so each
-//! acknowledged probe counts for more, and each lost one for even more: a few probes are good evidence that a path
+//! acknowledged probe counts for more, and each lost probe for even more: a few probes are good evidence that a path
 //! loses data, and poor evidence that it does not.
 
 use marline_time::{Duration, Instant};
 
-/// Weight of a frame: usually, if lost after a pause, and if acknowledged after a pause.
+/// Weights of a frame: the usual one, and those of a frame lost or acknowledged after a pause.
 const GAIN: f32 = 1.0 / 256.0;
 const LOST_AFTER_PAUSE: f32 = 1.0 / 32.0;
 const ARRIVED_AFTER_PAUSE: f32 = 1.0 / 96.0;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Number of assumed earlier arrivals, which damps the first frames of a path.
 const ASSUMED_ARRIVALS: f32 = 32.0;
-/// Number of frames after which the share is known.
+/// Number of frames after which the share is meaningful.
 const MIN_FRAMES: f32 = 128.0;
 
 /// Smoothed share of lost frames, 0 to 1.

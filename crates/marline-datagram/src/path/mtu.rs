@@ -33,7 +33,7 @@ pub(crate) struct Mtu {
     most: u16,
     /// Size that passes from the peer to us, according to the peer.
     reported_by_peer: Option<u16>,
-    /// Index of the size being probed; beyond the last index, none is.
+    /// Index of the size being probed; beyond the last index, no size is probed.
     size_index: usize,
     tries: u8,
     /// Packet number of the probe in transit.
@@ -42,7 +42,7 @@ pub(crate) struct Mtu {
     /// Position in the sending order of the last large frame that arrived.
     large_passed: Option<u64>,
     retry_at: Option<Instant>,
-    /// Set after the path became unreachable: the previous size is probed again.
+    /// True after the path became unreachable: the previous size is probed again.
     is_suspected: bool,
     /// Size that was last announced to the peer.
     announced: Option<u16>,
@@ -94,8 +94,8 @@ impl Mtu {
         self.probe = Some(number);
     }
 
-    /// Records an acknowledged frame of this size at `place` in the sending order. Returns true if the maximum has
-    /// changed.
+    /// Records an acknowledged frame of this size at position `place` in the sending order. Returns true if the maximum
+    /// has changed.
     pub(crate) fn on_answered(&mut self, number: u64, place: u64, bytes: u32) -> bool {
         if bytes > u32::from(self.narrower()) {
             self.large_lost = 0;

@@ -10,8 +10,8 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// Time to wait for an acknowledgment before the path counts as unreachable. Cached, because this is called for
-    /// every frame sent or received on any path.
+    /// Time to wait for an acknowledgment before the path counts as unreachable. Cached, because it is read for every
+    /// frame sent or received on any path.
     fn patience(&self) -> Duration {
         let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
         self.patience.set(Some(patience));

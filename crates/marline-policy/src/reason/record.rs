@@ -437,7 +437,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Reads everything except the paths.
+    /// Reads all inputs except the paths.
     fn inputs(self) -> Result<Inputs, BadRecord> {
         Ok(Inputs {
             now: self.read_field("now_ns", read_instant)?,

@@ -4,8 +4,8 @@ use super::{Question, Reason, Rule};
 use crate::{Decision, ReinjectionCause, SubflowId};
 
 impl Reason {
-    /// One sentence without a final period about what was decided and why. `name` maps a subflow to the name of its
-    /// path.
+    /// Describes the decision and its reason in one sentence without a final period. `name` maps a subflow to the name
+    /// of its path.
     #[must_use]
     pub fn text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.path(name);
@@ -71,7 +71,7 @@ impl Reason {
         let (path, size) = (self.path(name), bytes(self.bytes()));
         let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
             Some(path) if path.health.is_degraded() => "is degraded",
-            _ => "received data last",
+            _ => "received data most recently",
         };
         format!("{size} of new data on {path}: every path is in trouble, and this one {state}")
     }
@@ -93,7 +93,7 @@ impl Reason {
             }
             _ => None,
         };
-        format!("no copy is worth its price yet; next check in {}", time_text(after))
+        format!("no copy is worth its cost yet; next check in {}", time_text(after))
     }
 
     /// Number of bytes that the decision covers.
@@ -114,7 +114,7 @@ impl Reason {
         self.grounds.other.map_or_else(|| "another path".to_owned(), name)
     }
 
-    /// Why new data is sent on the chosen path.
+    /// Explains why new data is sent on the chosen path.
     fn describe_comparison(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
@@ -133,7 +133,7 @@ impl Reason {
         }
     }
 
-    /// Why a copy is worth its cost.
+    /// Explains why a copy is justified.
     fn cost_reason_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let (other, takes) = (self.other_path(name), time_text(grounds.arrives_us));
@@ -150,7 +150,7 @@ impl Reason {
             (gain, None) => format!("is expected to save {}", time_text(gain)),
             (gain, Some(price)) => {
                 format!(
-                    "is expected to save {}, at a price of {}",
+                    "is expected to save {}, at a cost of {}",
                     time_text(gain),
                     time_text(Some(price))
                 )
@@ -159,7 +159,7 @@ impl Reason {
         format!("{owed}; a copy arrives in {takes} and {gain}; {}", self.budget(name))
     }
 
-    /// Why a faster path is not used.
+    /// Explains why a faster path is not used.
     fn format_avoided(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let other = self.grounds.other.and_then(|id| self.inputs.path(id));
@@ -212,7 +212,7 @@ impl Reason {
         }
     }
 
-    /// Why data is sent again.
+    /// Explains why data is sent again.
     fn cause(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let Question::Again(item) = self.question else { return "it was requested".to_owned() };
         let carriers: Vec<String> = item.carried_by.iter().map(name).collect();

@@ -56,7 +56,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
     assert!(alone.text(&name).ends_with("; there is no other path"));
     assert_eq!(
         words(run, by(Rule::LastReceived, WIFI)),
-        "14 kB of new data on wifi: every path is in trouble, and this one received data last"
+        "14 kB of new data on wifi: every path is in trouble, and this one received data most recently"
     );
 }
 
@@ -83,7 +83,7 @@ fn the_text_of_a_wait_names_its_cause() {
     let later = Decision::WaitUntil(Instant::from_millis(1_012));
     assert_eq!(
         words(later, Grounds::without_times(Rule::Recheck)),
-        "no copy is worth its price yet; next check in 12 ms"
+        "no copy is worth its cost yet; next check in 12 ms"
     );
 }
 
@@ -102,7 +102,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     assert_eq!(
         words(copy, grounds),
         "copy of 14 kB on lte: wifi's answer is due in 31 ms (p90 84 ms); a copy arrives in 45 ms and is expected to \
-         save 12 ms, at a price of 3.2 ms; 36% of the budget spent"
+         save 12 ms, at a cost of 3.2 ms; 36% of the budget spent"
     );
     let late = Grounds { other_us: Some(0), other_late_us: Some(0), price_us: None, ..grounds };
     let mut free = reason(send(1, 4_500, 5_000), Grounds { rule: Rule::End, ..late });

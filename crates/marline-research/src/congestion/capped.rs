@@ -5,19 +5,19 @@
 //! and then everything sent on such a link arrives seconds late. A multipath connection must hold all later data in its
 //! reassembly buffer, and a message on that path waits.
 //!
-//! *How.* A queue shows in the RTT: if the smoothed RTT is more than `ratio` times the smallest one (2 in the paper),
-//! half the window or more is in queues. Then the window is capped to the size that would produce exactly this ratio:
-//! `window * ratio * base / srtt`. The cap is updated at most once per smoothed RTT, because the RTT responds one round
-//! trip later. While the RTT is below the bound, the cap rises by the same rule, by at most a quarter per round trip,
-//! and is removed when it no longer limits anything. If it were removed immediately, the window would refill the queue.
-//! While the cap applies, the inner controller sees samples in which its window is not the limit, so that it does not
-//! grow behind the cap. Losses are reported to it as usual.
+//! *How.* A queue is visible in the RTT: if the smoothed RTT is more than `ratio` times the smallest one (2 in the
+//! paper), half the window or more is in queues. Then the window is capped to the size that would produce exactly this
+//! ratio: `window * ratio * base / srtt`. The cap is updated at most once per smoothed RTT, because the RTT responds
+//! one round trip later. While the RTT is below the bound, the cap rises by the same rule, by at most a quarter per
+//! round trip, and is removed when it no longer limits anything. If it were removed immediately, the window would
+//! refill the queue. While the cap applies, the inner controller sees samples in which its window is not the limit, so
+//! that it does not grow behind the cap. Losses are reported to it as usual.
 //!
 //! *Source.* Raiciu et al., NSDI 2012, names the mechanism and its condition. Neither Linux implementation seems to
 //! contain code for it.
 //!
-//! *Left open, and chosen.* The size of the cap: the paper's wording allows freezing the window, which leaves a full
-//! queue full. *Location:* here, not in the scheduler. The window and both RTTs are available with every ACK, the cap
+//! *Left open, and chosen.* The size of the cap: the paper's wording allows freezing the window, but then a full queue
+//! stays full. *Location:* here, not in the scheduler. The window and both RTTs are available with every ACK, the cap
 //! also works for a single path, and a scheduler could only halve the window (penalize). The base is the core's
 //! smallest RTT within the last few minutes. A link whose delay varies without a queue (jitter above half the mean) is
 //! capped unnecessarily. This follows from the paper's condition; `ratio` is a parameter.
@@ -72,7 +72,7 @@ impl CongestionController for Capped {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         self.update_cap(ack);
         if self.cap.is_some_and(|cap| cap < self.inner.window()) {
-            // As with an application that sends little, neither the curve nor slow start advances.
+            // As for an application that sends little, neither the curve nor slow start advances.
             let idle = AckSample { cwnd_limited: false, prior_in_flight: 0, ..*ack };
             self.inner.on_ack(&idle, me, group);
         } else {

@@ -1,9 +1,9 @@
 //! Common part of the coupled controllers: their snapshot of all subflows, and the behavior that they share with any
 //! loss-based TCP.
 //!
-//! *Problem.* Each uncoupled subflow takes the share of a TCP, and several subflows at one bottleneck take several
-//! shares. A coupled controller reads the views of its siblings and grows each subflow less. Together, they are no more
-//! aggressive than one TCP at a shared bottleneck, and get at least the throughput of the best path alone.
+//! *Problem.* Each uncoupled subflow takes the share of one TCP connection, and several subflows at one bottleneck take
+//! several shares. A coupled controller reads the views of its siblings and grows each subflow less. Together, they are
+//! no more aggressive than one TCP at a shared bottleneck, and get at least the throughput of the best path alone.
 //!
 //! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA also couples the
 //! decrease). Slow start, loss detection, timeouts and undo belong to each subflow and work as in Reno
@@ -38,7 +38,7 @@ pub(crate) struct Member {
     window: f64,
     /// Smoothed RTT in seconds.
     rtt: f64,
-    /// Bytes between two losses: the larger of the last two values.
+    /// Number of bytes between two losses: the larger of the last two values.
     between_losses: f64,
     /// True if this is the controller's own subflow.
     is_own: bool,
@@ -63,7 +63,7 @@ impl Member {
     }
 }
 
-/// All subflows that count, including the controller's own subflow.
+/// All subflows that the formulas include, with the controller's own subflow.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     members: Vec<Member>,
@@ -148,7 +148,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
         let acked = rest / mss;
         let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
-        // At most doubles the window, regardless of how much one ACK acknowledges.
+        // At most doubles the window, regardless of the amount that one ACK acknowledges.
         self.window.set(cwnd + (per_segment * acked * mss).min(rest));
     }
 

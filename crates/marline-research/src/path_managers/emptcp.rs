@@ -1,8 +1,8 @@
 //! eMPTCP: uses the interfaces with the lowest energy per byte (Lim, Chen, Nahum, Towsley, Gibbens, 2015).
 //!
 //! *Problem.* A second path makes a download faster, but a cellular radio draws ten times the power of WiFi while it
-//! carries anything, and nearly as much for ten seconds afterward. Whether it saves or wastes energy depends on the
-//! rates. Power is drawn for as long as a transfer lasts, so a slow WiFi transfer of several minutes costs more than a
+//! carries data, and nearly as much for ten seconds afterward. Whether it saves or wastes energy depends on the rates.
+//! Power is drawn for as long as a transfer lasts, so a slow WiFi transfer of several minutes costs more than a
 //! cellular one that takes seconds. A small transfer never justifies the tail.
 //!
 //! *How.* This applies at the client. A path whose address is flagged `backup`, or which has a radio whose sleep
@@ -19,13 +19,13 @@
 //!   the cellular one is suspended.
 //! - *Failure.* If no WiFi subflow is healthy (all are silent, degraded, or gone), energy does not matter: the cellular
 //!   subflow is opened or resumed immediately.
-//! - *Re-evaluation.* A suspended WiFi subflow is not measured. After `again`, it is resumed for two seconds.
+//! - *Re-evaluation.* A suspended WiFi subflow is not measured. After the time `again`, it is resumed for two seconds.
 //!
 //! *Source.* The published description: an energy information base, a bandwidth predictor, delayed establishment by
 //! bytes or time, and suspension by MP_PRIO. The paper's powers, formulas and constants were not available: **all of
 //! them are ours.** The powers are those of the lab's energy meter (docs/research/link.md, Radios). Reimplemented.
 //!
-//! *What differs.* The radio's wake-up (promotion and tail, 12.6 J for LTE) is part of the price. It is divided by the
+//! *What differs.* The radio's wake-up (promotion and tail, 12.6 J for LTE) is part of the cost. It is divided by the
 //! bytes of the transfer so far, because a transfer that has lasted longer will probably also continue longer. A radio
 //! that is still awake costs the share of a wake-up that corresponds to the time since its last use. The delay applies
 //! to each transfer, not only to the first.
@@ -60,15 +60,15 @@ const MIN_STAY: Duration = Duration::from_secs(2);
 /// Settings of eMPTCP.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct EmptcpConfig {
-    /// Bytes of a transfer after which other interfaces are considered.
+    /// Number of bytes of a transfer after which other interfaces are considered.
     pub bytes: u64,
-    /// Time of a transfer after which they are considered, regardless of the number of bytes.
+    /// Duration of a transfer after which other interfaces are considered, regardless of the number of bytes.
     pub time: Duration,
     /// Share by which another choice must be cheaper; 0 to 0.9.
     pub margin: f64,
     /// Assumed cellular rate before the first measurement, in bytes per second; more than zero.
     pub supposed: u64,
-    /// Time after which a suspended WiFi subflow is tried again.
+    /// Time after which a suspended WiFi subflow is retried.
     pub retry_after: Duration,
     /// Kind of the cellular radio.
     pub radio: RadioKind,
@@ -111,7 +111,7 @@ pub struct Emptcp {
     last_moved_at: Option<Instant>,
     /// Counters of bytes sent and received at the last sample.
     counters: BTreeMap<SubflowId, [u32; 2]>,
-    /// Priorities already requested. The peer may insist on its own view, so they are requested only once.
+    /// Priorities already requested. The peer may keep its own priorities, so they are requested only once.
     asked: BTreeMap<SubflowId, bool>,
     actions: VecDeque<PathAction>,
     check_at: Option<Instant>,
@@ -145,7 +145,7 @@ impl Emptcp {
         cx.role == Role::Client && any(true) && any(false)
     }
 
-    /// Counts the bytes transferred, and decides again.
+    /// Counts the bytes transferred, and reconsiders the choice.
     fn measure_and_decide(&mut self, cx: &PathContext<'_>) {
         let mut moved = [0, 0];
         let mut sent_now = 0;
@@ -212,7 +212,7 @@ impl Emptcp {
         self.base.cheapest(self.set, &rates, ahead, unused, margin)
     }
 
-    /// Returns the addresses passed to the mesh: cellular ones only while wanted, and then as regular ones.
+    /// Returns the addresses passed to the mesh: cellular addresses only while wanted, and then as regular addresses.
     fn locals(&self, cx: &PathContext<'_>) -> Vec<LocalAddress> {
         let open = self.set.has_cellular();
         let seen = |local: &LocalAddress| match is_cellular(local) {

@@ -11,8 +11,8 @@
 //! - *FACK* (Mathis and Mahdavi, SIGCOMM 1996; enabled in Linux until reordering is seen): everything more than three
 //!   segments below the highest SACK is lost. Without it, the SACK of a tail loss probe is only one of the three
 //!   required, and the rest of the tail still waits for the timer.
-//! - *Speculative retransmission* (RFC 6675 section 4, NextSeg rule 3): with nothing new to send, all holes below the
-//!   highest SACK are retransmitted. *Rescue* (rule 4): what is left at the end of a recovery is retransmitted once.
+//! - *Speculative retransmission* (RFC 6675 section 4, NextSeg rule 3): with nothing new to send, all gaps below the
+//!   highest SACK are retransmitted. *Rescue* (rule 4): the data left at the end of a recovery is retransmitted once.
 //! - *Tail loss probes* with any formula (`marline_algos::recovery::Tlp`), or none.
 //!
 //! *Source.* RFC 6675, 3042, 5827, and the behavior of Linux 3.14 where named. Reimplemented.
@@ -24,7 +24,7 @@
 //!   core's PRR determines the resulting window.
 //! - Rescue waits for an ACK that advances SND.UNA and for one round trip since the segment was sent.
 //! - Reordering raises the threshold beyond its extent (Linux: at most 127) and disables FACK permanently. The extent
-//!   is counted in segments of the size of the late one.
+//!   is counted in segments of the late segment's size.
 //! - A lost retransmission waits for the timer, which RACK improved.
 
 use marline_algos::recovery::no_sack::NoSack;
@@ -46,8 +46,8 @@ const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
 /// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
 const MAX_LIMITED_TRANSMIT: u32 = 2;
 
-/// When to use early retransmit (RFC 5827): whether fewer than three SACKs are enough when fewer than four segments are
-/// outstanding.
+/// Conditions for early retransmit (RFC 5827), in which fewer than three SACKs are enough because fewer than four
+/// segments are outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum EarlyRetransmit {
     /// Disabled.
@@ -66,11 +66,11 @@ pub struct Rfc6675Config {
     pub probes: ProbeConfig,
     /// True to allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,
-    /// When to use early retransmit (RFC 5827).
+    /// Conditions for early retransmit (RFC 5827).
     pub early_retransmit: EarlyRetransmit,
     /// True to use forward acknowledgment until reordering is seen.
     pub fack: bool,
-    /// True to retransmit what is left at the end of a recovery.
+    /// True to retransmit the data left at the end of a recovery.
     pub rescue: bool,
 }
 
@@ -98,11 +98,11 @@ pub struct Rfc6675 {
     reordering_seen: bool,
     /// Position after the highest byte delivered.
     highest: Ssn,
-    /// Position below which everything has already been judged.
+    /// Position below which all segments have already been judged.
     judged: Ssn,
     /// End of the delay of early retransmit.
     early_at: Option<Instant>,
-    /// True if the current recovery has had its rescue.
+    /// True if the current recovery has already used its rescue.
     rescued: bool,
 }
 
@@ -176,7 +176,7 @@ impl Rfc6675 {
         let end = self.lost_boundary(cx, repairing);
         self.report_lost(cx, end, lost);
         if !repairing && !lost.is_empty() {
-            // At the start of recovery, also report the holes above if there is nothing better to send.
+            // At the start of recovery, also report the gaps above if there is nothing better to send.
             let end = self.lost_boundary(cx, true);
             self.report_lost(cx, end, lost);
         }
@@ -311,7 +311,7 @@ impl LossRecovery for Rfc6675 {
         self.tlp.end_episode();
         self.no_sack.restart();
         self.clear_verdicts();
-        // RFC 6675 section 5.1: everything that was not SACKed must be retransmitted.
+        // RFC 6675 section 5.1: all data that was not SACKed must be retransmitted.
         lost.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| s.start));
     }
 

@@ -1,4 +1,4 @@
-//! AUGUR: decides for each message whether it is worth using the costly path (Tencent's cloud gaming; NSDI 2025).
+//! AUGUR: decides for each message whether to use the costly path (Tencent's cloud gaming; NSDI 2025).
 //!
 //! *Problem.* A game over WiFi stalls when the radio fades for a moment. A cellular path would deliver those frames in
 //! time, but its bytes cost money. Only the few frames that would otherwise be late should use it.
@@ -19,15 +19,16 @@
 //! *Source.* Only the abstract of "AUGUR: Practical mobile multipath transport service for low tail latency in
 //! real-time streaming" was available. It describes models of state probabilities for each user, and integer linear
 //! programs for each session that decide when frames are sent again and on which path, so that tail latency and
-//! cellular bytes are balanced. The venue is not verified. States, thresholds, budget and price are our assumptions.
+//! cellular bytes are balanced. The venue is not verified. States, thresholds, budget and required gain are our
+//! assumptions.
 //!
 //! *What differs.* An integer program with one limit on bytes is a knapsack. The best solution of the relaxed problem
-//! is to take all items whose gain per byte exceeds a price. Messages arrive one at a time, so here the price follows
-//! the budget, and no program is solved. A byte stream has no frames and no deadlines: written data after which nothing
-//! follows is a message, and every millisecond counts equally. Outcomes are learned from the ACKs of each subflow, so a
-//! copy that arrives first does not hide how late the original is. A backup is used only with `backup=on`; otherwise
-//! the second path is the next regular one. If the primary is silent or gone, the others replace it by class,
-//! regardless of the budget.
+//! is to take all items whose gain per byte exceeds a threshold. Messages arrive one at a time, so here the threshold
+//! follows the budget, and no program is solved. A byte stream has no frames and no deadlines: written data that is
+//! followed by a pause is a message, and every millisecond counts equally. Outcomes are learned from the ACKs of each
+//! subflow, so a copy that arrives first does not hide how late the original is. A backup is used only with
+//! `backup=on`; otherwise the second path is the next regular one. If the primary is silent or gone, the others replace
+//! it by class, regardless of the budget.
 //!
 //! *Extra bytes:* at most `budget` of the data, plus the stored budget and retransmissions. *p99 of a small message:*
 //! equal to the second path's if the RTT, losses or history of the primary reveal its bad periods, while the budget
@@ -54,7 +55,7 @@ const MAX_WATCHED: usize = 32;
 /// Limits for the costly path, and the gain it must bring.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AugurConfig {
-    /// Bytes that may be sent again per byte of new data, 0 to 1.
+    /// Number of bytes that may be sent again per byte of new data, 0 to 1.
     pub budget: f64,
     /// Maximum saved budget, in bytes.
     pub reserve: u64,
@@ -87,7 +88,7 @@ struct WatchedEnd {
     late: bool,
 }
 
-/// Scheduler that uses one path for everything, and another one for messages that would be late.
+/// Scheduler that uses one path for all data, and another path for messages that would be late.
 #[derive(Debug)]
 pub struct Augur {
     config: AugurConfig,
@@ -144,7 +145,7 @@ impl Augur {
         }
     }
 
-    /// Watches the answer to everything up to `end`, which was sent on this path.
+    /// Watches for the answer to all data up to `end`, which was sent on this path.
     fn watch_answer(&mut self, view: &SubflowView, end: Dsn, now: Instant) {
         let known = self.watched.iter().any(|watched| watched.on == view.id && watched.end >= end);
         let Some(due_at) = due_at(view, now).filter(|_| !known) else { return };
@@ -177,7 +178,7 @@ impl Augur {
         self.watched = watched;
     }
 
-    /// Returns the next part to send on the second path when the primary takes nothing.
+    /// Returns the next part to send on the second path when the primary takes no data.
     fn next_copy(
         &mut self,
         primary: &SubflowView,
@@ -209,7 +210,7 @@ impl Augur {
         Some(if second.is_ready() { sent } else { classes::wait(core::iter::once(second)) })
     }
 
-    /// Returns true if it is worth sending this many bytes on `second` as well.
+    /// Returns true if the expected gain justifies also sending this many bytes on `second`.
     fn is_worth(
         &mut self,
         bytes: u64,
@@ -230,7 +231,7 @@ impl Augur {
         let gain_s = in_time * self.model(primary.id).expected_delay_s(srtt, longer_s, overdue);
         let segments = bytes.div_ceil(u64::from(second.mss.max(1)));
         let price_s = self.config.min_saving.as_secs_f64() * segments as f64;
-        // The price depends on how full the budget is.
+        // The required gain depends on how full the budget is.
         gain_s * 2.0 * self.saved >= price_s * self.config.reserve as f64
     }
 

@@ -16,7 +16,7 @@
 //!
 //! *Left open, and chosen.*
 //! - F has the same class as S (`classes.rs`). The kernel considers any subflow that can send, even a backup, and may
-//!   then wait for one that it never uses.
+//!   then wait for a subflow that it never uses.
 //! - The kernel adapts lambda when OR&P has acted. Here it adapts when the window has blocked, whether or not BLEST is
 //!   wrapped in OR&P (`blest+orp`, which is the kernel's BLEST).
 //! - A subflow with a full congestion window also counts its next segment, as in the kernel.
@@ -36,13 +36,13 @@ const MAX_DOUBLINGS: u32 = 16;
 pub struct BlestConfig {
     /// Initial value of lambda.
     pub lambda: f64,
-    /// Smallest and largest value.
+    /// Smallest and largest value of lambda.
     pub bounds: (f64, f64),
     /// Increase of lambda when the window blocked.
     pub up: f64,
-    /// Decrease of lambda when it did not.
+    /// Decrease of lambda when the window did not block.
     pub down: f64,
-    /// True if lambda adapts at all.
+    /// True if lambda adapts; otherwise it keeps its initial value.
     pub adapts: bool,
 }
 

@@ -1,7 +1,7 @@
 //! ECF: earliest completion first (Lim, Nahum, Towsley and Gibbens, CoNEXT 2017).
 //!
 //! *Problem.* At the end of a burst, the fast subflow is briefly full, so lowest-RTT gives the last segments to a slow
-//! one. Then the fast one is idle, and everything waits for the slow one.
+//! subflow. Then the fast one is idle, and everything waits for the slow one.
 //!
 //! *How.* F is the fastest subflow, full or not; S is the one that lowest-RTT would choose. If S is not F, they are
 //! compared. For k unsent bytes, F needs about srtt_F * (1 + k / cwnd_F), including one round trip of waiting for room.
@@ -12,8 +12,8 @@
 //! *Source.* The scheduler of the out-of-tree Linux implementation, with inequalities that avoid divisions: beta is
 //! 1/4, the margin is the larger RTT variation, k is at least F's window. Reimplemented from a description.
 //!
-//! *Left open, and chosen.* F has the same class as S (`classes.rs`). A subflow without an RTT sample is never worth
-//! waiting for, and none is rejected for lack of one. The kernel's ECF has OR&P built in; here that is `ecf+orp`.
+//! *Left open, and chosen.* F has the same class as S (`classes.rs`). The scheduler never waits for a subflow without
+//! an RTT sample, and rejects none for lack of a sample. The kernel's ECF has OR&P built in; here that is `ecf+orp`.
 
 use marline_algos::schedulers::classes;
 use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
@@ -81,7 +81,7 @@ impl Scheduler for Ecf {
         let members = || classes::members(cx.subflows, class);
         let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
-        // The peer's window does not matter here: everything the application has written must be completed.
+        // The peer's window is irrelevant here: everything the application has written must be completed.
         let unsent = cx.written.since(cx.unsent.start);
         if class.is_usable() && fastest.id != picked.id && self.should_wait(fastest, picked, unsent)
         {

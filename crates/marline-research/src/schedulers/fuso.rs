@@ -1,17 +1,17 @@
-//! FUSO: repairs a loss on one path over a better one (Chen et al., USENIX ATC 2016).
+//! FUSO: repairs a loss on one path over a better path (Chen et al., USENIX ATC 2016).
 //!
 //! *Problem.* A subflow repairs its losses on the path that lost them. In a data center, one congested path or one
-//! failing switch then delays the whole flow by its timeouts, although the others have room and nothing left to send.
-//! On the way to a phone, the repair takes a round trip on the slow path, while the fast path would need only half of
-//! its round trip.
+//! failing switch then delays the whole flow by its timeouts, although the other paths have room and nothing left to
+//! send. On the way to a phone, the repair takes a round trip on the slow path, while the fast path would need only
+//! half of its round trip.
 //!
 //! *How.* A wrapper around any scheduler, for two cases:
 //! - `found`: data that loss recovery finds lost is also sent immediately on the best path with room, if that is better
-//!   than the path that lost it. Once no new data is left, the data behind the hole is sent there as well. The subflow
+//!   than the path that lost it. Once no new data is left, the data behind the gap is sent there as well. The subflow
 //!   still retransmits its losses, as it must (RFC 8684 section 3.3.6).
 //! - `spare`: when no new data is left and the best path has room, it also sends the oldest data that the worst path
 //!   carries, that is not known to have arrived, and that it has not carried itself. Of all outstanding data, this is
-//!   the most likely to be lost. Each byte is sent once, and never before new data.
+//!   most likely to be lost. Each byte is sent once, and never before new data.
 //!
 //! The rank of a path is its expected delay, including losses (`losses.rs`).
 //!
@@ -22,10 +22,10 @@
 //!
 //! *What differs.* The paper weighs loss rate and RTT by factors; here both are converted to time. The best path may be
 //! the one that lost data, if the others are worse; then nothing is repeated elsewhere. `found` also applies while new
-//! data waits, because the reader is already waiting for the lost data. Sending the data behind the hole is our
-//! addition. A peer delivers a subflow's data to the connection in order, so a copy of the hole alone fills only the
-//! hole, and the rest still waits for the repair on the slow path. (In measurements, this made no burst over unequal
-//! paths faster.) Backups and silent paths repair nothing while a regular one is healthy.
+//! data waits, because the reader is already waiting for the lost data. Sending the data behind the gap is our
+//! addition. A peer delivers a subflow's data to the connection in order, so a copy of the missing data alone fills
+//! only the gap, and the rest still waits for the repair on the slow path. (In measurements, this made no burst over
+//! unequal paths faster.) Backups and silent paths repair nothing while a regular one is healthy.
 //!
 //! *Extra bytes:* `found`: lost data, and at the end of the written data also the data in flight behind it; `spare`:
 //! the data at the end of each burst that a worse path carries. *p99 of a message* that was spread over paths: equal to
@@ -104,7 +104,7 @@ impl Fuso {
         Some(Decision::Send { subflow: best.id, range })
     }
 
-    /// Requests that data lost on a path be repeated on a better one.
+    /// Requests that data lost on a path be repeated on a better path.
     fn repair(
         &self,
         on: SubflowId,
@@ -118,7 +118,7 @@ impl Fuso {
         let worth = self.rank(loser);
         let better = self.best_path(class, cx, |view| view.id != on && self.rank(view) < worth);
         let Some(better) = better else { return };
-        // Data behind the hole waits in the peer's queue of that path until the hole is repaired there.
+        // Data behind the gap waits in the peer's queue of that path until the gap is filled there.
         let end = if queue_is_empty(cx) { cx.unsent.start } else { lost.end };
         let mut from = lost.start.max(cx.data_una);
         for _ in 0..MAX_EXAMINED {
@@ -135,7 +135,7 @@ impl Fuso {
     }
 }
 
-/// Returns the oldest data that one subflow carried and the other did not, and that is not known to have arrived.
+/// Returns the oldest data that one subflow carried but the other did not, and that is not known to have arrived.
 fn oldest_of(worst: SubflowId, best: SubflowId, cx: &SchedulerContext<'_>) -> Option<DataRange> {
     let mut from = cx.data_una;
     for _ in 0..MAX_EXAMINED {

@@ -22,8 +22,7 @@
 //! probability of the next burst; within one, it is `burst`. Before a path's first loss, its p is zero.
 //!
 //! *Extra bytes:* none if losses are rarer than 1 - `sure`, except shortly after each loss; everything, including bulk
-//! data, if they are more frequent. *p99 of a small message:* the second path's delay once the first has lost
-//! something.
+//! data, if they are more frequent. *p99 of a small message:* the second path's delay once the first has lost a packet.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::copying_class;
@@ -36,7 +35,7 @@ use marline_time::Duration;
 use super::losses::{BURST, Losses, expected_delay};
 use super::pending_copies::PendingCopies;
 
-/// Settings of the required certainty of delivery.
+/// Settings for the required certainty of delivery.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct LampsConfig {
     /// Copies are made until a segment arrives with this probability, 0 to 1.

@@ -71,7 +71,7 @@ impl Losses {
     }
 
     /// Returns the probability that the next segment on a path is lost: one divided by the number of segments between
-    /// two losses, either the average or the number after the last one, whichever is larger. At least `burst` during
+    /// two losses, either the average or the number after the last loss, whichever is larger. At least `burst` during
     /// recovery; 0 before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(send(9_000, 10), 0.0, "no losses yet");
         assert_eq!(send(0, 1), 0.1, "one of ten lost");
         assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no more losses for a while");
-        // This is the average of 10 and 31, weighted by a quarter.
+        // This is the average of 10 and 31, with a weight of a quarter for the newer value.
         assert!((send(500, 1) - 1.0 / 15.25).abs() < 1e-9);
         losses.remove_path(SubflowId(0));
         assert_eq!(losses.chance(&view(0, 20), 0.3), 0.0);

@@ -1,8 +1,8 @@
-//! Opportunistic redundant scheduler: a new segment is sent on every path that has room at that moment, and later on no
-//! other.
+//! Opportunistic redundant scheduler: a new segment is sent on every path that has room at that moment, and on no other
+//! path later.
 //!
 //! *Problem.* With `redundant`, a path that was full catches up later. It spends its room on copies that have become
-//! old, before newer data that could still benefit from a copy. A copy is most useful when sent together with the
+//! old before it copies newer data, which could still benefit. A copy is most useful when sent together with the
 //! original.
 //!
 //! *How.* The fastest subflow with room (of those that `min-rtt` would use) takes the next segment. The others of its

@@ -1,8 +1,8 @@
 //! Wrapper `+orp`: opportunistic retransmission and penalization around any scheduler.
 //!
 //! *Problem.* Raiciu et al. (NSDI 2012) describe M1 and M2 together with the lowest-RTT scheduler, but neither depends
-//! on how subflows are chosen. A slow subflow can also block the window with BLEST, ECF and round-robin. In Linux,
-//! every scheduler that needed them called the same code.
+//! on how subflows are chosen. A slow subflow can also block the window with BLEST, ECF and round-robin. In Linux, all
+//! schedulers that needed them called shared code.
 //!
 //! *How.* The inner scheduler places all data. When the core reports that the peer's window (or the send buffer)
 //! blocks, the rules of `opportunistic.rs` respond instead of the inner scheduler. The inner scheduler still gets the
@@ -26,7 +26,7 @@ use marline_time::Duration;
 pub struct Orp {
     inner: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
-    /// Actions of the inner scheduler in response to blocking, which are dropped; kept to reuse memory.
+    /// Actions of the inner scheduler in response to blocking. They are dropped; the list is kept to reuse memory.
     dropped: Vec<SchedulerAction>,
 }
 

@@ -13,14 +13,14 @@
 //! | sign | begins | ends |
 //! |---|---|---|
 //! | the RTT rose | SRTT above `rise` times the smallest RTT, by at least 5 ms | half of that rise |
-//! | loss | recovery, something waits for its retransmission, or a loss since the last check | none of these |
+//! | loss | recovery, data waits for its retransmission, or a loss since the last check | none of these |
 //! | the rate fell | below `drop` of its peak (which decays by an eighth each RTT) | halfway back to the peak |
-//! | silence | no answer for SRTT + `silence` RTT variations while something is in flight | an answer |
+//! | silence | no answer for SRTT + `silence` RTT variations while data is in flight | an answer |
 //!
 //! *Source.* The paper's abstract and its authors' summary (nanoping.com, 2026): a designated primary link; duplication
-//! only while early-warning signs indicate that the uplink is about to become bad; nearly the tail of full duplication
-//! with up to 75 % less redundancy. Its signs are those of the radio (signal level, transmit power), latency and cost.
-//! The thresholds and the hysteresis were not available.
+//! only while early-warning signs indicate that the uplink will soon degrade; nearly the tail of full duplication with
+//! up to 75 % less redundancy. Its signs are those of the radio (signal level, transmit power), latency and cost. The
+//! thresholds and the hysteresis were not available.
 //!
 //! *What differs.* A transport does not see the radio, so signs of the transport replace those of the radio. The four
 //! signs above, their thresholds, `hold` and the two levels of each are ours. A primary that is silent or gone is
@@ -40,7 +40,7 @@ use marline_time::{Duration, Instant};
 
 use super::primary::{Primary, Silence, helper};
 
-/// Increases of the RTT below this are not a sign.
+/// RTT increases below this are not a sign.
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
 /// Share by which the peak rate moves toward the current rate in each RTT.
 const PEAK_DECAY_PER_RTT: f64 = 1.0 / 8.0;
@@ -54,7 +54,7 @@ pub struct PaafConfig {
     pub drop: f64,
     /// Number of RTT variations beyond the SRTT after which an answer is overdue.
     pub silence: f64,
-    /// Time that a warning lasts after its last sign.
+    /// Time for which a warning lasts after its last sign.
     pub hold: Duration,
     /// True if a backup may carry the copies.
     pub with_backups: bool,
@@ -117,7 +117,7 @@ impl PrimaryWatch {
     fn has_risen(&self, view: &SubflowView, config: &PaafConfig) -> bool {
         let Some((srtt, least)) = view.srtt.zip(view.min_rtt) else { return false };
         let rise = least.mul_f64(config.rise - 1.0).max(MIN_RTT_RISE);
-        // An increase that has started a warning ends halfway back.
+        // An increase that has started a warning ends once the RTT has fallen by half of it.
         let rise = if self.warned_at.is_some() { rise / 2 } else { rise };
         srtt > least.saturating_add(rise)
     }
@@ -139,7 +139,7 @@ impl PrimaryWatch {
     }
 }
 
-/// Scheduler that uses a primary for everything, and a second path during warnings.
+/// Scheduler that uses a primary for all data, and a second path during warnings.
 #[derive(Debug)]
 pub struct Paaf {
     config: PaafConfig,

@@ -7,7 +7,7 @@
 //!
 //! *How.* There are two modes. In the *redundant* mode, all paths carry the same data, so each path's rate is measured
 //! while the connection runs at the best path's rate. In the *multipath* mode, a scheduler spreads the data. A
-//! connection starts redundant, because nothing is known about the paths, until each has found its rate. From then on,
+//! connection starts redundant, because nothing is known about the paths, until each has found its rate. After that,
 //! the mode that delivered more in its last windows is used, and the other one is measured for a share of the time
 //! (`papd/modes.rs`). Within the redundant mode, the best path, once found, can carry the data alone. The others get
 //! copies again in the first window of each period, and whenever the best one delivers less than expected.
@@ -28,7 +28,7 @@
 //! *Left open in the slides, chosen here.* Window, period and hysteresis (`PapdConfig`; the 10 % of the time for the
 //! losing mode follow from the published throughputs). The start ends when each path's congestion control has left slow
 //! start, or after a number of RTTs. A path is rated by its delivery rate, but at most by the buffer divided by its
-//! RTT, because otherwise a long path of equal rate would be chosen to carry alone what it cannot.
+//! RTT, because otherwise a long path of equal rate would be chosen to carry more data alone than it can.
 //!
 //! *In addition*, windows in which the application had little to send do not count, so interactive connections stay
 //! redundant, which is best for their latency.
@@ -44,7 +44,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use modes::{Mode, ModeInput, Modes};
 
-/// How paths are measured in the redundant mode.
+/// Method of measuring paths in the redundant mode.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// All paths carry all data at the same time.
@@ -62,7 +62,7 @@ pub struct PapdConfig {
     pub least_window: Duration,
     /// Maximum length of a window.
     pub most_window: Duration,
-    /// Share of the time for the losing mode: more than 0, at most 1/2.
+    /// Share of the time that is given to the losing mode: more than 0, at most 1/2.
     pub share: f64,
     /// Initial part of a window that does not count, in multiples of the longest RTT.
     pub discard_rtts: f64,
@@ -72,7 +72,7 @@ pub struct PapdConfig {
     pub start_rtts: u32,
     /// True if, in the redundant mode, the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
-    /// How the best path is found.
+    /// Method of finding the best path.
     pub measure: Measure,
     /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer divided by the
     /// longest RTT is less than the rate of the redundant mode, and ends as soon as it delivers less in a window than
@@ -135,11 +135,11 @@ pub struct Papd {
     modes: Modes,
     carriers: Carriers,
     measurement: Option<MeasurementWindow>,
-    /// Rate that each path reached in its turn, in bytes per second.
+    /// Rate that each path reached during its turn, in bytes per second.
     turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
     multipath: Box<dyn Scheduler>,
-    /// Views for one decision, without excluded paths.
+    /// Views for one decision, excluding paths that carry no data now.
     views: Vec<SubflowView>,
 }
 
@@ -195,7 +195,7 @@ impl Papd {
         }
     }
 
-    /// Measures all paths, then uses only the best one while it delivers what is expected.
+    /// Measures all paths, then uses only the best path while it delivers the expected rate.
     fn choose_carriers(&mut self, restart: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
@@ -245,14 +245,15 @@ impl Papd {
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
     }
 
-    /// Returns the path with the shortest RTT among those that have not had a turn.
+    /// Returns the path with the shortest RTT among the paths that have not had a turn.
     fn next_turn(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let open = |view: &&SubflowView| self.turns.iter().all(|(had, _)| *had != view.id);
         let members = classes::members(cx.subflows, classes::best_class(cx.subflows)?);
         members.filter(open).min_by_key(|view| classes::rank(view)).map(|view| view.id)
     }
 
-    /// Ends a path's turn with its rate, and chooses the next path or the best of all.
+    /// Records a path's rate at the end of its turn, and chooses the next path or, after the last turn, the best of
+    /// all.
     fn on_turn_end(
         &mut self,
         path: SubflowId,
@@ -296,7 +297,7 @@ fn is_application_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }
 
-/// Returns the path that would deliver most on its own, and its rate in bytes per second.
+/// Returns the path that would deliver the most data alone, and its rate in bytes per second.
 fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
     let class = classes::best_class(cx.subflows)?;
     let bound = buffer(cx);
@@ -328,7 +329,7 @@ impl Scheduler for Papd {
                 decision
             }
         };
-        // A mode must not wait beyond its end. (An end in the past does not matter: with one path left, nothing is
+        // A mode must not wait beyond its end. (An end in the past is harmless: with one path left, nothing is
         // compared, and no mode ends.)
         let change = self.modes.next_change().filter(|change| *change > cx.now);
         match (decision, change) {

@@ -21,15 +21,15 @@
 //!   paths.
 //! - The adjustment grows with the ratio of RTT variation to RTT, up to the published shares at one half. How the paper
 //!   derives the shares from the paths' dynamics is not known; `adjust=off` disables the adjustment.
-//! - Decisions decay (`memory`), whereas the paper learns again after a change.
-//! - The outcome of either action is observed for one to four times the longer RTT; with less, waiting, which ends
-//!   sooner, would always look better. At most 32 outcomes are pending; nothing is learned from further decisions.
+//! - Decisions decay (`memory`), whereas the paper restarts learning after a change.
+//! - The outcome of either action is observed for one to four times the longer RTT; with a shorter time, waiting, which
+//!   ends sooner, would always look better. At most 32 outcomes are pending; nothing is learned from further decisions.
 //! - The scheduler waits no longer than two RTTs of the fast path. A path delayed by its pacer counts as full, and the
 //!   bandit learns the value of waiting for it.
 //! - Random numbers come from a stream named by `seed`, which is equal in each connection, so runs are reproducible.
 //!
 //! *Extra bytes:* none. *p99 of a small message:* as with lowest RTT if it fits the fast path's window; for a larger
-//! burst, it depends on what was learned, and sometimes on an experiment.
+//! burst, it depends on what was learned and, in some cases, on an experiment.
 
 mod bandit;
 
@@ -57,7 +57,7 @@ const MAX_ROUNDS: u128 = 64;
 /// Lower limit on an RTT.
 const RTT_FLOOR: Duration = Duration::from_micros(100);
 
-/// Settings of the learning.
+/// Settings of the learning algorithm.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PeekabooConfig {
     /// Weight of an action's uncertainty, at least 0.
@@ -93,7 +93,7 @@ impl Action {
         }
     }
 
-    /// Probability of keeping such a decision if delays vary most.
+    /// Probability of keeping such a decision if delays vary to the maximum extent.
     const fn keep_probability(self) -> f64 {
         match self {
             Action::Wait => 0.7,
@@ -164,7 +164,7 @@ pub struct Peekaboo {
 }
 
 impl Peekaboo {
-    /// Creates a scheduler that has not yet learned anything.
+    /// Creates a scheduler without learned values.
     #[must_use]
     pub fn new(config: PeekabooConfig) -> Self {
         Peekaboo {
@@ -201,7 +201,7 @@ impl Peekaboo {
         });
     }
 
-    /// Decides about the next segment when `fast` is full and `next` is not.
+    /// Decides whether the next segment waits when `fast` is full and `next` is not.
     fn decide(
         &mut self,
         fast: &SubflowView,
@@ -270,7 +270,7 @@ fn variation(view: &SubflowView) -> f64 {
     view.rttvar.as_secs_f64() / srtt.as_secs_f64()
 }
 
-/// Returns the context, and the rate of both windows in bytes per second; `None` if that is zero.
+/// Returns the context, and the rate of both windows in bytes per second; `None` if the rate is zero.
 fn observe_context(
     fast: &SubflowView,
     fast_rtt: Duration,
@@ -345,7 +345,7 @@ impl Scheduler for Peekaboo {
         _cx: &SchedulerContext<'_>,
         _out: &mut Vec<SchedulerAction>,
     ) {
-        // Decisions about other paths are not evidence about these.
+        // Decisions about other paths are not evidence about these paths.
         if let SchedulerEvent::SubflowUp(_) | SchedulerEvent::SubflowDown(_) = event {
             self.waiting = None;
             self.episodes.clear();

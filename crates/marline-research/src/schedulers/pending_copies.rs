@@ -1,5 +1,5 @@
-//! Copies sent together with the original: the last segment sent also goes on other paths chosen at that moment, and on
-//! no other path later.
+//! Copies sent together with the original: the last segment sent is also sent on other paths chosen at that moment, and
+//! on no other path later.
 
 use marline_algos::schedulers::classes;
 use marline_algos::schedulers::copies::{copying_class, first_uncarried_range};
@@ -17,12 +17,12 @@ struct LastSegment {
 pub(super) struct PendingCopies(Option<LastSegment>);
 
 impl PendingCopies {
-    /// Records that the segment starting at `start` is being sent and must also go on these other subflows.
+    /// Records that the segment starting at `start` is being sent and must also be sent on these other subflows.
     pub(super) const fn record_segment(&mut self, start: Dsn, others: SubflowSet) {
         self.0 = Some(LastSegment { start, others });
     }
 
-    /// Returns the next copy, on the fastest of the others. A subflow without room is not tried again.
+    /// Returns the next copy, on the fastest of these subflows. A subflow without room is not tried again.
     pub(super) fn next(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let fresh = self.0.as_mut()?;
         let class = copying_class(cx.subflows)?;

@@ -1,4 +1,4 @@
-//! Primary path and helper path, for schedulers that use one path for everything and a costly one only occasionally
+//! Primary path and helper path, for schedulers that use one path for all data and a costly one only occasionally
 //! (`paaf.rs`, `augur.rs`).
 //!
 //! The primary is the first path of the connection. While it is not in the best class (gone or silent), the fastest
@@ -18,7 +18,7 @@ pub(super) struct Primary(Option<SubflowId>);
 
 impl Primary {
     /// Returns the subflow for new data: the primary or its replacement. `None` in a class of suspected subflows, in
-    /// which the one that received something last is used.
+    /// which the subflow that most recently received a segment is used.
     pub(super) fn choose<'a>(&mut self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows).filter(|class| class.is_usable())?;
         let members = || classes::members(cx.subflows, class);
@@ -34,7 +34,7 @@ impl Primary {
     }
 }
 
-/// Returns the best path other than `primary` for copies.
+/// Returns the best path for copies other than `primary`.
 pub(super) fn helper<'a>(
     primary: &SubflowView,
     with_backups: bool,
@@ -60,7 +60,7 @@ pub(super) fn decide_for_primary(primary: &SubflowView, cx: &SchedulerContext<'_
     Decision::SendRun { subflow: primary.id, range: cx.unsent }
 }
 
-/// Places new data when no path is healthy: on the one that received something last.
+/// Places new data when no path is healthy: on the one that most recently received a segment.
 pub(super) fn use_last_receiver(cx: &SchedulerContext<'_>) -> Decision {
     let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
     if cx.unsent.is_empty() {
@@ -69,7 +69,7 @@ pub(super) fn use_last_receiver(cx: &SchedulerContext<'_>) -> Decision {
     classes::choose_last_receiver(class, cx).limited_to_segment()
 }
 
-/// Time since when a subflow has not answered: something is in flight on it, and nothing has been received since then.
+/// Start of a subflow's silence: data is in flight on it, and nothing has been received since then.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Silence(Option<Instant>);
 

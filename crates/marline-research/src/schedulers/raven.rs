@@ -8,9 +8,9 @@
 //! interval of another path overlaps that of the first, it is unclear which of them is faster, and the segment is
 //! immediately also sent on the other path. Otherwise, the first is faster with the confidence of the intervals, and
 //! nothing is copied. The interval is SRTT ± `deviations` × RTTVAR, widened by the square root of 1 + age / `fresh`,
-//! where age is the time since something was last received on the path. After `stale`, nothing is known about the path,
-//! and its interval contains everything. So an application that rarely sends requests gets copies of its first one, and
-//! the answers make the intervals narrow again. Data that was DATA_ACKed is no longer sent on the slower path: the core
+//! where age is the time since a segment was last received on the path. After `stale`, nothing is known about the path,
+//! and its interval is unlimited. So an application that rarely sends requests gets copies of its first one, and the
+//! answers make the intervals narrow again. Data that was DATA_ACKed is no longer sent on the slower path: the core
 //! cancels it.
 //!
 //! *Source.* The abstract: redundancy when confidence in the predictions is low, the age of measurements as part of
@@ -37,7 +37,7 @@ use marline_time::{Duration, Instant};
 
 use super::pending_copies::PendingCopies;
 
-/// Settings of the width of the intervals, and of which data is copied.
+/// Settings for the width of the intervals and for the data that is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RavenConfig {
     /// Half width of an interval, in RTTVARs, while the last answer is new; 0 to 100.
@@ -61,7 +61,7 @@ impl Default for RavenConfig {
     }
 }
 
-/// Lowest-RTT scheduler with copies on every path that may be as fast.
+/// Lowest-RTT scheduler with copies on every path that may be equally fast.
 #[derive(Clone, Debug)]
 pub struct Raven {
     config: RavenConfig,
@@ -80,7 +80,7 @@ impl Raven {
         }
     }
 
-    /// Returns the lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
+    /// Returns the lower and upper limit of the confidence interval of a path's RTT; `None` if it is unlimited.
     fn interval(&self, view: &SubflowView, now: Instant) -> Option<[Duration; 2]> {
         let age = now.since(view.last_rx_at);
         let srtt = view.srtt.filter(|_| age <= self.config.stale)?;

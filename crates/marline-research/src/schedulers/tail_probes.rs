@@ -38,7 +38,7 @@ use marline_time::{Duration, Instant};
 /// Reaction if a copy was acknowledged but the original subflow is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SilentOriginalAction {
-    /// The original is considered dead, and its data is sent elsewhere.
+    /// The original is considered dead, and its data is sent on other subflows.
     #[default]
     Reinject,
     /// The rest waits for the original's retransmission timer.
@@ -91,7 +91,7 @@ impl TailProbes {
         self.open -= usize::from(slot.take().is_some());
     }
 
-    /// Ends episodes whose subflow has received something or is gone. Delivery of the data does not end an episode,
+    /// Ends episodes whose subflow has received a segment or is gone. Delivery of the data does not end an episode,
     /// because the silence of the original must still be judged.
     fn end_answered_episodes(&mut self, cx: &SchedulerContext<'_>) {
         for slot in 0..SubflowSet::CAPACITY {
@@ -108,7 +108,7 @@ impl TailProbes {
         self.end_answered_episodes(cx);
         let slot = usize::from(on.0 % SubflowSet::CAPACITY);
         let carried = cx.mappings.mapping_at(range.start).map(|mapping| mapping.carried_by);
-        // An open episode had its copies, and DATA_ACKed data needs none.
+        // An open episode already has its copies, and DATA_ACKed data needs none.
         let (None, Some(carried)) = (self.episodes[slot], carried) else { return };
         let targets = |backup: bool| {
             let mut set = SubflowSet::EMPTY;

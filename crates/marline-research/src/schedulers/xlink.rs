@@ -1,8 +1,8 @@
 //! XLINK: reinjects data only while the receiver needs it (Zheng et al., SIGCOMM 2021).
 //!
 //! *Problem.* With lowest RTT on paths whose delay changes quickly, the last data of a video chunk waits on a path that
-//! has just become slow. Sending all unacknowledged data again elsewhere solves this, but doubles the bytes. A player
-//! with seconds of data in its buffer gains nothing: a late chunk matters only when the buffer is about to run empty.
+//! has just become slow. Sending all unacknowledged data again on another path solves this, but doubles the bytes. A
+//! player with seconds of data in its buffer gains nothing: a late chunk matters only when the buffer is nearly empty.
 //!
 //! *How.* Lowest RTT for new data. When no new data is left, data that is not DATA_ACKed is also sent on the fastest
 //! subflow with room that did not carry it, oldest first (all later data waits for it). Whether this is permitted
@@ -28,7 +28,7 @@
 //! core decides which path ACKs take.
 //!
 //! *Extra bytes:* those of the last round trip before each pause; almost none for bulk data. *p99 of a small message:*
-//! as with `redundant-idle`, because a small message leaves no time.
+//! as with `redundant-idle`, because for a small message, the time left is nearly zero.
 
 use marline_algos::schedulers::classes::{self, Class};
 use marline_algos::schedulers::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
@@ -98,7 +98,7 @@ fn rate(view: &SubflowView) -> Option<Rate> {
     measured.or_else(by_window)
 }
 
-/// Returns the longest time that data now in flight may take.
+/// Returns the longest time that data currently in flight may take.
 fn longest_delivery(cx: &SchedulerContext<'_>) -> Option<Duration> {
     let carrying = used_subflows(cx).filter(|view| view.bytes_in_flight > 0);
     carrying.filter_map(|view| Some(view.srtt?.saturating_add(view.rttvar))).max()

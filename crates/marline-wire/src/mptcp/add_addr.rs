@@ -17,14 +17,14 @@ pub struct AddAddr {
     pub address_id: u8,
     /// The announced address.
     pub address: IpAddr,
-    /// The announced port, if it differs from that of the connection.
+    /// The announced port, if it differs from the connection's port.
     pub port: Option<u16>,
     /// The rightmost 64 bits of the HMAC; `None` for an echo (flag E).
     pub hmac: Option<u64>,
 }
 
 impl AddAddr {
-    /// Bytes on the wire: 8 to 30.
+    /// Length on the wire in bytes: 8 to 30.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         let address = if self.address.is_ipv4() { 4 } else { 16 };
@@ -33,7 +33,7 @@ impl AddAddr {
         4 + address + port + hmac
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);
         let [_, len, first, address_id] = r.array()?;

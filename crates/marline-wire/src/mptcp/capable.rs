@@ -43,7 +43,7 @@ pub enum MpCapableForm {
         initiator_key: u64,
         /// Key-B.
         listener_key: u64,
-        /// Data-level length and checksum, when the segment carries the first data.
+        /// Data-level length and checksum, if the segment carries the first data.
         data: Option<CapableData>,
     },
 }
@@ -60,17 +60,17 @@ impl fmt::Debug for MpCapableForm {
     }
 }
 
-/// Data-level length of MP_CAPABLE with data: an implicit mapping of DSN IDSN+1 to subflow sequence 1.
+/// Data-level length of MP_CAPABLE with data: an implicit mapping of DSN IDSN+1 to subflow sequence number 1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CapableData {
     /// Data-level length in bytes.
     pub length: u16,
-    /// DSS checksum, when negotiated.
+    /// DSS checksum, if negotiated.
     pub checksum: Option<u16>,
 }
 
 impl MpCapable {
-    /// Bytes on the wire: 4, 12, 20, 22 or 24.
+    /// Length on the wire in bytes: 4, 12, 20, 22 or 24.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         match self.form {
@@ -82,7 +82,7 @@ impl MpCapable {
         }
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);
         let [_, len, first, flags] = r.array()?;

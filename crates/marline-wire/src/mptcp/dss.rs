@@ -1,5 +1,5 @@
 //! DSS, the data sequence signal (RFC 8684 section 3.3): position of the payload in the connection's data stream, and
-//! which data has arrived.
+//! acknowledgment of received data.
 //!
 //! The flags determine its length, except for the checksum, whose presence follows only from the length. A checksum
 //! without a mapping, or any other length, makes the option malformed.
@@ -61,9 +61,9 @@ pub struct WireMapping {
     /// Relative subflow sequence number of the first byte (1 is the first byte after the SYN); 0 if the mapping holds
     /// only a DATA_FIN.
     pub ssn: u32,
-    /// Data-level length, DATA_FIN included; 0 is the infinite mapping.
+    /// Data-level length, including the DATA_FIN; 0 for the infinite mapping.
     pub length: u16,
-    /// Checksum, when negotiated.
+    /// Checksum, if negotiated.
     pub checksum: Option<u16>,
 }
 
@@ -79,7 +79,7 @@ pub struct Dss {
 }
 
 impl Dss {
-    /// Bytes on the wire: 4 to 28.
+    /// Length on the wire in bytes: 4 to 28.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         let ack = match self.data_ack {
@@ -98,7 +98,7 @@ impl Dss {
         4 + ack + mapping
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     #[inline(always)]
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);

@@ -25,7 +25,7 @@ impl MpExperimental {
     pub(crate) const EMPTY: MpExperimental =
         MpExperimental { flags: 0, bytes: [0; MAX_BYTES], len: 0 };
 
-    /// An option with these flags (four bits) and bytes; `None` if there are more than 37 bytes.
+    /// Creates an option with these flags (four bits) and bytes; `None` if there are more than 37 bytes.
     #[must_use]
     pub fn new(flags: u8, bytes: &[u8]) -> Option<Self> {
         let mut option =
@@ -46,13 +46,13 @@ impl MpExperimental {
         subtype::EXPERIMENTAL << 4 | self.flags & 0x0f
     }
 
-    /// Bytes on the wire: 3 plus the payload.
+    /// Length on the wire in bytes: 3 plus the payload.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         3 + self.len as usize
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         MpExperimental::new(*option.get(2)?, option.get(3..)?)
     }

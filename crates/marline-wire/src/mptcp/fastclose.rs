@@ -21,13 +21,13 @@ impl fmt::Debug for MpFastclose {
 }
 
 impl MpFastclose {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         LEN as usize
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);
         let [_, LEN, _, _] = r.array()? else { return None };

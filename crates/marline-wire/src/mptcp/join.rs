@@ -38,7 +38,7 @@ pub enum MpJoin {
 }
 
 impl MpJoin {
-    /// Bytes on the wire: 12, 16 or 24.
+    /// Length on the wire in bytes: 12, 16 or 24.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         match self {
@@ -48,7 +48,7 @@ impl MpJoin {
         }
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);
         let [_, len, first, address_id] = r.array()?;

@@ -42,7 +42,7 @@ impl Extensions {
     pub const NONE: Extensions = Extensions(0);
     /// Joins whose SYN carries data or a DATA_ACK.
     pub const FAST_JOIN: Extensions = Extensions(0x0001);
-    /// The sender marks a segment after which it has no more data for now.
+    /// The sender marks a segment after which it currently has no more data.
     pub const IDLE: Extensions = Extensions(0x0002);
     /// The receiver may request the sender's retransmission timeout.
     pub const RTO: Extensions = Extensions(0x0004);
@@ -113,7 +113,7 @@ impl fmt::Display for Extensions {
     }
 }
 
-/// Direction in which a Fast JOIN carries data.
+/// Direction of the data in a Fast JOIN.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FastJoinForm {
     /// To the opener: the SYN acknowledges the opener's data so far.
@@ -127,7 +127,7 @@ pub enum FastJoinForm {
 pub enum ExperimentalMessage {
     /// Length 8 or more: features offered (by the client) or accepted (by the server).
     Hello(Extensions),
-    /// Length 3, on a segment with data: the sender has no more data for now.
+    /// Length 3, on a segment with data: the sender currently has no more data.
     Idle,
     /// Length 3: requests the peer's retransmission timeout.
     RtoRequest,
@@ -168,7 +168,7 @@ pub enum ExperimentalMessage {
     PathCost {
         /// Bytes on the subflow cost money.
         metered: bool,
-        /// The path is about to fail.
+        /// True if the path is about to fail.
         fading: bool,
         /// Bytes on the subflow may count against an allowance.
         limited: bool,
@@ -178,8 +178,8 @@ pub enum ExperimentalMessage {
 }
 
 impl ExperimentalMessage {
-    /// The message in an option. `None` for a foreign option, another version, or a wrong length; such options must be
-    /// ignored.
+    /// Parses the message in an option. `None` for a foreign option, another version, or a wrong length; such options
+    /// must be ignored.
     #[must_use]
     pub fn parse(option: &MpExperimental) -> Option<Self> {
         let mut r = Reader::new(option.as_slice());
@@ -250,7 +250,7 @@ impl ExperimentalMessage {
         }
     }
 
-    /// This message with its HMAC replaced, if it has one.
+    /// Returns this message with its HMAC replaced, if it has one.
     #[must_use]
     pub const fn with_hmac(self, of: u64) -> Self {
         match self {
@@ -271,7 +271,7 @@ impl ExperimentalMessage {
         }
     }
 
-    /// The option that carries the message.
+    /// Returns the option that carries the message.
     #[must_use]
     pub fn option(&self) -> MpExperimental {
         let mut option = MpExperimental::EMPTY;

@@ -37,7 +37,7 @@ pub enum MptcpOption {
 }
 
 impl MptcpOption {
-    /// Bytes on the wire, kind and length included.
+    /// Length on the wire in bytes, including kind and length.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         match self {
@@ -53,7 +53,7 @@ impl MptcpOption {
         }
     }
 
-    /// `option` is the whole option, kind and length included. DSS is not included here.
+    /// Parses `option`, the whole option including kind and length. DSS has its own parser.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         Some(match option.get(2)? >> 4 {
             subtype::CAPABLE => MptcpOption::Capable(MpCapable::parse(option)?),
@@ -87,7 +87,7 @@ impl MptcpOption {
 /// The MPTCP options of one segment except DSS, in wire order: as many as fit the 40 bytes of options in a header.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct MptcpOptions {
-    /// The encoded options; bytes from `len` on are zero.
+    /// The encoded options; bytes after the first `len` are zero.
     bytes: [u8; MAX_OPTIONS],
     len: u8,
     /// True if an MPTCP option could not be parsed (wrong length, unknown subtype). The segment still counts as one

@@ -1,4 +1,4 @@
-//! MP_PRIO (RFC 8684 section 3.3.8): makes a subflow a backup or a regular one.
+//! MP_PRIO (RFC 8684 section 3.3.8): makes a subflow a backup or a regular subflow.
 
 use crate::bytes::Writer;
 use crate::mptcp::{KIND, subtype};
@@ -6,7 +6,7 @@ use crate::mptcp::{KIND, subtype};
 const BACKUP: u8 = 0x01;
 const LEN: u8 = 3;
 
-/// MP_PRIO (RFC 8684 section 3.3.8): priority of the subflow it arrives on.
+/// MP_PRIO (RFC 8684 section 3.3.8): priority of the subflow on which it arrives.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MpPrio {
     /// Flag B: use as backup only.
@@ -14,13 +14,13 @@ pub struct MpPrio {
 }
 
 impl MpPrio {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         LEN as usize
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let &[_, LEN, first] = option else { return None };
         Some(MpPrio { backup: first & BACKUP != 0 })

@@ -18,7 +18,7 @@ pub struct RemoveAddr {
 }
 
 impl RemoveAddr {
-    /// An option with these ids; `None` if there are none, or more than 37.
+    /// Creates an option with these ids; `None` if there are none, or more than 37.
     #[must_use]
     pub fn new(ids: &[u8]) -> Option<Self> {
         if ids.is_empty() {
@@ -35,13 +35,13 @@ impl RemoveAddr {
         &self.ids[..usize::from(self.len).min(MAX_IDS)]
     }
 
-    /// Bytes on the wire: 3 plus one per id.
+    /// Length on the wire in bytes: 3 plus one per id.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         3 + self.len as usize
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         RemoveAddr::new(option.get(3..)?)
     }

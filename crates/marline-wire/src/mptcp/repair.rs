@@ -1,9 +1,9 @@
 //! REPAIR, message 10 of MP_EXPERIMENTAL. It maps payload of a subflow as DSS does, but onto a sum
 //! of bytes that other segments carry (`docs/spec/experimental.md`).
 //!
-//! It replaces DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum of full segments fits into
-//! a full segment. For that, the position on the subflow has 16 bits (enough, as it is never further from the
-//! segment's own), and the DATA_ACK always has 32 bits.
+//! It replaces DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum of full segments fits into a
+//! full segment. For that, the position on the subflow has 16 bits (enough, because it is always that close to the
+//! segment's own position), and the DATA_ACK always has 32 bits.
 
 use crate::Checksum;
 use crate::bytes::{Reader, Writer};
@@ -13,7 +13,7 @@ use crate::bytes::{Reader, Writer};
 pub struct MpRepair {
     /// Low 16 bits of the relative subflow sequence number of the repair's first byte.
     pub ssn: u16,
-    /// Length of the repair in bytes: of its payload, and of each cell it sums.
+    /// Length in bytes of the repair's payload, and of each cell in its sum.
     pub length: u16,
     /// Low 32 bits of the first data sequence number that the sum covers.
     pub dsn: u32,
@@ -28,7 +28,7 @@ pub struct MpRepair {
 }
 
 impl MpRepair {
-    /// The bytes after kind, length and subtype.
+    /// Parses the bytes after kind, length and subtype.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         if !matches!(bytes.len(), 15 | 17) {
             return None;
@@ -58,8 +58,8 @@ impl MpRepair {
     }
 }
 
-/// The checksum of a repair: that of DSS, over all 64 bits of the DSN and all 32 bits of the position, followed by the
-/// span and the row.
+/// Computes the checksum of a repair: the DSS checksum, over all 64 bits of the DSN and all 32 bits of the position,
+/// followed by the span and the row.
 #[must_use]
 pub fn repair_checksum(repair: &MpRepair, dsn: u64, ssn: u32, payload: Checksum) -> u16 {
     let mut sum = Checksum::new();

@@ -16,13 +16,13 @@ pub struct MpTcpRst {
 }
 
 impl MpTcpRst {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         LEN as usize
     }
 
-    /// `option` is the whole option, kind and length included.
+    /// Parses `option`, the whole option including kind and length.
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let &[_, LEN, first, reason] = option else { return None };
         Some(MpTcpRst { transient: first & TRANSIENT != 0, reason })

@@ -21,11 +21,11 @@ const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
 const STANDING_QUEUE_RTT: f64 = 1.1;
-/// With this many bytes in flight, in multiples of rate x RTT, a higher rate would have shown.
+/// Bytes in flight, in multiples of rate x RTT, with which a higher rate would have shown.
 const FULL_FLIGHT: f64 = 1.5;
 /// Share of lost bytes that indicates a full queue (as in later BBR versions).
 const FULL_QUEUE_LOSS: f64 = 0.02;
-/// Minimum bytes per round to count as evidence. Smaller rounds mostly show jitter and chance.
+/// Minimum number of bytes per round that count as evidence. Smaller rounds mostly show jitter and chance.
 const MIN_EVIDENCE_BYTES: u64 = 15_000;
 
 /// State of the BBR state machine.
@@ -195,7 +195,7 @@ impl Cycle {
 pub(super) struct ProbeRtt {
     /// Earliest end; `None` until few enough bytes are in flight.
     done_at: Option<Instant>,
-    /// True if a round trip has passed since then.
+    /// True if a round trip has passed since few enough bytes were in flight.
     round_done: bool,
 }
 

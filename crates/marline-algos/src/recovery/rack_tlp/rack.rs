@@ -13,8 +13,8 @@ const DUP_THRESH: usize = 3;
 const REO_WND_PERSIST: u32 = 16;
 /// Maximum reordering window, in quarters of the smallest RTT; it is also at most one SRTT.
 const MAX_REO_WND_MULT: u32 = 255;
-/// Granularity of the timestamp option. Only an echo that is older than a transmission by more than this is
-/// significant.
+/// Granularity of the timestamp option. An echo is significant only if it is older than a transmission by more than
+/// this.
 const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// A transmission that is not known to have arrived.
@@ -33,8 +33,8 @@ pub(super) struct Rack {
     pub(super) order: VecDeque<Transmission>,
     /// Send time and end of the most recently sent segment that was delivered.
     pub(super) newest_delivered: Option<(Instant, Ssn)>,
-    /// RTT of that transmission in nanoseconds, which take one word where a `Duration` takes two: each idle subflow has
-    /// one.
+    /// RTT of that transmission in nanoseconds. These take one word instead of a `Duration`'s two, and every idle
+    /// subflow has this field.
     rtt_ns: u64,
     /// Highest delivered sequence number.
     fack: Ssn,
@@ -79,7 +79,7 @@ impl Rack {
         self.reorder_at
     }
 
-    /// Step 0: records when the segment was sent.
+    /// Step 0: records the time at which the segment was sent.
     pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
         if self.order.capacity() == 0 {
             self.make_room_for_one();
@@ -159,8 +159,8 @@ impl Rack {
         window.min(cx.rtt.srtt().unwrap_or(window))
     }
 
-    /// Step 5: everything sent before the newest delivered transmission is lost once the reordering window has passed.
-    /// Sets the timer for the first segment that is not yet due.
+    /// Step 5: all segments sent before the newest delivered transmission are lost once the reordering window has
+    /// passed. Sets the timer for the first segment that is not yet due.
     pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.reorder_at = None;
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
@@ -228,10 +228,10 @@ impl Rack {
 
 /// Step 2's exception: a retransmitted segment may have been delivered by its original transmission. This is assumed if
 /// the ACK echoes an older timestamp or arrived faster than the path allows. The echo applies only to cumulatively
-/// acknowledged data, because a segment beyond a hole does not change what the receiver echoes (RFC 7323 section 4.3).
+/// acknowledged data, because a segment beyond a gap does not change what the receiver echoes (RFC 7323 section 4.3).
 /// Otherwise every SACK of a retransmission would look like the original's. Jitter can make answers slightly faster
-/// than the smallest RTT so far, so a quarter is allowed: missing the only answer to a probe costs a timeout, while
-/// accepting a wrong one costs only a retransmission.
+/// than the smallest RTT so far, so they may be a quarter faster: missing the only answer to a probe costs a timeout,
+/// while accepting a wrong answer costs only a retransmission.
 fn may_be_original(
     segment: &DeliveredSegment,
     ack: &AckSummary<'_>,

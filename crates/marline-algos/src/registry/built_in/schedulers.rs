@@ -22,7 +22,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     register_redundancy_degrees(registry)
 }
 
-/// Registers each rule as a scheduler based on `min-rtt`. Rules that only add copies are also wrappers.
+/// Registers each rule as a scheduler based on `min-rtt`. Rules that only add copies are also registered as wrappers.
 fn register_redundancy_degrees(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_copies::<IdleCopies>("redundant-idle", |_| ())?;
     registry.register_copies::<Tail>("burst-end", burst_end)?;

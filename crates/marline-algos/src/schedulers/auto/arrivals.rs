@@ -6,8 +6,8 @@ use marline_time::Duration;
 use super::{TAIL_WEIGHT, TROUBLE_COST};
 use crate::schedulers::delivery::arrival_by;
 
-/// Returns the time until `bytes` sent now have arrived, as part of a message with `left` bytes left: the forecast
-/// median plus what trouble on the path would add to the message's tail.
+/// Returns the time until `bytes` sent now have arrived, as part of a message of which `left` bytes remain: the
+/// forecast median plus the delay that trouble on the path would add to the message's tail.
 pub(super) fn cautious_arrival_time(view: &SubflowView, bytes: u64, left: u64) -> Duration {
     let arrives = arrival_by(view, bytes, Quantile::P50);
     let Some(arrives) = arrives else { return Duration::MAX };

@@ -1,19 +1,18 @@
-//! Value of a copy: how much earlier it would arrive than the original, and how much it may cost at present.
+//! Benefit of a copy: how much earlier it would arrive than the original, and how much it may currently cost.
 //!
 //! *Problem.* A copy that arrives after the original is useless, and one that arrives a millisecond earlier is almost
-//! useless. Which copies are worth their bytes does not follow from the state of one path alone. If the original's path
-//! is a second late, every copy is worthwhile. If that path answers steadily, none is. In between, it depends on both
-//! paths.
+//! useless. The state of one path alone does not show which copies justify their bytes. If the original's path is a
+//! second late, every copy is worthwhile. If that path answers steadily, none is. In between, it depends on both paths.
 //!
 //! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
 //! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy.
 //! [`OutstandingAnswer::gain`] is the time that the copy is expected to save, in multiples of its own trip time and
 //! limited to [`MAX_GAIN`]. It is zero for a copy that arrives second, and one half if the original is equally likely
-//! to take twice as long. [`price`] is the smallest gain worth paying for, which grows with the spent share of the
+//! to take twice as long. [`price`] is the smallest gain that justifies a copy, which grows with the spent share of the
 //! budget.
 //!
 //! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat; here there is no
-//! threshold. Our contribution: the gain per byte, and a price that depends on the budget.
+//! threshold. Our contribution: the gain per byte, and a required gain that depends on the budget.
 
 use marline_policy::{Quantile, SubflowView};
 use marline_time::{Duration, Instant};
@@ -27,11 +26,11 @@ const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)]
 pub(super) const MAX_GAIN: f32 = 1.5;
 /// Multiples of the cost of a wake-up at which the time saved by a copy is evaluated.
 const WAKE_COST_MULTIPLES: [u32; 3] = [1, 2, 4];
-/// Price when the budget is spent, and the largest price, which is close to [`MAX_GAIN`].
+/// Required gain when the budget is spent, and the largest required gain, which is close to [`MAX_GAIN`].
 const FULL_BUDGET_PRICE: f32 = 0.2;
 const MAX_PRICE: f32 = 1.2;
 
-/// Returns the smallest gain worth paying for when this share of the budget is spent.
+/// Returns the smallest gain that justifies a copy when this share of the budget is spent.
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
     (FULL_BUDGET_PRICE * squared * squared * spent).min(MAX_PRICE)
@@ -47,7 +46,7 @@ pub(super) struct Price {
 }
 
 impl Price {
-    /// Returns the total price of a copy with this trip time.
+    /// Returns the total gain required of a copy with this trip time.
     pub(super) fn total(&self, takes: Duration) -> f32 {
         if self.wake.is_zero() {
             return self.least;
@@ -60,9 +59,9 @@ impl Price {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct OutstandingAnswer<'a> {
     path: &'a SubflowView,
-    /// Remaining time until the path has finished earlier data; zero if it has.
+    /// Remaining time until the path has delivered earlier data; zero if it already has.
     ahead: Duration,
-    /// Time since the path finished earlier data.
+    /// Time since the path delivered earlier data.
     waited: Duration,
 }
 
@@ -100,7 +99,7 @@ impl<'a> OutstandingAnswer<'a> {
         TIMES.into_iter().map(gain).sum()
     }
 
-    /// Returns this gain if it exceeds the price and the cost of waking the radio; otherwise `None`.
+    /// Returns this gain if it exceeds the required gain and the cost of waking the radio; otherwise `None`.
     pub(super) fn worthwhile_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
         let gain = self.gain(other);
         if price.wake.is_zero() {
@@ -128,7 +127,7 @@ impl<'a> OutstandingAnswer<'a> {
         self.path.forecast.late_probability(self.waited).max(f32::MIN_POSITIVE)
     }
 
-    /// Probability that the original has not arrived by then.
+    /// Probability that the original has not arrived after this much more time.
     fn arrival_risk_after(&self, time: Duration, arrival_risk: f32) -> f32 {
         let Some(within) = (time + return_delay(self.path)).checked_sub(self.ahead) else {
             return 1.0;

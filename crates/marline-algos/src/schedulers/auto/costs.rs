@@ -1,24 +1,24 @@
-//! Costs of paths in decisions of [`Auto`](super::Auto): which paths new data avoids, and what a copy must gain in
-//! addition to the price of its bytes.
+//! Costs of paths in decisions of [`Auto`](super::Auto): which paths new data avoids, and the additional gain that they
+//! require of a copy.
 //!
 //! *Problem.* A metered path, or one whose radio sleeps, is often the fastest for a single segment. Using it whenever
-//! it is fastest would cost the most where it helps the least: next to a path that delivers the data in time. Never
-//! using it would leave a message on a path that has just failed.
+//! it is fastest would cost the most where it helps the least: when another path delivers the data in time. Never using
+//! it would leave a message on a path that has just failed.
 //!
-//! *How.* Costs are converted to time, like everything else ([`Terms`](marline_policy::Terms)). New data uses such a
-//! path only if the cheaper ones need more time for *all* unsent data than it needs for one segment, by
+//! *How.* Costs are converted to time ([`Terms`](marline_policy::Terms)). New data uses such a path only if the cheaper
+//! ones need more time for *all* unsent data than it needs for one segment, by
 //! - `patience` on a metered path, plus the time that all unsent data takes at `metered_rate`. So if both paths are
 //!   fast enough, the metered one carries nothing, and bulk data uses it only if the other path is slower than this
 //!   rate;
 //! - the share of `wake` that a packet on it costs now: all of it if the radio sleeps, almost nothing if the radio was
 //!   just used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
 //!
-//! These costs also apply to a copy. On a path with its own budget, the price also rises as that budget is spent,
-//! except for late data on a limited path. If the copy would wake a radio, it must also be expected to save the share
-//! of `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon
+//! These costs also apply to a copy. On a path with its own budget, the required gain also rises as that budget is
+//! spent, except for late data on a limited path. If the copy would wake a radio, it must also be expected to save the
+//! share of `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon
 //! becomes silent, and then only the radio is left. A path with a sleeping radio is not explored: what is known about
-//! it is old, and the first copy worth a wake-up updates it. Without a limit (mode `redundant`), copies wake any radio,
-//! but per-path budgets still apply, because bytes are charged for in every mode.
+//! it is old, and the first copy that justifies a wake-up updates it. Without a limit (mode `redundant`), copies wake
+//! any radio, but per-path budgets still apply, because bytes cost money in every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 
@@ -112,7 +112,7 @@ impl Costs<'_> {
         if only_limited { Some(self.common_price_on(view)) } else { self.price_on(view, class) }
     }
 
-    /// Returns the price according to the common budget.
+    /// Returns the minimum gain according to the common budget.
     fn common_price_on(self, view: &SubflowView) -> Price {
         // Without a limit, copies are made even if no gain is expected.
         let least = if self.0.unlimited { -1.0 } else { copy_gain::price(self.0.spent) };
@@ -191,7 +191,7 @@ fn delivery_time_of_rest(
     if !view.is_ready() && !is_window_opening(view) {
         later += view.srtt.unwrap_or_default();
     }
-    // In half of the cases, a path that has not answered for this long does not answer for as long again.
+    // In half of the cases, a path that has not answered for this long stays silent for equally long again.
     if is_overdue(view, cx.now) {
         later += view.overdue_at.map_or(Duration::ZERO, |at| cx.now.since(at));
     }

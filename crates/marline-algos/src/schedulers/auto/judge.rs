@@ -23,7 +23,7 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_windows};
 
-/// Decision, the rule that made it, and what was compared.
+/// Decision, the rule that made it, and the compared values.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) decision: Decision,
@@ -159,7 +159,7 @@ impl<'a> Decider<'a> {
 
     /// Decides whether data should wait instead of using this path, either for a full path that delivers all of it
     /// sooner, or because it would block faster paths. Returns the rule, the path to wait for, and the time until that
-    /// path has delivered everything.
+    /// path has delivered all data.
     fn should_wait(
         self,
         view: &SubflowView,
@@ -177,7 +177,7 @@ impl<'a> Decider<'a> {
             .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
-    /// Returns the copy that saves the most time, if it is worth its bytes.
+    /// Returns the copy that saves the most time, if the time saved justifies the bytes.
     fn best_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         if self.0.spent >= MAX_SPENDING {
             return None;
@@ -205,8 +205,8 @@ impl<'a> Decider<'a> {
             .map(|(_, copy)| copy)
     }
 
-    /// Copies the newest segment to a path that has not been used recently, because what is known about that path is
-    /// old. The copy is made regardless of the budget, but counts as spent.
+    /// Copies the newest segment to a path that has not been used recently, because information about that path is old.
+    /// The copy is made regardless of the budget, but counts as spent.
     fn explore(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
@@ -222,7 +222,7 @@ impl<'a> Decider<'a> {
     }
 
     /// Returns the next path on which the end of a short message is repeated early, and the time: a free path that has
-    /// recently lost something.
+    /// recently lost a packet.
     fn next_early_repeat(
         self,
         class: Class,
@@ -277,8 +277,8 @@ fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
     cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
-/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is worth its
-/// price, with the largest gain.
+/// Returns a copy of data carried only by paths whose answers are so overdue that a copy on this path is justified. If
+/// there are several, returns the one with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
     price: Price,
@@ -320,8 +320,8 @@ fn blocked_data_copy(
     None
 }
 
-/// Returns the last segment that this path did not carry, if a copy of it is worth its price. Earlier segments are
-/// worth less.
+/// Returns the last segment that this path did not carry, if a copy of it is justified. Copies of earlier segments
+/// would gain less.
 fn judge_last_segment(
     view: &SubflowView,
     price: Price,

@@ -1,7 +1,7 @@
-//! Per-path budgets: what copies may cost on each metered, limited or backup path.
+//! Per-path budgets: limits on copies on each metered, limited or backup path.
 //!
-//! *Problem.* A single budget for all copies limits how many bytes are sent twice, but not where. A quarter of the
-//! stream costs nothing at a flat rate, but a lot where bytes are charged.
+//! *Problem.* A single budget for all copies limits how many bytes are sent twice, but not on which path. A quarter of
+//! the stream costs nothing at a flat rate, but a lot if bytes are charged.
 //!
 //! *How.* Each metered or backup path has its own budget in addition to the common one ([`BudgetConfig`] with another
 //! share and rate), over the same ten seconds. So does a limited path, with the common budget's share and rate: the
@@ -21,7 +21,7 @@ struct PathBudget {
     /// True if the path is limited, but neither metered nor a backup.
     only_limited: bool,
     budget: Budget,
-    /// Value of `bytes_copied` when last counted.
+    /// Value of `bytes_copied` at the last count.
     copied: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Reasons of [`Auto`]: records decisions with their inputs, and recomputes decisions from these.
+//! Reasons of [`Auto`]: records decisions with their inputs, and recomputes decisions from the records.
 //!
 //! Recording and recomputing both use [`answer`], which decides from a context: the connection's or a recorded one.
 //! Only the spent budget is passed separately, because it accumulates over many decisions.
@@ -65,7 +65,7 @@ pub(super) fn reason_of_actions(
         SchedulerEvent::SendBufferBlocked => Question::BufferBlocked,
         _ => return None,
     };
-    // Records the actual actions, not the recomputed ones. Both are equal, as recomputing confirms.
+    // Records the actual actions, not the recomputed ones. They are equal, as recomputing confirms.
     let (_, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
     Some(reason(
@@ -156,7 +156,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
     }
 }
 
-/// Returns where data is sent again, or that it waits and which path already carries it.
+/// Returns the path on which data is sent again or, if it waits, the path that already carries it.
 fn grounds_of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
         return Grounds { path: Some(path), ..Grounds::without_times(Rule::Rescue) };
@@ -172,7 +172,7 @@ fn grounds_of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerConte
     Grounds { path, ..Grounds::without_times(Rule::RescueWaits) }
 }
 
-/// Returns the grounds for one path repeating data that another one blocks.
+/// Returns the grounds for repeating data on one path because another path blocks it.
 fn unblocked(on: SubflowId, cx: &SchedulerContext<'_>) -> Grounds {
     let holders = cx.mappings.oldest().map(|oldest| oldest.carried_by);
     let other = holders.and_then(|holders| holders.iter().find(|id| *id != on));

@@ -7,10 +7,10 @@
 //! *How.* Once a burst of [`MIN_SEGMENTS`] to [`MAX_BURST_SEGMENTS`] segments is in flight, repairs of the whole burst
 //! become due: [`SHARE_PERCENT`] of its segments, rounded up, on the path with room that carried the least of it.
 //! Copies follow as usual, with the rest of the budget. A copy saves time if one particular segment is late, a repair
-//! if any one of its n segments is. So a repair gains n times as much for an equal number of bytes and an equal price,
-//! up to the largest possible gain. Smaller bursts have no repairs, because the budget pays for copies of everything,
-//! which also help when a path fails. Larger bursts have none, because their completion time depends on the windows.
-//! With an unlimited budget, there are none either.
+//! if any one of its n segments is. So a repair gains n times as much for an equal number of bytes, up to the largest
+//! possible gain. Smaller bursts have no repairs, because the budget pays for copies of everything, which also help
+//! when a path fails. Larger bursts have none, because their completion time depends on the windows. With an unlimited
+//! budget, there are none either.
 //!
 //! *Source.* Like `coded`, which sends 30 % repairs and no copies. The share and the burst sizes were chosen in the
 //! scenarios of that scheduler (docs/research/auto.md): together with copies, half as many repairs are equally
@@ -73,7 +73,7 @@ fn longest_segment(cx: &SchedulerContext<'_>) -> Option<u64> {
     members(cx.subflows, class).map(|view| u64::from(view.mss.max(1))).max()
 }
 
-/// Returns a due repair that is worth its bytes: its path, its data, the other path involved, and its gain.
+/// Returns a due repair whose gain justifies its bytes: its path, its data, the other path involved, and its gain.
 pub(super) fn next(
     spending: &BudgetState,
     class: Class,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
-    /// Sends a whole stream on the first path and returns everything that is sent in addition.
+    /// Sends a whole stream on the first path and returns all data that is sent in addition.
     fn extra_sends(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
         let forecast =
@@ -171,7 +171,7 @@ mod tests {
     fn a_burst_has_a_share_of_its_segments_as_repairs_and_then_copies() {
         let sent = extra_sends(&mut Auto::default(), &mut burst(20, true));
         assert_eq!(sent[..4], [(true, 1), (true, 1), (true, 1), (false, 1)]);
-        // There are repairs only once, and none for small or large bursts or without the peer's support.
+        // Repairs are sent only once. There are none for small or large bursts or without the peer's support.
         assert_eq!(sent.iter().filter(|(repair, _)| *repair).count(), 3);
         for (segments, repairs) in [(3, true), (41, true), (20, false)] {
             let sent = extra_sends(&mut Auto::default(), &mut burst(segments, repairs));

@@ -186,5 +186,5 @@ fn an_infinite_mapping_stays_on_a_silent_path_and_beside_a_peer_that_still_sends
     assert!(!contradicted.drops_options());
     let mut beyond = announced();
     after_timeouts(&mut beyond, 20, Ssn(2), true);
-    assert!(!beyond.drops_options(), "what carried it has arrived");
+    assert!(!beyond.drops_options(), "the data that carried it has arrived");
 }

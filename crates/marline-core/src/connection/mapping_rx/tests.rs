@@ -111,7 +111,7 @@ fn data_after_a_failed_mapping_is_kept_until_an_infinite_mapping() {
     assert_eq!(translate(&mut rx, 7, &[7]).unwrap(), [(6, vec![7])]);
 }
 
-/// A repair of 4 bytes at `ssn` over 9 from DSN 100 on.
+/// A repair of 4 bytes at `ssn` over 9 bytes that start at DSN 100.
 fn coded(ssn: u64) -> RxMapping {
     RxMapping { coded: Some(RepairFields { span: 9, row: 3 }), ..mapping(ssn, 4, 100) }
 }

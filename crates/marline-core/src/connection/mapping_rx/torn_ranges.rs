@@ -21,7 +21,7 @@ use crate::on_demand::OnDemand;
 /// Maximum length of a mapping. A longer range has lost more than one mapping.
 const MAX_MAPPING_LEN: u64 = u16::MAX as u64;
 
-/// Torn parts of one subflow's receiving side.
+/// Torn parts of the data received on one subflow.
 #[derive(Debug, Default)]
 pub(super) struct TornRanges {
     /// Sorted, disjoint. The first stays until data after it is delivered.
@@ -54,7 +54,7 @@ impl TornRanges {
         }
     }
 
-    /// Number of torn bytes from `at` on.
+    /// Number of torn bytes that start at `at`.
     pub(super) fn len_at(&self, at: Ssn) -> u64 {
         let index = self.parts.partition_point(|(_, end)| *end <= at);
         let part = self.parts.get(index).filter(|(start, _)| *start <= at);
@@ -78,7 +78,7 @@ impl TornRanges {
         }
     }
 
-    /// Bytes of memory held.
+    /// Memory held, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.parts.capacity() * size_of::<(Ssn, Ssn)>()
     }

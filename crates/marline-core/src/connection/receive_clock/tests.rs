@@ -84,7 +84,7 @@ fn a_mark_that_comes_again_stops_one_that_runs() {
 #[test]
 fn an_old_mark_stops_nothing() {
     let mut clock = ReceiveTimerState::default();
-    // Data ended at 2,000 when the mark was sent. Later data has already arrived, and has its own hole.
+    // Data ended at 2,000 when the mark was sent. Later data has already arrived, and has its own gap.
     clock.on_idle(Dsn(2_000));
     clock.on_data(at(0), Dsn(2_000), Dsn(5_000), &seed(0));
     assert!(clock.is_running());
@@ -172,7 +172,7 @@ fn a_flow_with_pauses_is_probed_later() {
     let mut now = 0;
     for turn in 0..20 {
         now = turn * 100;
-        // Two segments each time: the short gap must not hide the long one.
+        // Two segments each time: the short pause must not hide the long one.
         data(&mut clock, now, turn * 2_000 + 1_000, &cond(now));
         data(&mut clock, now + 1, turn * 2_000 + 2_000, &cond(now + 1));
     }

@@ -29,7 +29,8 @@ impl Stream {
         (repair, sum)
     }
 
-    /// Accepts computed bytes. They must be correct and only fill holes (possibly one twice, from sums of two sizes).
+    /// Accepts recovered bytes. They must be correct and only fill gaps (possibly one gap twice, from sums of two
+    /// sizes).
     fn take(&mut self, found: Vec<(Dsn, Vec<u8>)>) -> usize {
         let before = (self.have.clone(), self.lost());
         for (at, bytes) in found {
@@ -94,7 +95,7 @@ fn any_n_repairs_bring_back_any_n_lost_segments() {
         let len = (first + cells * u64::from(symbol)) as usize;
         let mut stream = Stream::new(len, &mut rng);
         let mut decoder = Decoder::default();
-        // Segments as long as a symbol from the start of the burst on, not aligned with the cells.
+        // Segments as long as a symbol, starting with the burst, not aligned with the cells.
         let losses = 1 + rng.below(cells.min(12));
         let mut rows: Vec<u8> = (0..ROWS).collect();
         let segment = |n: u64| (first + n * u64::from(symbol)) as usize;
@@ -115,7 +116,7 @@ fn any_n_repairs_bring_back_any_n_lost_segments() {
     }
 }
 
-/// Repairs over ranges that overlap, losses of all lengths, in any order: all computed bytes are correct.
+/// Repairs over ranges that overlap, losses of all lengths, in any order: all recovered bytes are correct.
 #[test]
 fn computed_data_is_correct_for_any_mix_of_repairs_and_losses() {
     let (mut computed, mut complete) = (0, 0);

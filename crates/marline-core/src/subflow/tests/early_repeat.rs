@@ -42,7 +42,7 @@ fn whichever_of_the_two_is_lost_the_message_arrives_without_a_probe_or_a_reducti
         assert!(
             !pair.client.saw(SubflowEvent::ProbeTimeout) && !pair.client.saw(SubflowEvent::Lost)
         );
-        // A sample is the time since the original, or since the repeat where only that arrived.
+        // A sample is the time since the original, or since the repeat if only that arrived.
         let rtt = pair.client.tcp.srtt().expect("samples");
         assert!(rtt >= pair.delay * 2 && rtt <= pair.delay * 2 + MS(6), "{lost:?}: {rtt:?}");
     }

@@ -34,7 +34,7 @@ impl Packet {
         self.header.flags.contains(flag)
     }
 
-    /// Bytes on the wire, with padded options.
+    /// Length on the wire in bytes, with padded options.
     pub(super) fn size(&self) -> usize {
         let timestamps = if self.options.timestamps.is_some() { 12 } else { 0 };
         20 + timestamps + DSS + self.payload.len()
@@ -49,9 +49,9 @@ pub(super) const DSS: usize = 20;
 pub(super) enum WireEffect {
     Pass,
     Drop,
-    /// Arrives later by this time.
+    /// Arrives this much later.
     Late(Duration),
-    /// Arrives twice, the second time later by this time.
+    /// Arrives twice, the second time this much later.
     Twice(Duration),
     /// Arrives marked CE.
     Mark,
@@ -60,11 +60,11 @@ pub(super) enum WireEffect {
 /// One end: a subflow and the actions of a connection.
 pub(super) struct End {
     pub(super) tcp: Subflow,
-    /// Bytes the application has written.
+    /// Number of bytes that the application has written.
     pub(super) written: u64,
-    /// Bytes handed to the subflow.
+    /// Number of bytes passed to the subflow.
     pub(super) pushed: u64,
-    /// Bytes received in order; each was checked.
+    /// Number of bytes received in order. Each was checked.
     pub(super) received: u64,
     pub(super) events: Vec<SubflowEvent>,
     /// Offered window.
@@ -354,7 +354,7 @@ impl Pair {
         }
     }
 
-    /// Delivers a segment to one end at once, as if it came from the other.
+    /// Delivers a segment to one end immediately, as if it came from the other.
     pub(super) fn inject(&mut self, to: usize, header: TcpHeader, payload: &[u8]) -> Ingress {
         let now = self.now;
         let mut options = TcpOptions::default();

@@ -20,7 +20,7 @@ struct Faults {
     twice: u64,
     mark: u64,
     late_by_ms: u64,
-    /// Interval in which no packet from here passes.
+    /// Interval in which no packet from this end passes.
     outage_ms: (u64, u64),
     last_ms: u64,
 }

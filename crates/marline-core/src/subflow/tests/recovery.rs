@@ -82,7 +82,7 @@ fn a_probe_takes_new_data_if_there_is_any() {
     pair.set_filter(drop_data(&[0]));
     pair.transmit();
     pair.logging = true;
-    // The application writes while the window is shut for everything but a probe.
+    // The application writes while the window is closed for all segments but a probe.
     pair.client.answer_probes_with_data = true;
     let timeout = pair.client.tcp.next_timeout().unwrap();
     pair.now = timeout;

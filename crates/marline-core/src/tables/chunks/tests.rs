@@ -66,7 +66,7 @@ fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
     let mut out = vec![0; BYTES.len()];
     assert!(chunks.read(0, &mut out));
     assert_eq!(out, BYTES);
-    // First with equal bytes from another place, then with different ones.
+    // First with equal bytes at another address, then with different bytes.
     let mut chunks = new_chunks();
     chunks.refer_to(0, &BYTES, 100);
     chunks.refer_to(100, &BYTES[..100], 100);

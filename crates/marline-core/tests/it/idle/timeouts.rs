@@ -1,4 +1,4 @@
-//! Tests of the retransmission timeout exchange: the client asks, the server answers.
+//! Tests of the retransmission timeout exchange: the client sends a request, and the server answers.
 
 use marline_core::Extensions;
 use marline_testkit::{Peer, Script, Seg, SentSegment, config};

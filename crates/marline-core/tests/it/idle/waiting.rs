@@ -38,7 +38,7 @@ fn data_before_the_agreement_starts_no_timer() {
     assert_eq!(judged_after(&mut script), None);
     send(&mut script, &mut peer, b"more to come", false);
     assert_eq!(judged_after(&mut script), Some(1_500));
-    // The same with an agreement that overtakes it.
+    // The same case, with an agreement that overtakes the data.
     let (mut script, mut peer) = asking_client();
     let late = peer.stamp(mapped(&peer, b"an answer"));
     peer.next = late.end();

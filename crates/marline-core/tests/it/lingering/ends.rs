@@ -47,7 +47,7 @@ fn shut(peer: &Peer, multipath: bool) -> Seg {
     if multipath { ack.data_ack(peer.expected_dsn) } else { ack }
 }
 
-/// The peer accepted data up to its window, which is then shut.
+/// The peer accepted data up to its window, which is then closed.
 fn filled(multipath: bool) -> (Script, Peer, ConnectionId) {
     let (mut script, mut peer, id) = if multipath { served(listening(), 1) } else { plain(1) };
     let bytes = vec![7; 1 << 20];

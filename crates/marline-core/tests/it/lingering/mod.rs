@@ -109,14 +109,14 @@ fn a_released_connection_whose_peer_answers_but_takes_nothing() {
         peer.send(&mut script, shut(&peer));
     }
     let info = script.endpoint.info(id).expect("the connection exists");
-    assert!(info.bytes_written > info.bytes_acked, "the window is shut: {info:#?}");
+    assert!(info.bytes_written > info.bytes_acked, "the window is closed: {info:#?}");
     script.run(|e, now| e.release(now, id));
     let took = ends_within(&mut script, 2_000, |script, _| {
         if !peer.receive_all(script).is_empty() {
             peer.send(script, shut(&peer));
         }
     });
-    println!("a window that stays shut: gone after {took:?} s");
+    println!("a window that stays closed: gone after {took:?} s");
     assert!(took.is_some_and(|s| s <= 130), "{took:?}");
     nothing_is_left(&mut script, 1);
 }
@@ -127,7 +127,7 @@ fn data_written_before_the_release_reaches_even_a_slow_peer() {
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     let written = script.run(|e, now| e.write(now, id, &bytes)).expect("room");
     script.run(|e, now| e.release(now, id));
-    // A little room now and then is progress: 20 minutes in total.
+    // A little room from time to time is progress, for 20 minutes in total.
     let start = peer.expected_dsn;
     let (mut acked, mut edge) = (0, 0);
     let _ = ends_within(&mut script, 1_200, |script, second| {

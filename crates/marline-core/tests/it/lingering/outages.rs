@@ -34,7 +34,7 @@ fn begin(hosts: &mut TwoHosts) {
     }
 }
 
-/// From now on a path passes everything or nothing.
+/// From now on, a path passes either all packets or none.
 fn paths_pass(hosts: &mut TwoHosts, passes: [bool; 2]) {
     hosts.middlebox = Box::new(move |packet| match passes[packet.path] {
         true => MiddleboxAction::Pass,
@@ -104,7 +104,7 @@ fn server_data_written_during_an_outage_arrives() {
     }
 }
 
-/// Its own backoff would probe only after 51 s, and the other path's data is never requested elsewhere.
+/// Its own backoff would probe only after 51 s, and the other path's data is never requested on another path.
 #[test]
 fn the_first_path_to_return_resumes_soon() {
     for passes in [[true, false], [false, true]] {

@@ -14,7 +14,7 @@ const PASS: PathBehavior = |_| MiddleboxAction::Pass;
 const RESET: PathBehavior = |_| MiddleboxAction::Refuse;
 const SWALLOW: PathBehavior = |_| MiddleboxAction::Drop;
 
-/// A client with two addresses. Until `from_ms` both paths pass everything; from then on each behaves as in `later`.
+/// A client with two addresses. Until `from_ms`, both paths pass all packets. After that, each behaves as in `later`.
 fn hosts_whose_paths_turn(from_ms: u64, later: [PathBehavior; 2]) -> TwoHosts {
     let mut hosts = TwoHosts::new(two_paths(config()), config(), PASS, 1);
     hosts.run_ms(from_ms);

@@ -217,7 +217,7 @@ fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
 }
 
 impl TwoHosts {
-    /// A client that connects at once.
+    /// A client that connects immediately.
     pub fn new(
         client: ConnectionConfig,
         server: ConnectionConfig,

@@ -1,6 +1,6 @@
 //! BALIA, the "balanced linked adaptation" (Peng, Walid, Hwang, Low, 2013).
 //!
-//! *Problem.* LIA is unfriendly to single-path TCPs, and OLIA is slow to notice that a path has become free.
+//! *Problem.* LIA is unfriendly to single-path TCPs, and OLIA is slow to detect that a path has become free.
 //!
 //! *How.* With `x = w / rtt` and `a_r = max(x) / x_r`, each segment acknowledged on subflow r adds `(x_r / rtt_r) /
 //! (sum x)^2 * (1 + a_r)/2 * (4 + a_r)/5`. A loss subtracts `w_r / 2 * min(a_r, 1.5)`. The best path behaves like a

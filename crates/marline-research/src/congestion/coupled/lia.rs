@@ -3,8 +3,8 @@
 //! *How.* For each segment acknowledged on subflow i, its window grows by `min(alpha / w_total, 1 / w_i)` segments,
 //! with `alpha = w_total * max(w / rtt^2) / (sum(w / rtt))^2`. All subflows grow by an equal amount per segment, so the
 //! windows become inversely proportional to the loss rates of the paths. alpha makes the total rate equal to that of a
-//! TCP on the best path. The second term keeps each subflow from being more aggressive than a TCP on its path would be.
-//! A loss halves the window.
+//! TCP on the best path. The second term keeps each subflow no more aggressive than a TCP on its path. A loss halves
+//! the window.
 //!
 //! *Source.* Raiciu, Handley, Wischik, RFC 6356 (2011), equations 1 and 2, here in segments of each subflow instead of
 //! bytes, which makes no difference if all segments are of equal size.

@@ -1,7 +1,7 @@
 //! OLIA, the "opportunistic linked increases" (Khalili et al., CoNEXT 2012).
 //!
-//! *Problem.* LIA keeps unnecessary traffic on congested paths to probe them, and so takes capacity from others without
-//! any gain.
+//! *Problem.* LIA keeps unnecessary traffic on congested paths to probe them. This takes capacity from other flows
+//! without any gain.
 //!
 //! *How.* For each segment acknowledged on subflow r, the window grows by `(w_r / rtt_r^2) / (sum(w / rtt))^2 + e_r /
 //! w_r`. The first term alone is Pareto-optimal but may oscillate between paths. The second moves traffic to the best

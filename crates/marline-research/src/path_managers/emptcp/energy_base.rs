@@ -128,8 +128,8 @@ impl EnergyBase {
         cellular_unused: Option<Duration>,
         margin: f64,
     ) -> InterfaceSet {
-        // A radio that is awake stays awake for the rest of its tail in any case. Using it extends this by the time
-        // since its last use.
+        // A radio that is awake stays awake for the rest of its tail anyway. Using it extends this by the time since
+        // its last use.
         let asleep = cellular_unused.map_or(1.0, |t| t.div_duration_f64(self.tail).min(1.0));
         let wake = asleep * self.wake_j / ahead.max(1.0);
         let cost = |set: InterfaceSet| {

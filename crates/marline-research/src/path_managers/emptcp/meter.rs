@@ -2,8 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Pause between bytes above which the pause is attributed to the application. Bytes around it are not evidence about
-/// the path.
+/// Length of a pause above which it is attributed to the application. Bytes around it are not evidence about the path.
 const GAP: Duration = Duration::from_millis(200);
 /// Minimum duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(250);
@@ -18,12 +17,12 @@ struct Holt {
     trend: f64,
 }
 
-/// Bytes without a pause since a given time.
+/// Bytes that arrived without a pause since a given time.
 #[derive(Copy, Clone, Debug)]
 struct Run {
     since: Instant,
     bytes: u64,
-    /// Set after the first sample of a run, which is not counted because the window is still growing.
+    /// True after the first sample of a run. That sample is not counted, because the window is still growing.
     grown: bool,
 }
 
@@ -93,7 +92,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Samples every 50 ms from `from_ms` on, with these byte counts.
+    /// Adds these byte counts as samples every 50 ms, starting at `from_ms`.
     fn sample_every_50_ms(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
         for (n, bytes) in bytes.iter().enumerate() {
             meter.add_bytes(Instant::from_millis(from_ms + 50 * n as u64), *bytes);

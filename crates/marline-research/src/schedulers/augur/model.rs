@@ -12,9 +12,9 @@ use super::super::primary::Silence;
 
 /// SRTT, in multiples of the smallest RTT, above which a path is degrading. With twice this increase, it is bad.
 const DEGRADING_SRTT_RATIO: f64 = 1.5;
-/// Increases of the RTT below this are not evidence.
+/// RTT increases below this are not evidence.
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
-/// Number of RTT variations after which an answer is late.
+/// Number of RTT variations beyond the SRTT after which an answer is late.
 const VARIATIONS: f64 = 4.0;
 /// Divisor: the minimum of that allowance is this fraction of the SRTT.
 const MIN_SLACK_DIVISOR: u32 = 4;
@@ -41,7 +41,7 @@ pub(super) enum State {
 struct Record {
     ended: f64,
     late: f64,
-    /// Mean delay of late messages beyond the time when they were due, in seconds.
+    /// Mean delay of late messages after their due time, in seconds.
     delay_s: Option<f64>,
 }
 
@@ -139,7 +139,7 @@ impl Model {
         self.records[state as usize].late += 1.0;
     }
 
-    /// Records how much later than due a message sent in this state was answered.
+    /// Records how late a message sent in this state was answered.
     pub(super) fn record_delay(&mut self, state: State, by: Duration) {
         let (by_s, record) = (by.as_secs_f64(), &mut self.records[state as usize]);
         let mean_s = record.delay_s.unwrap_or(by_s);
@@ -158,8 +158,8 @@ impl Model {
         self.weighted_records().map(|(chance, record)| chance * record.late / record.ended).sum()
     }
 
-    /// Returns the mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is
-    /// certainly late.
+    /// Returns the mean lateness in seconds, where a delay of up to `spared_s` counts as in time. An `overdue` message
+    /// is certainly late.
     pub(super) fn expected_delay_s(&self, srtt: Duration, spared_s: f64, overdue: bool) -> f64 {
         let beyond = |record: &Record| {
             let guess_s = srtt.as_secs_f64() * ASSUMED_DELAY_RTTS;

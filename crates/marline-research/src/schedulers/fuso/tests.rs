@@ -45,7 +45,7 @@ fn losses_of_the_slow_path_are_repaired_on_the_fast_one() {
     assert_eq!(repairs(&mut fuso, 1, range(0, 1_000), &pair()), behind, "and the data behind it");
     assert_eq!(repairs(&mut fuso, 1, range(3_000, 4_000), &pair()), [behind[2]]);
     assert_eq!(repairs(&mut fuso, 0, range(1_000, 2_000), &pair()), []);
-    // While new data waits for room, only the hole is repaired.
+    // While new data waits for room, only the gap is repaired.
     let mut stream = outstanding();
     stream.written += 1_000;
     let (mut out, lost) = (Vec::new(), range(0, 1_000));

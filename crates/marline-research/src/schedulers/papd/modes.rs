@@ -10,18 +10,18 @@
 //! comparison decided by chance (a path that measured its RTT at that time, or a loss) is soon corrected.
 //!
 //! The first part of a window does not count, because data that arrives then was sent in the previous mode. A window in
-//! which the application had too little to send, or in which there was only one path, says nothing about the modes. It
-//! counts for neither mode, and without a comparison, the other mode is not tried.
+//! which the application had too little to send, or in which there was only one path, is not evidence about the modes.
+//! It counts for neither mode, and without a comparison, the other mode is not tried.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use super::PapdConfig;
 
-/// How data is distributed.
+/// Distribution of data over the paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// All data on all paths, or on the best one.
+    /// All data on all paths, or on the best path alone.
     Redundant,
     /// Different data on each path.
     Multipath,
@@ -40,7 +40,7 @@ impl Mode {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ModeInput {
     pub(super) now: Instant,
-    /// Position before which everything was delivered.
+    /// Position before which all data was delivered.
     pub(super) data_una: Dsn,
     /// Longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,
@@ -126,7 +126,7 @@ impl Modes {
         !matches!(self.phase, Phase::Start { .. })
     }
 
-    /// Starts over because a path appeared or disappeared.
+    /// Restarts because a path appeared or disappeared.
     pub(super) fn restart(&mut self) {
         *self = Modes::new(self.config);
     }
@@ -204,7 +204,7 @@ impl Modes {
         brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.single_path_rate)
     }
 
-    /// Creates a measurement of this many windows from now on, in a mode that was not just in use.
+    /// Creates a measurement of this many windows that starts now, in a mode that was not in use just before.
     fn window(&self, reading: &ModeInput, windows: f64) -> Measurement {
         let length = self.config.window(reading.longest_rtt).mul_f64(windows);
         let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);

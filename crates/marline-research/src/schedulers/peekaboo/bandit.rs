@@ -27,7 +27,8 @@ pub(super) struct RewardEstimate {
 }
 
 impl Arm {
-    /// Decays what was learned by the factor `kept`; called for every decision, about this action or the other one.
+    /// Decays the learned values by the factor `kept`. Called for every decision, whether about this action or the
+    /// other one.
     pub(super) fn apply_decay(&mut self, kept: f64) {
         self.moments.iter_mut().flatten().chain(&mut self.rewards).for_each(|sum| *sum *= kept);
     }

@@ -76,7 +76,7 @@ fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
     let lte = metered(path(LTE, 20));
     assert_eq!(placed(3_000_000, &[slow(8_000), lte]), (None, Rule::Spared));
     assert_eq!(placed(3_000_000, &[slow(500), lte]).0, Some(LTE));
-    // Even if no rate limits the price.
+    // Even if no rate limits the cost.
     let dear = Terms { metered_rate: Rate::ZERO, ..spending().terms };
     let spending = BudgetState { terms: dear, ..spending() };
     let verdict = decide(&spending, &Stream::new(3_000_000), &[slow(500), lte]);

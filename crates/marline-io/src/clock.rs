@@ -76,7 +76,7 @@ impl Alarm {
         PauseDetector::lock().alarms.insert(self.0, at);
     }
 
-    /// Clears the wake-up after it happened or is no longer needed.
+    /// Clears the wake-up time after the wake-up, or when it is no longer needed.
     pub(crate) fn clear(&self) {
         PauseDetector::lock().alarms.remove(&self.0);
     }

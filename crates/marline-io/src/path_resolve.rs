@@ -51,7 +51,7 @@ impl LocalEnd {
     /// Checks that the routing tables contain a route to `remote` from this end, through this interface.
     ///
     /// # Errors
-    /// The kernel's error, or one if the address families differ.
+    /// Fails if there is no such route, or if the address families differ.
     pub fn check_route(&self, remote: IpAddr) -> io::Result<()> {
         if remote.is_ipv4() != self.address.is_ipv4() {
             return Err(io::Error::new(

@@ -79,7 +79,7 @@ enum TrafficOwner {
     /// All connections of an account.
     All {
         memory: MemoryAccount,
-        /// Set if several accounts share a runtime.
+        /// `Some` if several accounts share a runtime.
         turns: Option<AccountTurns>,
     },
     /// One connection, whose bytes are also added to the account's total.

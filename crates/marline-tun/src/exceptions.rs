@@ -1,4 +1,4 @@
-//! Exceptions from the tunnel: destinations that are reached directly, and blocked ones.
+//! Exceptions to the tunnel: destinations that are reached directly, and blocked ones.
 
 use std::fmt;
 use std::net::IpAddr;

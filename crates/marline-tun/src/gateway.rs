@@ -35,10 +35,11 @@ pub enum PacketSource {
     Program,
     /// This machine, and perhaps those for which it forwards.
     Machine {
-        /// Exceptions from the tunnel.
+        /// Destinations that bypass the tunnel or are blocked.
         exceptions: Exceptions,
-        /// Set if queries to resolvers of a private network are answered here, because these would get names that
-        /// the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered here.
+        /// True if queries to resolvers of a private network are answered here, because those resolvers would get
+        /// names that the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered
+        /// here.
         handles_dns_queries: bool,
         /// Resolution of names that are reached directly.
         direct_names: DirectNames,

@@ -73,7 +73,7 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Connection settings, for reading or changing.
+    /// Connection settings, to read or change.
     pub const fn transport_mut(&mut self) -> &mut TransportConfig {
         &mut self.transport
     }
@@ -147,7 +147,7 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Limits, for reading or changing.
+    /// Limits, to read or change.
     pub const fn limits_mut(&mut self) -> &mut Limits {
         &mut self.limits
     }

@@ -101,7 +101,7 @@ impl Client {
     fn open(config: ClientBuilder) -> Result<Client, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let capture = captures(config.capture_dir.as_deref(), "client", config.capture_secrets)
-            .map_err(|error| BindError::io("capture directory", error))?;
+            .map_err(|error| BindError::io("create the capture directory", error))?;
         let shard = Shard::start(ShardConfig {
             shard: marline_core::Shard::SINGLE,
             reset_seed: None,

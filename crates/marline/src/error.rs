@@ -55,7 +55,7 @@ impl fmt::Display for BindError {
                     .map_or(Ok(()), |help| write!(f, " ({help})"))
             }
             BindError::Config(what) => write!(f, "configuration: {what}"),
-            BindError::Io { what, .. } => f.write_str(what),
+            BindError::Io { what, .. } => write!(f, "cannot {what}"),
         }
     }
 }
@@ -265,7 +265,7 @@ mod tests {
             ),
             (
                 Box::new(BindError::io("list interfaces", taken())),
-                format!("list interfaces: {}", taken()),
+                format!("cannot list interfaces: {}", taken()),
             ),
             (
                 Box::new(ConnectError::Closed(CloseReason::Refused)),

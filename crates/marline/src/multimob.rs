@@ -62,8 +62,8 @@ impl InteractiveParameters {
         }
     }
 
-    /// Without these, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does not
-    /// use them.
+    /// Keepalives of a connection's only subflow. Without them, data that a server sends after a pause in which WiFi
+    /// failed would never arrive. MultiMob has none.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
         (self == InteractiveParameters::Prompt).then(LoneKeepalive::default)
     }

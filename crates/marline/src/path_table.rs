@@ -60,9 +60,9 @@ struct Key {
 /// All paths of a client.
 #[derive(Debug)]
 pub(crate) struct PathTable {
-    /// Set if the paths were found automatically.
+    /// True if the paths were found automatically.
     automatic: bool,
-    /// Set if the paths do not depend on the machine's interfaces.
+    /// True if the paths do not depend on the machine's interfaces.
     fixed: bool,
     /// Mark of the paths' packets for routing rules; 0 for none.
     mark: u32,

@@ -380,7 +380,7 @@ fn start_shard(
 ) -> Result<Arc<ShardHandle>, BindError> {
     let name = capture_name(config, index);
     let capture = captures(config.capture_dir.as_deref(), &name, config.capture_secrets)
-        .map_err(|error| BindError::io("capture directory", error))?;
+        .map_err(|error| BindError::io("create the capture directory", error))?;
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard {
             index,

@@ -174,7 +174,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Creates an acceptor with this key.
+    /// Creates an acceptor with this identity.
     ///
     /// # Errors
     /// [`TlsError::Config`]: the key is not usable.

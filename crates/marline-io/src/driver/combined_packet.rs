@@ -47,7 +47,7 @@ pub(super) struct Group<'a> {
     /// Length of all payloads.
     bytes: usize,
     flags: u8,
-    /// Set when no further segment can be appended.
+    /// True once no further segment can be appended.
     closed: bool,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Group<'a> {
         self.headers
     }
 
-    /// Length of the combined packet from the TCP header on.
+    /// Length of the combined packet, starting at the TCP header.
     pub(super) const fn segment_len(&self) -> usize {
         self.headers - self.ip_header + self.bytes
     }

@@ -221,7 +221,7 @@ impl Generations {
     /// Adds a process that keeps its connections while this one receives.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the channel cannot be registered with the runtime.
     pub fn add_older_process(&self, generation: u8, channel: Channel) -> io::Result<()> {
         self.older.add(generation, channel)
     }

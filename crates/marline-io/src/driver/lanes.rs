@@ -23,7 +23,7 @@ use crate::random::SecretRng;
 const MAX_LANES: usize = 16_384;
 /// Maximum number of paths numbered by the peer whose subflow is not yet established.
 const MAX_NAMED_PATHS: usize = 32;
-/// Upper bound (exclusive) of path numbers.
+/// Upper bound (exclusive) on path numbers.
 const PATH_NUMBERS: u8 = 32;
 /// Interval at which an active lane checks the connection's subflows and their cost.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -247,7 +247,7 @@ impl CombinedSender {
     /// Sends the segments of a batch, which lie `stride` bytes apart, and combines those that can be combined.
     ///
     /// # Errors
-    /// The kernel's error, with the number of bytes sent before it.
+    /// Fails if the kernel rejects a packet. The error contains the number of bytes sent before it.
     pub(super) fn send_batch(
         &mut self,
         now: Instant,
@@ -304,7 +304,7 @@ impl CombinedSender {
     /// Sends the segments of a group as one packet. `raw` is used for this machine's own addresses.
     ///
     /// # Errors
-    /// The kernel's error; nothing was sent.
+    /// Fails if the kernel rejects the packet. Nothing was sent then.
     pub(super) fn send(
         &self,
         raw: BorrowedFd<'_>,

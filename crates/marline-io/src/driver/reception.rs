@@ -270,7 +270,7 @@ pub(super) enum ReceiveBuffer {
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
     lengths: Vec<usize>,
-    /// Set if packets have a virtio header in front.
+    /// True if packets have a virtio header in front.
     offloads: bool,
 }
 

@@ -255,7 +255,7 @@ pub(super) struct Sending {
     out: TransmitBuf,
     spare: Option<TransmitBuf>,
     headroom: usize,
-    /// Set if segments may be combined into one packet.
+    /// True if segments may be combined into one packet.
     joins_runs: bool,
     /// Segments for one system call.
     gathered: SegmentBatch,

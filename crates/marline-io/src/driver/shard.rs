@@ -93,7 +93,7 @@ pub struct Shard {
     peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// All shards that share the ports, including this one.
     siblings: OnceLock<Vec<Weak<Shard>>>,
-    /// Set when the last handle is dropped. The shard ends after its connections.
+    /// True once the last handle is dropped. The shard ends after its connections.
     orphaned: AtomicBool,
     index: u8,
     handle: OnceLock<Weak<ShardHandle>>,
@@ -385,7 +385,7 @@ impl Shard {
     /// all addresses, this only records the interface of the address.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the socket cannot be opened or bound.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
         if let (Some((_, index)), Some(monitor)) =
             (&options.interface, self.lock().endpoint().path_health_monitor())
@@ -427,7 +427,7 @@ impl Shard {
     /// Makes the kernel distribute datagrams among all shards that share the ports.
     ///
     /// # Errors
-    /// The kernel's error if it rejects the BPF program.
+    /// Fails if the kernel rejects the BPF program.
     pub fn distribute_over_shards(&self, shards: u8) -> io::Result<()> {
         for socket in self.lock().sockets().iter() {
             crate::sys::socket::spread_by_flow_id(socket.as_fd(), shards)?;
@@ -519,8 +519,8 @@ impl Shard {
     /// other shards share that address, each with its own queue of the interface.
     ///
     /// # Errors
-    /// The kernel's error. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user
-    /// does not.
+    /// Fails if the interface cannot be opened. Creating one needs CAP_NET_ADMIN; using a persistent one that belongs
+    /// to the user does not.
     pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
         self.add_socket(Sock::tun(interface, local, several)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -532,7 +532,7 @@ impl Shard {
     /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interface cannot be registered with the runtime.
     pub fn adopt_tun(&self, tun: OwnedFd, local: IpAddr) -> io::Result<()> {
         self.add_socket(Sock::adopted_tun(tun, local)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -545,7 +545,7 @@ impl Shard {
     /// port.
     ///
     /// # Errors
-    /// The kernel's error, for example if the port is in use or privileged.
+    /// Fails if the port cannot be reserved, for example because it is in use or privileged.
     pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
         let mut guard = None;
         for shard in shards {
@@ -560,7 +560,7 @@ impl Shard {
     /// Reserves the first local ports for connections that this shard opens.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the ports cannot be reserved.
     pub fn reserve_local_ports(&self) -> io::Result<()> {
         self.lock().grow_port_pool().map(|_| ())
     }

@@ -13,8 +13,8 @@
 //! same for addresses, without the return.
 //!
 //! A link may be established only because its answer was faster: if the server or this process is short of processor
-//! time, one answer comes before the other. So the route moves only after datagrams got as much time again as the link
-//! took.
+//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time
+//! as the link took.
 //!
 //! A network may also pass datagrams but limit their rate: see `fallback/comparing.rs`.
 
@@ -62,7 +62,8 @@ const MIN_STAY: Backoff =
     Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED_AFTER: Duration = Duration::from_secs(120);
-/// Bounds of the time that datagrams get after a link was established, normally as long again as the link took.
+/// Bounds on the additional time that datagrams get after a link was established. It is normally the time that the
+/// link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.
@@ -93,7 +94,7 @@ pub(crate) enum Order {
     Keep(FlowEnds, CarrierRates),
     /// Move the flows back to datagrams.
     Leave(FlowEnds, LeaveReason),
-    /// Close this link, which is not or no longer needed.
+    /// Close this link, which is not needed.
     Close(u16),
     /// Send a probe datagram with an id that does not exist.
     Probe(FlowEnds),
@@ -129,9 +130,9 @@ struct Route {
     asked: Option<(Instant, Instant)>,
     /// Time of the last answer to a datagram on this route.
     heard_at: Option<Instant>,
-    /// Set if datagrams on this route went unanswered, and none has been answered since.
+    /// True if datagrams on this route went unanswered, and none has been answered since.
     is_suspected: bool,
-    /// Set if a network error was withheld.
+    /// True if a network error was withheld.
     refused: bool,
     /// Number of consecutive failed link attempts.
     failures: u32,

@@ -25,7 +25,7 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
 /// Sends one frame on an interface: virtio header, Ethernet header, packet.
 ///
 /// # Errors
-/// The kernel's error: no room now, the interface is down or gone, or its queue is full.
+/// Fails if there is no room now, the interface is down or gone, or its queue is full.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     interface: u32,

@@ -100,7 +100,7 @@ impl RawSockets {
     /// Opens one socket per address family. At first, both reject everything.
     ///
     /// # Errors
-    /// The kernel's error: permission is denied without CAP_NET_RAW.
+    /// Fails without CAP_NET_RAW, or if a socket cannot be opened.
     pub fn open() -> io::Result<Self> {
         RawSockets::open_for(1)
     }
@@ -184,7 +184,7 @@ impl RawSockets {
     /// port 0, the kernel chooses the port.
     ///
     /// # Errors
-    /// The kernel's error, for example if the port is in use.
+    /// Fails if the port cannot be reserved, for example because it is in use.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use_error)?;
@@ -269,11 +269,11 @@ pub(crate) struct NativeCarrier {
     /// Local ports of connections that we open.
     pool: Vec<u16>,
     pool_limit: usize,
-    /// Set on TUN interfaces, where Marline acts as a separate host.
+    /// True on TUN interfaces, where Marline acts as a separate host.
     tun: bool,
     /// Ports that accept SYNs, if only some of our ports do (TUN).
     listening: Option<PortSet>,
-    /// Set when another process has succeeded this one: unknown segments may then belong to it.
+    /// True once another process has succeeded this one. Unknown segments may then belong to that process.
     only_own: bool,
     counters: CarrierCounters,
 }

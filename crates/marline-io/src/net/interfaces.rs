@@ -23,7 +23,7 @@ impl Interfaces {
     /// Queries the operating system.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interfaces cannot be listed.
     pub fn now() -> io::Result<Self> {
         Ok(Interfaces::from_list(sys::interfaces::list()?))
     }

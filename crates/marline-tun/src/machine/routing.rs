@@ -193,14 +193,14 @@ pub struct RoutingSettings {
     pub direct: Vec<Cidr>,
     /// If not empty, only these networks are reached through the interface, and name resolution is unchanged.
     pub only: Vec<Cidr>,
-    /// Set if names have exceptions. Then all queries use the interface, including those to resolvers that are
+    /// True if names have exceptions. Then all queries use the interface, including those to resolvers that are
     /// reached directly.
     pub has_domain_exceptions: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
-    /// Set if traffic that cannot use the interface is blocked, even after this process was killed.
+    /// True if traffic that cannot use the interface is blocked, even after this process was killed.
     pub kill_switch: bool,
-    /// Set if the kill switch also applies before the first contact with the server and after the service is stopped.
+    /// True if the kill switch also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,
 }
 
@@ -217,7 +217,7 @@ pub(super) struct MachineState {
     pub(super) gateway: Option<u32>,
     /// Index of the loopback interface.
     pub(super) loopback: Option<u32>,
-    /// Set if queries from sockets bound to an interface are held back even without a kill switch.
+    /// True if queries from sockets bound to an interface are held back even without a kill switch.
     pub(super) holds_bound_names: bool,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) fading: bool,
     pub(super) restriction: PathRestriction,
     pub(super) error: Option<String>,
-    /// Set if the interface or address does not exist; the path is used when it appears.
+    /// True if the interface or address does not exist; the path is used when it appears.
     pub(super) absent: bool,
 }
 

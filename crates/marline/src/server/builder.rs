@@ -117,8 +117,8 @@ impl ServerBuilder {
         &self.own.advertised
     }
 
-    /// Sets the number of endpoints that share the ports, each with work for one thread: a power of two, at most 128.
-    /// Raw sockets that were opened earlier must be [for the same number](RawSockets::open_for). Default: 1.
+    /// Sets the number of endpoints that share the ports. Each is served by one thread. Must be a power of two, at
+    /// most 128. Raw sockets that were opened earlier must be [for the same number](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.own.shards = shards;
         self
@@ -243,7 +243,7 @@ impl ServerBuilder {
         if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
             return wrong(&format!(
-                "{count} addresses to advertise; at most {MAX_OWN_ADDRESSES} are allowed"
+                "too many addresses to advertise: {count}, at most {MAX_OWN_ADDRESSES}"
             ));
         }
         let aims = |at: &SocketAddr| {

@@ -1,6 +1,6 @@
 //! Comparison of a link with datagrams on a route that appears rate-limited.
 //!
-//! *Problem.* A network may limit the rate of UDP, so that a link is many times as fast.
+//! *Problem.* A network may limit the rate of UDP. A link is then many times as fast.
 //!
 //! *Solution.* If a route looks policed ([`Paces`](super::Paces)), its flows use a link for a few seconds, and the data
 //! rates decide. A clearly faster link is kept. Datagrams are tried again after ten minutes; this time doubles whenever

@@ -56,7 +56,7 @@ pub trait Handle: Send + Sync + 'static {
         }
     }
 
-    /// Number of a connection for display.
+    /// Returns the number of a connection for display.
     fn number(&self, connection: ConnectionId) -> u64 {
         self.labels().map_or(connection.0, |labels| labels.numbers.number_of(connection))
     }
@@ -71,16 +71,16 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Snapshot of all connections.
+    /// Returns a snapshot of all connections.
     fn connections(&self) -> Vec<Connection>;
 
-    /// Snapshot of the local paths.
+    /// Returns a snapshot of the local paths.
     fn paths(&self) -> Vec<Path>;
 
-    /// Table of the path health monitor. `None` if there is no monitor.
+    /// Table of the path health monitor. Returns `None` if there is no monitor.
     fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
-    /// Counts of datagrams. `None` if the program carries none.
+    /// Returns the counts of datagrams, or `None` if the program carries none.
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         None
     }
@@ -90,7 +90,7 @@ pub trait Handle: Send + Sync + 'static {
         (0, 0)
     }
 
-    /// Counts for metrics.
+    /// Returns the counts for metrics.
     fn service(&self) -> ServiceCounts {
         ServiceCounts::default()
     }
@@ -99,13 +99,13 @@ pub trait Handle: Send + Sync + 'static {
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
 
     /// Receives all scheduler decisions from now on, with their reasons. They are reported only while a receiver
-    /// exists. `None` if they are not available.
+    /// exists. Returns `None` if they are not available.
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
 
-    /// Receives a connection's traffic from now on. Ends when another receiver is requested. `None` if traffic is not
-    /// available.
+    /// Receives a connection's traffic from now on. Ends when another receiver is requested. Returns `None` if traffic
+    /// is not available.
     fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
@@ -132,7 +132,7 @@ pub trait Handle: Send + Sync + 'static {
     /// No scheduler has this name, or the connection does not exist.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
-    /// Sender of upgrade requests. `None`: this program cannot be replaced.
+    /// Returns the sender of upgrade requests. `None`: this program cannot be replaced.
     fn upgrade(
         &self,
         _program: Option<String>,
@@ -141,13 +141,13 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Sender of reload requests. `None`: this program does not support reloads.
+    /// Returns the sender of reload requests. `None`: this program does not support reloads.
     fn reload(&self) -> Option<PendingReload> {
         None
     }
 
-    /// Reason why the latest request for a connection to the server failed. `None`: it succeeded, or this is not a
-    /// client.
+    /// Returns the reason why the latest request for a connection to the server failed. `None`: it succeeded, or this
+    /// is not a client.
     fn last_trouble(&self) -> Option<Trouble> {
         None
     }

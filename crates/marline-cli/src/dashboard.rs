@@ -47,8 +47,8 @@ pub struct BoundDashboard {
 }
 
 impl BoundDashboard {
-    /// A dashboard at an address, on an inherited listening socket if there is one. An address other than loopback
-    /// requires a token, from the file or a new one. On loopback, only a token file requires one.
+    /// Returns a dashboard at an address, on an inherited listening socket if there is one. An address other than
+    /// loopback requires a token, from the file or a new one. On loopback, only a token file requires one.
     ///
     /// # Errors
     /// The address cannot be bound, or the file does not contain a token that only its owner can read.
@@ -117,7 +117,7 @@ impl RunningDashboard {
         self.served.copy()
     }
 
-    /// The dashboard for a changed address or token file. `None` if nothing changes.
+    /// Returns the dashboard for a changed address or token file, or `None` if nothing changes.
     ///
     /// # Errors
     /// Same as [`BoundDashboard::bind`].

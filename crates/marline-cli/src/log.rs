@@ -90,7 +90,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The requested level.
+    /// Returns the requested level.
     #[must_use]
     pub const fn level(&self) -> Option<LogLevel> {
         match (self.quiet, self.verbose) {
@@ -116,7 +116,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Number of log lines of this process that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Number of log lines of this process that could not be written (a full disk).
+/// Returns the number of log lines of this process that could not be written (a full disk).
 #[must_use]
 pub fn lost_lines() -> u64 {
     LOST.load(Ordering::Relaxed)

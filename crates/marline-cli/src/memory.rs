@@ -19,12 +19,12 @@ const PERCENT_OF_MACHINE: u64 = 25;
 static BUDGET: OnceLock<MemoryBudget> = OnceLock::new();
 static OWN_ACCOUNT: OnceLock<MemoryAccount> = OnceLock::new();
 
-/// The budget of this process. It has no limit before [`set_limit`].
+/// Returns the budget of this process. It has no limit before [`set_limit`].
 pub fn budget() -> &'static MemoryBudget {
     BUDGET.get_or_init(|| MemoryBudget::new(None))
 }
 
-/// The account of a process with a single user: a client, or a front of a service.
+/// Returns the account of a process with a single user: a client, or a front of a service.
 pub fn process_account() -> &'static MemoryAccount {
     OWN_ACCOUNT.get_or_init(|| budget().account(u64::MAX))
 }

@@ -30,8 +30,8 @@ pub enum CarrierChoice {
 }
 
 impl CarrierChoice {
-    /// True if the carrier uses the frames of the UDP carrier, which only Marline answers. Sessions may then have lanes
-    /// for datagrams.
+    /// Returns true if the carrier uses the frames of the UDP carrier, which only Marline answers. Sessions may then
+    /// have lanes for datagrams.
     #[must_use]
     pub const fn is_framed(self) -> bool {
         matches!(self, CarrierChoice::Auto | CarrierChoice::Udp | CarrierChoice::Tcp)
@@ -54,13 +54,13 @@ pub enum CarrierPlan {
 }
 
 impl CarrierPlan {
-    /// True if segments are sent as TCP instead of in frames.
+    /// Returns true if segments are sent as TCP instead of in frames.
     #[must_use]
     pub const fn is_native(&self) -> bool {
         matches!(self, CarrierPlan::Raw | CarrierPlan::Tun(_))
     }
 
-    /// The protocol that firewalls see.
+    /// Returns the protocol that firewalls see.
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {

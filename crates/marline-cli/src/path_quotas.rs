@@ -106,13 +106,13 @@ impl PathQuotas {
         state.quotas = quotas;
     }
 
-    /// Usage of the quota of the path with this number. `None` if it has no quota.
+    /// Returns the usage of the quota of the path with this number, or `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, path: usize) -> Option<QuotaUse> {
         lock(&self.state).uses.get(&path).cloned()
     }
 
-    /// Number of failed writes of the ledger.
+    /// Returns the number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         lock(&self.state).ledger.as_ref().map_or(0, Ledger::failures)
@@ -210,7 +210,7 @@ impl State {
         changes
     }
 
-    /// The quota for this path, by its name, its interface, or one of its addresses.
+    /// Returns the quota for this path, by its name, its interface, or one of its addresses.
     fn quota_of(&self, path: &PathSample) -> Option<PathQuota> {
         let named = |quota: &&PathQuota| {
             let name = quota.path.as_str();

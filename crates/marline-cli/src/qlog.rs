@@ -84,7 +84,7 @@ impl WriteFailure {
         }
     }
 
-    /// True if the last failure was a moment ago, so that another attempt would waste time.
+    /// Returns true if the last failure was a moment ago, so that another attempt would waste time.
     fn is_recent(&self) -> bool {
         self.last_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL)
     }
@@ -158,7 +158,7 @@ impl Traces {
         })
     }
 
-    /// An observer for a client or server.
+    /// Returns an observer for a client or server.
     #[must_use]
     pub fn observer(self) -> SharedEventObserver {
         Arc::new(Mutex::new(self))
@@ -289,7 +289,7 @@ impl Open {
         written.map(|()| true)
     }
 
-    /// True if it is time to write.
+    /// Returns true if it is time to write.
     fn is_due(&self) -> bool {
         self.gathered.len() >= GATHER_BYTES || self.written_at.elapsed() >= GATHER_TIME
     }
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(files(directory.path()), Vec::<PathBuf>::new());
     }
 
-    /// Number of events in a trace, the number that it reports as missing, and whether it is complete.
+    /// Returns the number of events in a trace, the number that it reports as missing, and whether it is complete.
     fn counted(file: &Path) -> (usize, u64, bool) {
         let recording = read(&fs::read_to_string(file).expect("a file")).expect("a trace");
         let (missed, told): (Vec<_>, Vec<_>) =

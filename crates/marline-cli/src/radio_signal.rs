@@ -36,7 +36,7 @@ struct State {
 }
 
 impl SignalReader {
-    /// A reader with these thresholds. Without thresholds, it does nothing.
+    /// Creates a reader with these thresholds. Without thresholds, it does nothing.
     #[must_use]
     pub fn new(thresholds: Option<SignalThresholds>) -> SignalReader {
         SignalReader(Arc::new(Mutex::new(State { thresholds, judges: BTreeMap::new() })))

@@ -41,7 +41,7 @@ fn arguments<O: clap::Args>() -> Vec<Arg> {
     command.get_arguments().filter(|a| a.get_long().is_some()).cloned().collect()
 }
 
-/// Value of an argument, as ` VALUE`. Empty for a switch.
+/// Returns the value of an argument, as ` VALUE`. Empty for a switch.
 fn value_of(argument: &Arg) -> String {
     if !argument.get_action().takes_values() {
         return String::new();
@@ -71,7 +71,7 @@ fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     format!("{}{default}.", sentence.trim_end_matches('.'))
 }
 
-/// The text up to the first full stop or semicolon outside parentheses.
+/// Returns the text up to the first full stop or semicolon outside parentheses.
 fn first_sentence(text: &str) -> &str {
     let mut depth = 0;
     for (at, sign) in text.char_indices() {
@@ -85,7 +85,7 @@ fn first_sentence(text: &str) -> &str {
     text
 }
 
-/// A row of the configuration page.
+/// Returns a row of the configuration page.
 fn setting(argument: &Arg, effect: &str) -> String {
     let name = argument.get_long().unwrap_or_default();
     let value = value_of(argument);
@@ -102,7 +102,7 @@ fn effect_in(effects: Effects, name: &str) -> Option<Effect> {
     effects.iter().find(|(known, _)| *known == name).map(|(_, effect)| *effect)
 }
 
-/// The settings of a table, each with its effect.
+/// Returns the settings of a table, each with its effect.
 fn settings(arguments: &[Arg], effects: Effects) -> String {
     let row = |argument: &Arg| {
         let effect = effect_in(effects, argument.get_long()?)?;
@@ -111,7 +111,7 @@ fn settings(arguments: &[Arg], effects: Effects) -> String {
     arguments.iter().filter_map(row).collect()
 }
 
-/// The settings of a client, with the effect of each in `client`, and in `run` and `up` if it differs there.
+/// Returns the settings of a client, with the effect of each in `client`, and in `run` and `up` if it differs there.
 fn client_settings(arguments: &[Arg]) -> String {
     let mut text = String::new();
     for argument in arguments {
@@ -149,7 +149,7 @@ fn configuration() -> String {
     )
 }
 
-/// Names of all settings.
+/// Returns the names of all settings.
 fn setting_names() -> BTreeSet<String> {
     let all = [
         arguments::<ClientOptions>(),
@@ -166,7 +166,7 @@ const MANY_SETTINGS: usize = 20;
 /// The command whose subcommands accept the options of other commands.
 const CHECK: &str = "check-config";
 
-/// An option or positional argument as written, with its help.
+/// Returns an option or positional argument as written, with its help.
 fn option(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
     let written = match argument.get_long() {

@@ -15,7 +15,7 @@ const KEEPALIVES_PER_TIMEOUT: u32 = 3;
 /// Socket of the manager, if there is one.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// True if there is a service manager.
+/// Returns true if there is a service manager.
 pub fn is_managed() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
 }

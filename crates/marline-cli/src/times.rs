@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// The current time as in log lines: RFC 3339, UTC, microseconds.
+/// Returns the current time as in log lines: RFC 3339, UTC, microseconds.
 #[must_use]
 pub fn time_of_day() -> String {
     let mut text = String::new();

@@ -62,7 +62,7 @@ impl fmt::Debug for RunningServer {
 }
 
 impl RunningServer {
-    /// Address on which the server listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.door.address

@@ -36,7 +36,7 @@ pub use pace::Pace;
 
 /// Program shown by a dashboard.
 pub trait Source: Send + Sync + 'static {
-    /// Description of the program.
+    /// Returns the description of the program.
     fn describe(&self) -> Description;
 
     /// Current counters, with the connections if `detailed`.

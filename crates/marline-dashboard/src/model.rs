@@ -34,7 +34,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Text that includes the state.
+    /// Returns the text that includes the state.
     #[must_use]
     pub fn text(&self) -> String {
         let more = match self.state.as_str() {

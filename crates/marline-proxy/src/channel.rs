@@ -33,12 +33,12 @@ impl<T> fmt::Debug for Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// A stream after its TLS handshake.
+    /// Returns a stream after its TLS handshake.
     pub fn tls(stream: impl Into<TlsStream<T>>) -> Channel<T> {
         Channel::Tls(Box::new(RecordStream::new(stream.into())))
     }
 
-    /// The client's TLS connection, if this is one.
+    /// Returns the client's TLS connection, if this is one.
     pub fn client_tls(&self) -> Option<&rustls::ClientConnection> {
         match self {
             Channel::Tls(stream) => match stream.get_ref() {
@@ -66,7 +66,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// True if the peer's direction has ended properly and the end was read. Known only for the stream of a
+    /// Returns true if the peer's direction has ended properly and the end was read. Known only for the stream of a
     /// session.
     pub fn has_ended(&self) -> bool {
         match self {
@@ -75,7 +75,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// The stream below the encryption.
+    /// Returns the stream below the encryption.
     fn inner(&self) -> &T {
         match self {
             Channel::Tls(stream) => stream.get_ref().get_ref().0,
@@ -83,7 +83,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// A stream of a session.
+    /// Returns a stream of a session.
     pub fn session(stream: SealedStream<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))
     }

@@ -79,7 +79,7 @@ impl Suspensions {
         }
     }
 
-    /// The currently suspended clients.
+    /// Returns the currently suspended clients.
     #[must_use]
     pub fn now(&self) -> Arc<SuspensionReasons> {
         Arc::clone(&self.0.now.lock().unwrap_or_else(PoisonError::into_inner))
@@ -172,13 +172,13 @@ impl Credentials {
         Credentials { suspended, ..self }
     }
 
-    /// The reason why this client is suspended, if it is.
+    /// Returns the reason why this client is suspended, if it is.
     #[must_use]
     pub fn suspension(&self, name: &str) -> Option<&Arc<str>> {
         self.suspended.get(name)
     }
 
-    /// All credentials, in order of creation.
+    /// Returns all credentials, in order of creation.
     #[must_use]
     pub fn list(&self) -> &[Credential] {
         &self.list
@@ -192,13 +192,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store in this file.
+    /// Creates the store in this file.
     #[must_use]
     pub fn in_file(path: PathBuf) -> Store {
         Store { path }
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -239,8 +239,8 @@ impl Store {
         Ok(result)
     }
 
-    /// The credentials, updated until all receivers are dropped. The file is read again when it changes and when
-    /// `again` is notified. If the file becomes invalid, the error is logged and the last valid version stays in
+    /// Returns the credentials, updated until all receivers are dropped. The file is read again when it changes and
+    /// when `again` is notified. If the file becomes invalid, the error is logged and the last valid version stays in
     /// force. Suspended clients follow `suspensions`.
     ///
     /// # Errors

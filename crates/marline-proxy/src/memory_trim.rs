@@ -54,8 +54,8 @@ struct FloodDetector {
 }
 
 impl FloodDetector {
-    /// True if memory should be released: many connections have ended since the last release, and less than one in
-    /// twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
+    /// Returns true if memory should be released: many connections have ended since the last release, and less than
+    /// one in twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
     fn should_trim(&mut self, ended: u64, retired: bool) -> bool {
         let flood = if retired { 1 } else { MIN_ENDED };
         let (new, since) = (ended - self.last, ended - self.settled);

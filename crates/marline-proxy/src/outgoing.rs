@@ -22,8 +22,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
-/// The addresses of a target in the order in which they are tried (RFC 8305): with alternating families, starting with
-/// the resolver's first address.
+/// Returns the addresses of a target in the order in which they are tried (RFC 8305): with alternating families,
+/// starting with the resolver's first address.
 ///
 /// # Errors
 /// The target has no address, or the resolver failed.

@@ -78,7 +78,7 @@ pub struct Version {
     len: u64,
 }
 
-/// The version of a file. `None` if it does not exist.
+/// Returns the version of a file, or `None` if it does not exist.
 #[must_use]
 pub fn version(path: &Path) -> Option<Version> {
     let meta = std::fs::metadata(path).ok()?;

@@ -71,13 +71,13 @@ impl ByteQuota {
         }
     }
 
-    /// The month that contains this time.
+    /// Returns the month that contains this time.
     #[must_use]
     pub fn period(&self, now_unix_s: u64) -> Period {
         period(self.day, now_unix_s)
     }
 
-    /// Usage as text: `41.2GB of 50GB (82%) until 2026-12-01 UTC`.
+    /// Returns the usage as text: `41.2GB of 50GB (82%) until 2026-12-01 UTC`.
     #[must_use]
     pub fn text(&self, used_bytes: u64, now_unix_s: u64) -> String {
         let percent = u128::from(used_bytes) * 100 / u128::from(self.bytes);
@@ -86,7 +86,7 @@ impl ByteQuota {
         format!("{used} of {all} ({percent}%) until {until} UTC")
     }
 
-    /// Reason for refusing a client that has used up the quota.
+    /// Returns the reason for refusing a client that has used up the quota.
     #[must_use]
     pub fn refusal(&self, now_unix_s: u64) -> String {
         let until = date(self.period(now_unix_s).end_unix_s);
@@ -144,13 +144,13 @@ pub struct PerClient<T> {
 }
 
 impl<T> PerClient<T> {
-    /// The value for this client.
+    /// Returns the value for this client.
     pub fn find<'a>(rules: &'a [PerClient<T>], client: &str) -> Option<&'a T> {
         let own = rules.iter().find(|rule| rule.client.as_deref() == Some(client));
         own.or_else(|| rules.iter().find(|rule| rule.client.is_none())).map(|rule| &rule.value)
     }
 
-    /// A client that two of these rules name, if there is one. `*` stands for all others.
+    /// Returns a client that two of these rules name, if there is one. `*` stands for all others.
     #[must_use]
     pub fn duplicate_client(rules: &[PerClient<T>]) -> Option<&str> {
         let later = |at: usize| rules[at + 1..].iter().any(|rule| rule.client == rules[at].client);
@@ -182,7 +182,7 @@ impl<T: fmt::Display> fmt::Display for PerClient<T> {
     }
 }
 
-/// Bytes with a unit, such as `50GB`. `None` if the text is invalid or the number is 0.
+/// Bytes with a unit, such as `50GB`. Returns `None` if the text is invalid or the number is 0.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -212,7 +212,7 @@ pub fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// The month that begins on this day and contains this time.
+/// Returns the month that begins on this day and contains this time.
 #[must_use]
 pub fn period(day: u8, now_unix_s: u64) -> Period {
     let (year, month, today) = date_of_day(now_unix_s / DAY_S);
@@ -231,7 +231,7 @@ pub fn period(day: u8, now_unix_s: u64) -> Period {
     }
 }
 
-/// The date in UTC: `2026-12-01`.
+/// Returns the date in UTC: `2026-12-01`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
     let (year, month, day) = date_of_day(unix_s / DAY_S);
@@ -250,7 +250,7 @@ const fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// The previous month, but never one before 1970-01.
+/// Returns the previous month, but never one before 1970-01.
 const fn previous_month(year: u64, month: u64) -> (u64, u64) {
     match (year, month) {
         (1970, 1) => (1970, 1),

@@ -74,12 +74,12 @@ impl<S> RecordStream<S> {
         RecordStream { inner, sizer: RecordSizer::default() }
     }
 
-    /// The stream inside.
+    /// Returns the stream inside.
     pub fn into_inner(self) -> S {
         self.inner
     }
 
-    /// A reference to the stream inside.
+    /// Returns a reference to the stream inside.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }

@@ -114,7 +114,7 @@ impl Traffic {
         Traffic { from_local: AtomicU64::new(0), to_local: AtomicU64::new(0), of }
     }
 
-    /// The account that is charged for the memory of relaying.
+    /// Returns the account that is charged for the memory of relaying.
     #[must_use]
     pub fn memory(&self) -> &MemoryAccount {
         match &self.of {
@@ -139,7 +139,7 @@ impl Traffic {
         }
     }
 
-    /// Bytes to the local side and from it.
+    /// Returns the number of bytes to the local side and from it.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.to_local.load(Ordering::Relaxed), self.from_local.load(Ordering::Relaxed))
@@ -277,7 +277,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<'_, S> {
     }
 }
 
-/// True if a direction may read only as much as its writer has room for.
+/// Returns true if a direction may read only as much as its writer has room for.
 fn is_short(memory: &MemoryAccount) -> bool {
     memory.allowance() < BUFFER_LEN as u64
 }
@@ -364,17 +364,17 @@ impl Pump {
         self.written.into()..self.filled.into()
     }
 
-    /// True if the direction waits for the writer to accept bytes or the end.
+    /// Returns true if the direction waits for the writer to accept bytes or the end.
     const fn is_blocked(&self) -> bool {
         self.held.is_some() || matches!(self.phase, Phase::Ending)
     }
 
-    /// True if the end has been passed on.
+    /// Returns true if the end has been passed on.
     const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// State of the direction for the detection of a standstill.
+    /// Returns the state of the direction for the detection of a standstill.
     const fn direction(&self) -> Direction {
         Direction {
             written: self.written as usize,
@@ -384,7 +384,7 @@ impl Pump {
         }
     }
 
-    /// True if the direction holds a buffer of its own.
+    /// Returns true if the direction holds a buffer of its own.
     #[cfg(test)]
     fn holds_memory(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.buffer.is_empty())

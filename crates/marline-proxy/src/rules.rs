@@ -43,7 +43,7 @@ pub enum BadCidr {
 }
 
 impl Cidr {
-    /// The block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
+    /// Returns the block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
     #[must_use]
     pub fn containing(address: IpAddr, prefix_len: u8) -> Cidr {
         match address {
@@ -68,13 +68,13 @@ impl Cidr {
         self.address
     }
 
-    /// Number of leading bits that all addresses of the block share.
+    /// Returns the number of leading bits that all addresses of the block share.
     #[must_use]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// True if the block contains `address` (of the same family).
+    /// Returns true if the block contains `address` (of the same family).
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
@@ -155,7 +155,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Code of the refusal in RFC 8803.
+    /// Returns the code of the refusal in RFC 8803.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -223,7 +223,7 @@ impl Rules {
     }
 }
 
-/// True if an address is public unicast according to the registries.
+/// Returns true if an address is public unicast according to the registries.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     class_of(address.to_canonical()).is_none()
@@ -268,7 +268,7 @@ const V6: &[(&str, [u16; 2], u8)] = &[
     ("multicast", [0xff00, 0], 8),
 ];
 
-/// Class of an address that is not public unicast.
+/// Returns the class of an address that is not public unicast.
 fn class_of(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => V4.iter().find_map(|&(class, octets, prefix_len)| {
@@ -287,7 +287,7 @@ fn class_of(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address to which a translator on the path maps an IPv6 address.
+/// Returns the IPv4 address to which a translator on the path maps an IPv6 address.
 fn embedded_ipv4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let [a, b, c, d, e, f, g, h] = v6.segments();

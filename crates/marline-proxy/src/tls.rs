@@ -31,7 +31,7 @@ impl std::fmt::Debug for ServerKey {
 }
 
 impl ServerKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -49,7 +49,7 @@ impl ServerKey {
         identity.map(ServerKey).with_context(|| format!("in {}", path.display()))
     }
 
-    /// The private key in PKCS #8 form, for the key file only.
+    /// Returns the private key in PKCS #8 form, for the key file only.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         self.0.pkcs8()

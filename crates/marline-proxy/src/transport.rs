@@ -44,8 +44,8 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// is charged to this account.
     fn mark_authenticated(&self, _account: &MemoryAccount) {}
 
-    /// The socket below this stream, with its buffers in the kernel. `None` if there is none, or if other streams share
-    /// it.
+    /// Returns the socket below this stream, with its buffers in the kernel, or `None` if there is none, or if other
+    /// streams share it.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -56,7 +56,8 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         Poll::Ready(())
     }
 
-    /// Bytes in buffers of this stream, which may stay unchanged for long. `trim`: unused space is freed first.
+    /// Returns the number of bytes in buffers of this stream, which may stay unchanged for long. `trim`: unused space
+    /// is freed first.
     fn buffered(&mut self, _trim: bool) -> u64 {
         0
     }
@@ -74,13 +75,13 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         PeerState::default()
     }
 
-    /// The multipath stream below this one. `None` if there is none, and then no datagram lane either.
+    /// Returns the multipath stream below this one, or `None` if there is none, and then no datagram lane either.
     fn multipath(&self) -> Option<&marline::Stream> {
         None
     }
 
-    /// Value that uniquely identifies this connection to both ends. `None` if there is none, and then no session can be
-    /// bound to it.
+    /// Returns the value that uniquely identifies this connection to both ends, or `None` if there is none, and then
+    /// no session can be bound to it.
     fn binding(&self) -> Option<Binding> {
         None
     }
@@ -172,7 +173,7 @@ impl Transport for DuplexStream {
     fn abort(self) {}
 }
 
-/// True if an error means that the peer aborted the stream.
+/// Returns true if an error means that the peer aborted the stream.
 #[must_use]
 pub fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};

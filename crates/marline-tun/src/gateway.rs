@@ -144,13 +144,13 @@ impl Gateway {
         DatagramWriter::new(Arc::clone(&self.tun))
     }
 
-    /// Counters of packets that are not TCP.
+    /// Returns the counters of packets that are not TCP.
     #[must_use]
     pub fn packets(&self) -> Arc<PacketCounters> {
         Arc::clone(&self.packets)
     }
 
-    /// Counters of the core for TCP.
+    /// Returns the counters of the core for TCP.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shard.counters().0

@@ -36,7 +36,7 @@ impl Proxied {
     }
 }
 
-/// A client with a forward to a target.
+/// Returns a client with a forward to a target.
 pub(crate) fn client_of(
     dir: &Path,
     server: &ServerSide,

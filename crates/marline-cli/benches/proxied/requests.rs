@@ -83,7 +83,7 @@ fn http(nginx_program: &Path) {
     by_turns("http", nginx_program, address, &rates);
 }
 
-/// A program that starts nginx with Multipath TCP sockets.
+/// Returns a program that starts nginx with Multipath TCP sockets.
 fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let script = dir.join("nginx-by-mptcpize");

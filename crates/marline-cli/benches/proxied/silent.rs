@@ -240,7 +240,7 @@ impl Drop for Share {
 struct Shares(Vec<Share>);
 
 impl Shares {
-    /// Number of lost streams, and the longest time of a share in seconds.
+    /// Returns the number of lost streams, and the longest time of a share in seconds.
     fn all(&mut self, what: &dyn Display) -> (usize, f64) {
         self.0.iter_mut().for_each(|share| share.tell(what));
         let answers = self.0.iter_mut().map(Share::answer::<usize, f64>);
@@ -255,7 +255,7 @@ impl Shares {
     }
 }
 
-/// Number of servers: one, if a process may have enough descriptors.
+/// Returns the number of servers: one, if a process may have enough descriptors.
 pub(crate) fn servers(count: usize) -> usize {
     let descriptors = count as u64 + OTHER_DESCRIPTORS;
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };

@@ -99,7 +99,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Description of the links and the run, above the table.
+/// Returns the description of the links and the run, above the table.
 fn introduction(plan: &DemoPlan) -> String {
     let lines = [
         String::new(),

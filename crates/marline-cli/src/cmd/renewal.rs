@@ -30,7 +30,7 @@ struct TunnelSettings {
 }
 
 impl TunnelSettings {
-    /// The settings in this plan. `None`: the plan uses no server.
+    /// Creates the settings in this plan. `None`: the plan uses no server.
     fn from_plan(plan: &ClientPlan) -> Option<TunnelSettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behavior) = (invite.clone(), plan.behavior.clone());
@@ -125,7 +125,7 @@ pub(super) fn dialer(
     Dialer::new(client.clone(), invite.servers.clone(), transport).resolving(names.clone())
 }
 
-/// A tunnel to the server of this invite.
+/// Returns a tunnel to the server of this invite.
 ///
 /// # Errors
 /// The invite is not usable.

@@ -199,7 +199,7 @@ impl<O: Options> Settings<O> {
     }
 }
 
-/// Settings whose values differ, by when the new values take effect.
+/// Returns settings whose values differ, by when the new values take effect.
 fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
     let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let mut reloaded = Reloaded::default();
@@ -218,7 +218,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
     reloaded
 }
 
-/// A value for display, without secrets: an invite is printed without its token.
+/// Returns a value for display, without secrets: an invite is printed without its token.
 fn display_value(value: &toml::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(MAX_VALUE_CHARS) {

@@ -145,7 +145,7 @@ async fn pause_until_change(client: &Client, pause: Duration) {
     }
 }
 
-/// True if a user sees the output and can repeat the command.
+/// Returns true if a user sees the output and can repeat the command.
 fn is_at_terminal() -> bool {
     std::io::stderr().is_terminal() && !service::is_managed()
 }

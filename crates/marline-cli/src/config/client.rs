@@ -324,7 +324,7 @@ impl ClientOptions {
         Ok(Route::Direct)
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

@@ -56,7 +56,7 @@ impl MachineOptions {
         Ok(self.up.plan()?.0)
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

@@ -64,7 +64,7 @@ pub enum Side {
 }
 
 impl Mode {
-    /// Name of the mode.
+    /// Returns the name of the mode.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Mode {
         }
     }
 
-    /// The path health monitor of the mode.
+    /// Returns the path health monitor of the mode.
     #[must_use]
     pub fn path_health(self) -> Option<PathHealthConfig> {
         (self == Mode::Interactive).then(|| InteractiveParameters::Prompt.path_health_config())
@@ -146,7 +146,7 @@ impl PolicyChoice {
         ]
     }
 
-    /// The configuration of lanes for datagrams, with this policy instead of the mode's.
+    /// Returns the configuration of lanes for datagrams, with this policy instead of the mode's.
     ///
     /// # Errors
     /// Same as [`connection`](Self::connection).
@@ -159,7 +159,7 @@ impl PolicyChoice {
         Ok(LaneConfig::new(policy, registry.congestion(&congestion).map_err(wrong)?))
     }
 
-    /// The configuration of connections.
+    /// Returns the configuration of connections.
     ///
     /// # Errors
     /// An unknown name, key or value; the error lists the known ones.

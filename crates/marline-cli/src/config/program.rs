@@ -27,7 +27,7 @@ impl ProgramOptions {
         self.0.into_effective()
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

@@ -141,7 +141,7 @@ impl ServeOptions {
         self
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

@@ -151,7 +151,7 @@ pub struct ServerPlan {
 }
 
 impl ServerOptions {
-    /// The options of a file.
+    /// Creates the options of a file.
     ///
     /// # Errors
     /// Errors in the file, with their location.
@@ -194,7 +194,7 @@ impl ServerOptions {
         self
     }
 
-    /// Addresses for invites: `public`, or the listening addresses if clients can use them.
+    /// Returns the addresses for invites: `public`, or the listening addresses if clients can use them.
     ///
     /// # Errors
     /// A listening address is not usable by clients, and there is no public address.
@@ -217,7 +217,7 @@ impl ServerOptions {
         Ok(self.listen.iter().copied().map(Target::from).collect())
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

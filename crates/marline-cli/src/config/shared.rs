@@ -23,7 +23,7 @@ use crate::qlog::{self, Bounds, Traces};
 
 /// An optional setting of flags or a file.
 pub trait Layer: Sized {
-    /// True if the setting was not given.
+    /// Returns true if the setting was not given.
     fn is_unset(&self) -> bool;
 
     /// This value, or that of the lower layer if this is unset.
@@ -173,7 +173,7 @@ macro_rules! options {
                 }
             }
 
-            /// The shared fields alone.
+            /// Returns the shared fields alone.
             fn shared(&self) -> $crate::config::shared::SharedOptions {
                 $crate::config::shared::SharedOptions { $($shared: self.$shared.clone(),)* }
             }
@@ -250,7 +250,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// True if `other` has different captures.
+    /// Returns true if `other` has different captures.
     #[must_use]
     pub fn captures_differ(&self, other: &Recording) -> bool {
         let captures = |of: &Recording| of.pcap.clone().map(|dir| (dir, of.pcap_secrets));
@@ -274,7 +274,7 @@ impl Recording {
 }
 
 impl SharedOptions {
-    /// The choices for connections.
+    /// Returns the choices for connections.
     #[must_use]
     pub fn choice(&self, path_manager: Option<String>) -> PolicyChoice {
         PolicyChoice {
@@ -288,7 +288,7 @@ impl SharedOptions {
         }
     }
 
-    /// Path health monitor of the program.
+    /// Returns the path health monitor of the program.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<PathHealthMonitor> {
         let mode = self.mode.unwrap_or_default();
@@ -392,12 +392,12 @@ pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Dur
     Ok(length)
 }
 
-/// A time of `count` seconds.
+/// Returns a time of `count` seconds.
 pub(super) fn seconds(count: u64) -> StringValue<DurationValue> {
     StringValue(DurationValue(Duration::from_secs(count)))
 }
 
-/// Number of threads that share the ports, if it is valid.
+/// Returns the number of threads that share the ports, if it is valid.
 pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     let count = count.unwrap_or(1);
     if !count.is_power_of_two() || count > 128 {

@@ -310,7 +310,7 @@ impl Display for PathQuota {
 pub struct PortDeadline(pub DeadlineRule);
 
 impl PortDeadline {
-    /// The rules in this list.
+    /// Returns the rules in this list.
     ///
     /// # Errors
     /// Two rules name the same port.
@@ -382,7 +382,7 @@ impl Display for Tun {
     }
 }
 
-/// An address with a port, or without (port 0).
+/// Returns an address with a port, or without (port 0).
 fn address_and_port(text: &str) -> Option<SocketAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let alone = bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));

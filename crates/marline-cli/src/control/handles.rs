@@ -91,7 +91,7 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// The handle of a server if there is a `proxy`, or else of a front.
+    /// Creates the handle of a server if there is a `proxy`, or else of a front.
     #[must_use]
     pub fn new(
         listener: Server,

@@ -452,7 +452,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The event as a line of text: time, name, and fields in the format of `ip mptcp monitor`.
+    /// Returns the event as a line of text: time, name, and fields in the format of `ip mptcp monitor`.
     #[must_use]
     pub fn to_line(&self) -> String {
         use std::fmt::Write;

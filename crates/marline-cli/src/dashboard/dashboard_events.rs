@@ -213,7 +213,8 @@ impl DashboardEvents {
         Some(TimedEvent { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
-    /// The name of a subflow's path. Lookups in all connections may take the same share of time as other snapshots.
+    /// Returns the name of a subflow's path. Lookups in all connections may take the same share of time as other
+    /// snapshots.
     fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
@@ -230,7 +231,7 @@ impl DashboardEvents {
     }
 }
 
-/// The next event. Pends forever if there is no receiver.
+/// Returns the next event. Pends forever if there is no receiver.
 async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => loop {

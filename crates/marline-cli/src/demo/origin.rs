@@ -131,7 +131,8 @@ impl PacedBody {
         }
     }
 
-    /// Number of bytes that may be sent now. With a rate limit, all that are due by the time of the next piece.
+    /// Returns the number of bytes that may be sent now. With a rate limit, all that are due by the time of the next
+    /// piece.
     fn allowed(&self) -> u64 {
         let Some(pace) = self.pace else { return CHUNK };
         let elapsed = self.started.elapsed() + PIECE_INTERVAL;

@@ -99,7 +99,7 @@ impl Outcome {
     }
 }
 
-/// The table, followed by errors as text. No line is longer than [`COLUMNS`](super::columns::COLUMNS).
+/// Returns the table, followed by errors as text. No line is longer than [`COLUMNS`](super::columns::COLUMNS).
 #[must_use]
 pub fn table(outcomes: &[Outcome]) -> String {
     let header = ["echo, ms", "p50", "p95", "p99", "max", "pause", "WiFi", "LTE", "file"];
@@ -155,7 +155,7 @@ pub fn describe_unreliable_run(outcomes: &[Outcome]) -> Option<String> {
     })
 }
 
-/// Result of one variant as JSON.
+/// Returns the result of one variant as JSON.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {
     let latency = Latency::from_samples(&outcome.echo.latencies);

@@ -119,7 +119,7 @@ fn echo_text(live: &LiveProgress, now: Duration) -> String {
     }
 }
 
-/// A line of the display without a terminal, with a column for each variant.
+/// Returns a line of the display without a terminal, with a column for each variant.
 fn plain_line(time: &str, wifi: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!("  {cell:>13}")).collect();
     format!("{time:>8}  {wifi:5}{cells}")

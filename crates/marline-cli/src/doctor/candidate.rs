@@ -40,7 +40,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Name used in firewalls.
+    /// Returns the name used in firewalls.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Transport::Udp => "UDP",
@@ -176,7 +176,8 @@ pub(super) async fn try_candidate(
     Some(TriedCandidate { way, end, took, findings })
 }
 
-/// The reason why a server did not answer, worded as by a running client, and a remedy. `error`: result of the attempt.
+/// Returns the reason why a server did not answer, worded as by a running client, and a remedy. `error`: result of the
+/// attempt.
 async fn explain_unreached(
     client: &Client,
     way: &Candidate,

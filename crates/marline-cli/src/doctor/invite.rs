@@ -43,7 +43,7 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// True if a client could connect: at least one path leads to the right server, which accepts the client.
+    /// Returns true if a client could connect: at least one path leads to the right server, which accepts the client.
     #[must_use]
     pub fn can_connect(&self) -> bool {
         self.paths.iter().any(|path| path.state == PathHealth::Usable.name())
@@ -191,7 +191,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate
     )
 }
 
-/// The given paths, or those that a client would use.
+/// Returns the given paths, or those that a client would use.
 pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> {
     if !paths.is_empty() {
         return Ok(paths.to_vec());
@@ -205,7 +205,7 @@ pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> 
     Ok(found.into_iter().map(|(spec, _)| spec).collect())
 }
 
-/// The addresses of all servers, and a finding for each name.
+/// Returns the addresses of all servers, and a finding for each name.
 pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr>) {
     let (mut findings, mut addresses) = (Vec::new(), Vec::new());
     for server in servers {

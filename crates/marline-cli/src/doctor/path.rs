@@ -59,7 +59,7 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     findings
 }
 
-/// A client with only this path.
+/// Returns a client with only this path.
 async fn client(
     path: &PathSpec,
     mptcp: bool,

@@ -40,7 +40,7 @@ fn setting(name: &str) -> Option<u64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// True if `/proc/PID/status` lists the capability as effective.
+/// Returns true if `/proc/PID/status` lists the capability as effective.
 fn has(status: &str, bit: u32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())

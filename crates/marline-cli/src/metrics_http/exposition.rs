@@ -69,13 +69,13 @@ impl Exposition {
         metric.series.entry(labels).or_insert(first)
     }
 
-    /// Names of all metrics, with or without a value.
+    /// Returns the names of all metrics, with or without a value.
     #[cfg(test)]
     pub(super) fn described_names(&self) -> Vec<&'static str> {
         self.metrics.keys().copied().collect()
     }
 
-    /// All metrics that have a value, as text.
+    /// Returns all metrics that have a value, as text.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
         for (name, metric) in self.metrics.iter().filter(|(_, metric)| !metric.series.is_empty()) {

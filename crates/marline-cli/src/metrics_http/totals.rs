@@ -197,7 +197,7 @@ impl Totals {
         state.gauges(connections);
     }
 
-    /// Names of all counters and gauges, with or without a value.
+    /// Returns the names of all counters and gauges, with or without a value.
     #[cfg(test)]
     pub(crate) fn described_names(&self) -> Vec<&'static str> {
         self.state().counted.described_names()
@@ -277,7 +277,7 @@ impl Totals {
         self.state().counted.add(EVENTS, vec![("event", name.to_owned())], count);
     }
 
-    /// All metrics in the Prometheus text format.
+    /// Returns all metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         let state = self.state();
@@ -411,7 +411,8 @@ fn take_growth(before: &mut u64, now: u64) -> u64 {
     more
 }
 
-/// Path label of a subflow: our address, and for a client also the server's. `other` if there are too many paths.
+/// Returns the path label of a subflow: our address, and for a client also the server's. `other` if there are too many
+/// paths.
 fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
     let local: Option<SocketAddr> = subflow.local.parse().ok();
     let name = match (local, side) {

@@ -22,7 +22,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that the first client has used, as listed by the program.
+/// Returns the number of bytes that the first client has used, as listed by the program.
 fn used_bytes(dir: &Path) -> u64 {
     let args = ["server", "--config", "server.toml", "credential", "list", "--json"];
     let listed: serde_json::Value = serde_json::from_str(&run_ok(dir, &args)).expect("a list");

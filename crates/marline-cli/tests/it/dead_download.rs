@@ -61,7 +61,7 @@ fn sink() {
     println!("sum {count} {} {}", longest.as_micros(), whole.as_micros());
 }
 
-/// The time of an event in a line of `marline monitor --json`.
+/// Returns the time of an event in a line of `marline monitor --json`.
 fn at_us(line: &str) -> f64 {
     let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
     event["at_us"].as_f64().expect("a time")

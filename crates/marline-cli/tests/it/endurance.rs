@@ -292,7 +292,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy with room for `count` streams. `None` if this machine has too few descriptors.
+    /// Returns a proxy with room for `count` streams, or `None` if this machine has too few descriptors.
     fn for_streams(dir: &Path, count: usize) -> Option<Proxy> {
         if !raise_descriptors(count as u64 + 2_000) {
             need::skip("descriptors cannot be raised here");

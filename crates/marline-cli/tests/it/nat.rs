@@ -71,7 +71,7 @@ fn download(testbed: &Testbed) -> (String, Duration) {
     (said, begin.elapsed())
 }
 
-/// Number of changes of the client's addresses, as seen by the server.
+/// Returns the number of changes of the client's addresses, as seen by the server.
 fn moves(testbed: &Testbed, server: usize) -> usize {
     testbed.log(server).matches("moved").count()
 }

@@ -32,7 +32,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Value of a metric at an address. 0 if it is missing.
+/// Returns the value of a metric at an address. 0 if it is missing.
 fn metric(at: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(at).expect("metrics");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");

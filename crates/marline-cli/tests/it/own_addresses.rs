@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    /// A server that also allows these blocks, and a client with a SOCKS5 port.
+    /// Returns a server that also allows these blocks, and a client with a SOCKS5 port.
     fn set(name: &str, allow: &str) -> Option<World> {
         if !two_uplinks::possible(&["python3", "curl", "prlimit"]) {
             return None;

@@ -22,7 +22,7 @@ const USER: &str = "bash -c 'echo begins; while true; do \
     curl -s --max-time 5 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:9/ ; \
     echo over there > /dev/udp/127.0.0.1/5353; sleep 0.1; done'";
 
-/// The answer of Prometheus to an API request.
+/// Returns the answer of Prometheus to an API request.
 fn ask(hosts: &TwoUplinks, what: &str, query: Option<&str>) -> Value {
     let query = query.map(|query| {
         std::fs::write(hosts.dir.join("query"), query).expect("write");

@@ -146,12 +146,12 @@ impl World {
         if self.way == Transport::Front { "http://9.9.9.1:8080" } else { "http://127.0.0.1:8080" }
     }
 
-    /// The fetched file at the client.
+    /// Returns the fetched file at the client.
     fn large(&self) -> PathBuf {
         self.testbed.dir.join("client/large")
     }
 
-    /// Bytes received on a path of the client.
+    /// Returns the number of bytes received on a path of the client.
     fn received(&self, path: &str) -> u64 {
         let command = format!("awk '$1 == \"{path}:\" {{ print $2 }}' /proc/net/dev");
         self.testbed.run("client", &command).trim().parse().expect("a count")
@@ -200,7 +200,7 @@ impl World {
         (gap, to_client)
     }
 
-    /// The longest time without data until this many bytes have been received.
+    /// Returns the longest time without data until this many bytes have been received.
     fn longest_gap(&self, enough: u64) -> Duration {
         let (mut had, mut since, mut longest) = (0, Instant::now(), Duration::ZERO);
         while had < enough {
@@ -237,7 +237,7 @@ impl World {
     }
 }
 
-/// Path of the last release's program.
+/// Returns the path of the last release's program.
 fn released() -> PathBuf {
     let named = std::env::var_os("MARLINE_RELEASED");
     named.expect("MARLINE_RELEASED: `cargo xtask nightly releases` runs this").into()

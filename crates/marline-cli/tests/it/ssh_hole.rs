@@ -90,7 +90,7 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
     said
 }
 
-/// Time of each key's echo. The keys are the letters of the alphabet, in turn.
+/// Returns the time of each key's echo. The keys are the letters of the alphabet, in turn.
 fn echoes(said: &Lines) -> Vec<Instant> {
     let said = said.lock().expect("lock");
     let typed = |c: &char| c.is_ascii_lowercase();

@@ -151,7 +151,7 @@ fn ask(hosts: &mut TwoUplinks, target: &str, echoes: u64, bytes: u64) -> Receive
     hosts.role(Side::Client, &wrapper, asker)
 }
 
-/// The result of the application.
+/// Returns the result of the application.
 fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     let until = Instant::now() + GAP * u32::try_from(echoes).expect("few") + 4 * PATIENCE;
     while Instant::now() < until {

@@ -43,7 +43,7 @@ fn sink() {
     println!("sum {count}");
 }
 
-/// The matching trace in this directory, as soon as there is one.
+/// Returns the matching trace in this directory, as soon as there is one.
 fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recording) {
     let begun = Instant::now();
     let mut why = String::new();

@@ -48,7 +48,7 @@ fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> 
     said.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// Number of frames of each type. A packet may contain several.
+/// Returns the number of frames of each type. A packet may contain several.
 fn types(hosts: &TwoUplinks) -> BTreeMap<u8, usize> {
     let mut counts = BTreeMap::new();
     for row in fields(hosts, "marline", &["marline.type"]) {

@@ -19,7 +19,7 @@ pub(super) fn parse_listening(message: &Message) -> Option<SocketAddr> {
     }
 }
 
-/// The server's end of a lane.
+/// Returns the server's end of a lane.
 pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
     match message {
         Message::Lane(end) => Some(*end),

@@ -21,7 +21,7 @@ impl Backoff {
         Backoff { pause: FIRST_DELAY, until: Instant::now() + patience }
     }
 
-    /// Waits until the next attempt. `false` if that would be too late.
+    /// Waits until the next attempt. Returns `false` if that would be too late.
     pub(super) async fn wait_for_next(&mut self) -> bool {
         // Between half the pause and all of it, so that requests refused together are not retried together.
         let mut random = [0];

@@ -215,7 +215,7 @@ impl NameLookup {
         }
     }
 
-    /// Addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
+    /// Returns the addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
     async fn addresses(&self, client: &Client, host: &str) -> std::io::Result<Vec<IpAddr>> {
         let mut usual = pin!(self.resolve_with_fallback(host));
         let failed = match timeout(LOOKUP_HEAD_START, &mut usual).await {
@@ -279,7 +279,7 @@ impl ServerNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses. Known ones are returned at once. If there are none, the names are resolved.
+    /// Returns the addresses. Known ones are returned at once. If there are none, the names are resolved.
     ///
     /// # Errors
     /// No name resolves.
@@ -383,7 +383,7 @@ impl ServerNames {
         }
     }
 
-    /// True if some paths are up but no server answers on any of them.
+    /// Returns true if some paths are up but no server answers on any of them.
     fn is_silent(&self) -> bool {
         let paths = self.client.paths();
         let mut up = paths.iter().filter(|path| path.up).peekable();

@@ -47,7 +47,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Code of the error in RFC 8803.
+    /// Returns the code of the error in RFC 8803.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {

@@ -75,7 +75,7 @@ impl OpenTargets {
         ListEntry { list: self.clone(), number }
     }
 
-    /// All open streams, the oldest first.
+    /// Returns all open streams, the oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<OpenTarget> {
         let shown = |entry: &Entry| {

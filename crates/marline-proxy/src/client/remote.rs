@@ -203,7 +203,7 @@ struct AnnouncedVisitor {
     target: Target,
 }
 
-/// True if only the server's owner can resolve the error.
+/// Returns true if only the server's owner can resolve the error.
 fn needs_owner_action(error: &OpenError) -> bool {
     let lasting = [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion];
     matches!(error, OpenError::Pin)

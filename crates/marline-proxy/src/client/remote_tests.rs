@@ -43,7 +43,7 @@ fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
     Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap()
 }
 
-/// A client with a remote forward at `listen`.
+/// Returns a client with a remote forward at `listen`.
 fn client(bench: &Arc<Bench>, listen: &str, target: Target, places: usize) -> Client {
     let way = Arc::new(Current::new(tunnel(bench)));
     let stopper = Stopper::default();
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 async fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

@@ -18,7 +18,7 @@ struct Near {
     done: tokio::task::JoinHandle<()>,
 }
 
-/// A client with one listening port, in front of a server in memory.
+/// Returns a client with one listening port, in front of a server in memory.
 async fn near(service: Service, places: usize) -> Near {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());

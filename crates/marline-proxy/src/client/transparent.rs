@@ -49,7 +49,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     })
 }
 
-/// The original destination of a connection.
+/// Returns the original destination of a connection.
 ///
 /// # Errors
 /// The connection is to this port itself, or has been closed.
@@ -67,7 +67,8 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)
 }
 
-/// True if an address is, or may be, this machine's. A connection to the port itself must not be relayed to itself.
+/// Returns true if an address is, or may be, this machine's. A connection to the port itself must not be relayed to
+/// itself.
 fn is_local_machine(address: IpAddr) -> bool {
     is_local_address(address).unwrap_or(true)
 }

@@ -45,13 +45,13 @@ impl TroubleKind {
         }
     }
 
-    /// True if the server answered and rejected this client permanently. No path helps until that changes.
+    /// Returns true if the server answered and rejected this client permanently. No path helps until that changes.
     #[must_use]
     pub const fn is_rejection(self) -> bool {
         matches!(self, TroubleKind::Credential | TroubleKind::Key | TroubleKind::Protocol)
     }
 
-    /// Advice for the user.
+    /// Returns advice for the user.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// True if bytes were received that are not valid in the protocol.
+/// Returns true if bytes were received that are not valid in the protocol.
 fn is_protocol_violation(error: &anyhow::Error) -> bool {
     let io = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -133,7 +133,7 @@ impl LastTrouble {
         Some(rejection.map(|trouble| trouble.text.clone()))
     }
 
-    /// The current trouble.
+    /// Returns the current trouble.
     pub(super) fn now(&self) -> Option<Trouble> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
     }

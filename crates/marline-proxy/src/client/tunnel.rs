@@ -70,7 +70,7 @@ pub struct Tunnel<C: Connect> {
 pub(super) type AuthenticatedConnection<T> = (Channel<T>, Duration, Arc<Session>);
 
 impl<C: Connect> Tunnel<C> {
-    /// A tunnel to the server with this key, for this client, with `warm` connections kept ready.
+    /// Creates a tunnel to the server with this key, for this client, with `warm` connections kept ready.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -120,7 +120,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
-    /// Reason why the latest request for a connection to the server failed, if it did.
+    /// Returns the reason why the latest request for a connection to the server failed, if it did.
     pub fn last_trouble(&self) -> Option<Trouble> {
         self.trouble.now()
     }
@@ -163,7 +163,7 @@ impl<C: Connect> Tunnel<C> {
         Leased::new(channel, Box::new(take_back))
     }
 
-    /// A waiting connection, and whether it carried a request within the last second.
+    /// Returns a waiting connection, and whether it carried a request within the last second.
     async fn waiting(&self) -> Option<(Channel<C::Stream>, bool)> {
         match self.used.take() {
             Some((stream, since)) => Some((stream, since < Duration::from_secs(1))),
@@ -425,7 +425,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(self.lease(stream))
     }
 
-    /// A stream to a visitor of an address where the server listens for this client.
+    /// Returns a stream to a visitor of an address where the server listens for this client.
     ///
     /// # Errors
     /// The visitor has left, or the server cannot be reached.

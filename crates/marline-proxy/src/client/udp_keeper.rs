@@ -45,7 +45,7 @@ impl RefusalPauses {
     const MAX_IDLE: Duration = Duration::from_secs(60);
     const NEW: RefusalPauses = RefusalPauses { next: Self::FIRST_IDLE };
 
-    /// The pause after one more refusal.
+    /// Returns the pause after one more refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(Self::MAX_IDLE);
@@ -244,7 +244,7 @@ impl<C: Connect> Tunnel<C> {
     }
 }
 
-/// True if only the server's owner can resolve the error.
+/// Returns true if only the server's owner can resolve the error.
 fn needs_owner_action(error: &OpenError) -> bool {
     let lasting =
         [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion, ErrorCode::UnsupportedMessage];

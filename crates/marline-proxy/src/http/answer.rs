@@ -13,7 +13,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Creates a refusal.
     #[must_use]
     pub fn new(status: u16, text: impl Into<String>) -> Refusal {
         Refusal { status, text: text.into() }
@@ -25,7 +25,7 @@ impl Refusal {
         Refusal::new(400, text)
     }
 
-    /// The answer as bytes.
+    /// Returns the answer as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
@@ -34,7 +34,7 @@ impl Refusal {
     }
 }
 
-/// Status that reports a failure to reach the target.
+/// Returns the status that reports a failure to reach the target.
 #[must_use]
 pub fn status_of(code: ErrorCode) -> u16 {
     match code {
@@ -45,8 +45,8 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// An answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page of
-/// another origin from loading it as a script.
+/// Returns an answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page
+/// of another origin from loading it as a script.
 #[must_use]
 pub fn document(
     status: u16,

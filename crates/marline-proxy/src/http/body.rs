@@ -81,7 +81,7 @@ impl Body {
         Body(Place::Size { digits: 0, value: 0 })
     }
 
-    /// True if the content is complete.
+    /// Returns true if the content is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.0 == Place::Over
@@ -115,7 +115,7 @@ impl Body {
     }
 }
 
-/// State after a byte of the framing.
+/// Returns the state after a byte of the framing.
 fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
     let wrong = |place| Err(BadBody::Byte { byte, place });
     let next = match (place, byte) {
@@ -156,7 +156,7 @@ fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
     Ok(next)
 }
 
-/// True unless the byte is a control character.
+/// Returns true unless the byte is a control character.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || byte >= 0x20 && byte != 0x7f
 }
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of bytes that belong to the content, and whether it is complete.
+    /// Returns the number of bytes that belong to the content, and whether it is complete.
     fn follow_body(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
         body.parse_bytes(bytes).map(|count| (count, body.is_complete()))
     }

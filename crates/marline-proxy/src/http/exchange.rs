@@ -272,7 +272,7 @@ mod tests {
         relayed: tokio::task::JoinHandle<io::Result<DuplexStream>>,
     }
 
-    /// A relay between an application that has sent `head` and `behind`, and a target.
+    /// Returns a relay between an application that has sent `head` and `behind`, and a target.
     fn exchange(head: &str, behind: &[u8]) -> Ends {
         let Some((Request::Forward(mut forward), _)) = parse(head.as_bytes()).unwrap() else {
             panic!("a request to pass on");

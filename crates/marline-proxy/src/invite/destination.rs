@@ -78,7 +78,7 @@ impl Destination {
     }
 }
 
-/// True if standard output is a file that other users may read.
+/// Returns true if standard output is a file that other users may read.
 fn is_output_world_readable() -> bool {
     let file = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let meta = file.and_then(|file| file.metadata());

@@ -149,7 +149,7 @@ impl SocketBuffers {
     }
 }
 
-/// True if unused space of buffers should be freed.
+/// Returns true if unused space of buffers should be freed.
 pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
     memory.allowance() < AMPLE_ALLOWANCE
 }

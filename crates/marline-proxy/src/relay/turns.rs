@@ -66,7 +66,7 @@ struct Waiter {
 }
 
 impl FairTurns {
-    /// A new account.
+    /// Returns a new account.
     pub(crate) fn account(&self) -> AccountTurns {
         self.0.accounts.fetch_add(1, Ordering::Relaxed);
         AccountTurns(Arc::new(Account { shared: Arc::clone(&self.0), used: Mutex::default() }))
@@ -226,7 +226,7 @@ mod tests {
             Relay { account: account.clone(), turn: Turn::default(), waker, woken }
         }
 
-        /// True if the relay has a turn now.
+        /// Returns true if the relay has a turn now.
         fn poll(&mut self) -> bool {
             self.woken.0.store(false, Ordering::Relaxed);
             self.turn.poll(&Context::from_waker(&self.waker), &self.account).is_ready()

@@ -75,7 +75,7 @@ struct Service {
 }
 
 impl ServiceFront {
-    /// A front for `backend`.
+    /// Creates a front for `backend`.
     #[must_use]
     pub fn new(
         backend: Backend,
@@ -105,7 +105,7 @@ impl ServiceFront {
         Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of current connections.
+    /// Returns the number of current connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.places.count()

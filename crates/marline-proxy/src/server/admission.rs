@@ -115,13 +115,13 @@ impl<K: Ord + Clone> Quota<K> {
         Ok(Permit { key, counts: Arc::clone(&self.counts) })
     }
 
-    /// Number of occupied places.
+    /// Returns the number of occupied places.
     #[must_use]
     pub fn count(&self) -> usize {
         lock(&self.counts).all
     }
 
-    /// Number of places that this key occupies.
+    /// Returns the number of places that this key occupies.
     #[must_use]
     pub fn count_of(&self, key: &K) -> usize {
         lock(&self.counts).by_key.get(key).copied().unwrap_or_default()

@@ -197,13 +197,13 @@ impl Server {
         self.allowances.lock().bookkeeping = Some((ledger, suspensions));
     }
 
-    /// Number of failed writes of the ledger.
+    /// Returns the number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         self.allowances.lock().bookkeeping.as_ref().map_or(0, |(ledger, _)| ledger.failures())
     }
 
-    /// A client's usage of its quota. `None` if it has no quota.
+    /// Returns a client's usage of its quota, or `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
         self.allowances.lock().quota_use(name, now_unix_s)

@@ -346,7 +346,7 @@ struct HandshakePermit {
 struct Evicted;
 
 impl HandshakeQueue {
-    /// A queue with these limits.
+    /// Creates a queue with these limits.
     #[must_use]
     pub(super) fn new(limits: AdmissionLimits) -> HandshakeQueue {
         let total = limits.total.max(1);
@@ -400,7 +400,7 @@ impl HandshakeQueue {
         }
     }
 
-    /// Number of handshakes in progress.
+    /// Returns the number of handshakes in progress.
     #[must_use]
     pub(super) fn count(&self) -> usize {
         lock(&self.table.running).len()

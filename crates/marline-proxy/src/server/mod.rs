@@ -153,7 +153,7 @@ struct Client {
 }
 
 impl Server {
-    /// A server with this key (in `acceptor`), these clients and rules.
+    /// Creates a server with this key (in `acceptor`), these clients and rules.
     #[must_use]
     pub fn new(
         acceptor: TlsAcceptor,
@@ -234,13 +234,13 @@ impl Server {
         self.datagrams.set_config(config, filtering);
     }
 
-    /// Counts of relayed UDP.
+    /// Returns the counts of relayed UDP.
     #[must_use]
     pub fn udp_counts(&self) -> UdpCounts {
         self.datagrams.counts()
     }
 
-    /// Counts per credential, by name.
+    /// Returns the counts per credential, by name.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientCounts> {
         let mut clients = self.accounts.counts(|name| self.clients.count_of(name));
@@ -248,7 +248,7 @@ impl Server {
         clients
     }
 
-    /// Number of refusals so far, by reason.
+    /// Returns the number of refusals so far, by reason.
     pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         self.refusals.counts()
     }
@@ -257,19 +257,19 @@ impl Server {
         Arc::clone(&self.rules.borrow())
     }
 
-    /// Number of connections that have not authenticated yet.
+    /// Returns the number of connections that have not authenticated yet.
     #[must_use]
     pub fn count_unauthenticated(&self) -> usize {
         self.silent.count() + self.handshakes.count()
     }
 
-    /// Number of connections that have authenticated.
+    /// Returns the number of connections that have authenticated.
     #[must_use]
     pub fn authenticated(&self) -> usize {
         self.clients.count()
     }
 
-    /// Number of known sessions.
+    /// Returns the number of known sessions.
     #[cfg(test)]
     pub(crate) fn known_session_count(&self) -> usize {
         self.sessions.count()
@@ -363,8 +363,8 @@ impl Server {
         }
     }
 
-    /// Sends the greeting and waits for the client's request. `None` if the connection ends without one. If the
-    /// request is already on its way, the greeting is kept back and leaves together with the next message.
+    /// Sends the greeting and waits for the client's request. Returns `None` if the connection ends without one. If
+    /// the request is already on its way, the greeting is kept back and leaves together with the next message.
     async fn read_request<S: Transport>(
         &self,
         stream: &mut S,

@@ -17,7 +17,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Number of resolvers in a `resolv.conf` that the C library uses (MAXNS).
 const MAX_RESOLVERS: usize = 3;
 
-/// Addresses of the resolvers, in order.
+/// Returns the addresses of the resolvers, in order.
 ///
 /// # Errors
 /// There are no resolvers, or the rules deny all of them.

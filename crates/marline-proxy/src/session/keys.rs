@@ -24,7 +24,7 @@ pub const MAX_RECORD: usize = record_len(MAX_PLAINTEXT);
 /// appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
-/// Length of a record with this much plaintext, in bytes.
+/// Returns the length of a record with this much plaintext, in bytes.
 #[must_use]
 pub const fn record_len(plaintext: usize) -> usize {
     LENGTH_LEN + plaintext + TAG_LEN
@@ -85,7 +85,7 @@ pub(super) fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
 }
 
 impl Direction {
-    /// The direction with this label of the connection with this binding and opening.
+    /// Creates the direction with this label of the connection with this binding and opening.
     pub(super) fn new(
         cipher: Cipher,
         session: &[u8; 32],

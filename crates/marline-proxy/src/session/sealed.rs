@@ -85,7 +85,7 @@ impl IncomingData {
         }
     }
 
-    /// The buffer, at its full length for reading.
+    /// Returns the buffer, at its full length for reading.
     fn take_buffer(&mut self) -> Box<[u8]> {
         let whole = || SPARE_IN.take().unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
         match self.buffer.take() {
@@ -187,7 +187,7 @@ impl<T> SealedStream<T> {
         renewed
     }
 
-    /// Size of the buffers in bytes. `trim`: unused space is freed first.
+    /// Returns the size of the buffers in bytes. `trim`: unused space is freed first.
     pub fn buffered(&mut self, trim: bool) -> u64 {
         if trim {
             self.incoming.free_unused();
@@ -196,17 +196,17 @@ impl<T> SealedStream<T> {
         (incoming + self.outgoing.capacity()) as u64
     }
 
-    /// True if the peer's end of direction was read.
+    /// Returns true if the peer's end of direction was read.
     pub const fn has_ended(&self) -> bool {
         self.incoming.ended
     }
 
-    /// The stream below.
+    /// Returns the stream below.
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
-    /// The stream below. Data read ahead is lost. There is none before the first read.
+    /// Returns the stream below. Data read ahead is lost. There is none before the first read.
     pub fn into_inner(self) -> T {
         self.inner
     }

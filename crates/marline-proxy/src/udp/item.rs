@@ -174,7 +174,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The item with these bytes.
+    /// Returns the item with these bytes.
     ///
     /// # Errors
     /// The bytes are not a valid item.

@@ -67,7 +67,7 @@ impl DirectHosts {
         self.hosts.remove(&address);
     }
 
-    /// Addresses of the hosts.
+    /// Returns the addresses of the hosts.
     pub(super) fn iter(&self) -> impl Iterator<Item = &IpAddr> {
         self.hosts.keys()
     }

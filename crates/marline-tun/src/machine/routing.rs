@@ -228,7 +228,7 @@ impl RoutingSettings {
         self.only.is_empty()
     }
 
-    /// The rule that both sets jump to.
+    /// Returns the rule that both sets jump to.
     pub(super) const fn jump_target() -> Rule {
         Rule { priority: JUMP_TARGET_PRIORITY, selector: Selector::All, verdict: Verdict::Nothing }
     }

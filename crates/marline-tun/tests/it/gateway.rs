@@ -22,7 +22,7 @@ fn syn() -> Seg {
     Seg::syn().at(SeqNum(7_000)).mss(1_460)
 }
 
-/// A connection of the host from this port, with the target's end of it.
+/// Returns a connection of the host from this port, with the target's end of it.
 async fn connected(
     world: &mut World,
     host: &mut Host,

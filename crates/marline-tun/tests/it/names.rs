@@ -30,7 +30,7 @@ async fn ask(world: &World, port: u16, query: &[u8]) {
     world.send(&udp(path.local, path.remote, query)).await;
 }
 
-/// The next answer: destination port and payload.
+/// Returns the next answer: destination port and payload.
 async fn answer(world: &World) -> (u16, Vec<u8>) {
     let packet = world.packet().await;
     let ip = IpPacket::parse(&packet).expect("a packet");

@@ -31,7 +31,7 @@ pub struct PendingSetting {
 }
 
 impl PendingSetting {
-    /// The setting and its two values, as text.
+    /// Returns the setting and its two values, as text.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());

@@ -44,7 +44,7 @@ pub(super) enum Behavior {
 }
 
 impl Behavior {
-    /// Description of the behavior, and a remedy.
+    /// Returns the description of the behavior, and a remedy.
     #[rustfmt::skip]
     fn description(self) -> (String, &'static str) {
         let to = |server| if server { "towards the server" } else { "from the server" };
@@ -201,7 +201,7 @@ fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     }
 }
 
-/// True if data was sent and acknowledged, but none was received.
+/// Returns true if data was sent and acknowledged, but none was received.
 fn is_acked_but_undelivered(client: &EndRecord) -> bool {
     let Some(isn) = EndRecord::isn(&client.up) else { return false };
     let sent = client.up.iter().filter(|seen| seen.len > 0);
@@ -244,7 +244,7 @@ impl OneWay<'_> {
         seen.seq.wrapping_sub(self.isns.1)
     }
 
-    /// True if the sender received SACK blocks beyond the data it has sent.
+    /// Returns true if the sender received SACK blocks beyond the data it has sent.
     fn has_invalid_sack(&self, back: &[SeenSegment]) -> bool {
         let data = self.sent.iter().filter(|seen| seen.len > 0);
         let highest = data.map(|seen| self.sent_from(seen).saturating_add(seen.len)).max();
@@ -289,7 +289,7 @@ impl OneWay<'_> {
         }
     }
 
-    /// True if data with the option arrived at first, but not at the end in spite of retransmissions. The path
+    /// Returns true if data with the option arrived at first, but not at the end in spite of retransmissions. The path
     /// itself works then, since the other end's report arrived over it.
     fn option_ceased(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         const MIN_CEASED_US: u64 = 1_000_000;
@@ -304,7 +304,7 @@ impl OneWay<'_> {
         first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + MIN_CEASED_US)
     }
 
-    /// True if acknowledgments that were all sent with the option arrived without it.
+    /// Returns true if acknowledgments that were all sent with the option arrived without it.
     fn lost_option_from_acks(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         let all_with = self.sent.iter().filter(|seen| seen.is_pure_ack()).all(|seen| seen.mptcp);
         let bare = came.iter().filter(|seen| seen.is_pure_ack() && !seen.mptcp).count();
@@ -357,7 +357,7 @@ impl OneWay<'_> {
     }
 }
 
-/// True if the client received acknowledgments for bytes that the server never acknowledged.
+/// Returns true if the client received acknowledgments for bytes that the server never acknowledged.
 fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let highest = |segments: &[SeenSegment], isn: Option<u32>| {
         let relative = |seen: &SeenSegment| seen.ack.wrapping_sub(isn.unwrap_or_default());
@@ -383,7 +383,7 @@ fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     up || down || early
 }
 
-/// True if acknowledgments were received that were never sent.
+/// Returns true if acknowledgments were received that were never sent.
 fn has_premature_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let missing = |came: &[SeenSegment], sent: &[SeenSegment], isns: (Option<u32>, Option<u32>)| {
         let (Some(came_isn), Some(sent_isn)) = isns else { return false };

@@ -24,7 +24,7 @@ pub(super) fn write_line(entry: &TappedSegment, text: &mut String) {
     text.push('\n');
 }
 
-/// Parses such a line. `None` if it is malformed.
+/// Parses such a line. Returns `None` if it is malformed.
 pub(super) fn read_line(line: &str) -> Option<TappedSegment> {
     let mut words = line.split(' ');
     let mut next = || words.next();
@@ -92,7 +92,7 @@ impl SeenSegment {
         self.flags & ACK != 0
     }
 
-    /// True for an acknowledgment without data and flags.
+    /// Returns true for an acknowledgment without data and flags.
     pub(super) const fn is_pure_ack(&self) -> bool {
         self.len == 0 && self.flags & (SYN | FIN | RST) == 0
     }

@@ -39,7 +39,7 @@ const DEATHS: u32 = 5;
 const DEAD: Duration = Duration::from_secs(2);
 const ALIVE: Duration = Duration::from_secs(4);
 
-/// The clock shared by both namespaces.
+/// Returns the clock shared by both namespaces.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -197,7 +197,7 @@ fn numbers<const N: usize>(file: &Path) -> Vec<[u64; N]> {
     text.lines().filter_map(line).collect()
 }
 
-/// Bytes on both interfaces of the user.
+/// Returns the number of bytes on both interfaces of the user.
 fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
     let count = |name: &str| {
         let text = hosts.shell(Side::Client, &format!("ip -s -j link show {name}"));

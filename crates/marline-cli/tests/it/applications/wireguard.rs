@@ -88,7 +88,7 @@ fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
     println!("gap: {} ms between answers to ping inside WireGuard over -U", gap.as_millis());
 }
 
-/// The longest time between two answers in the output of `ping -D`.
+/// Returns the longest time between two answers in the output of `ping -D`.
 fn longest_gap(lines: impl Iterator<Item = String>) -> Duration {
     let at = |line: String| {
         let time = line.strip_prefix('[')?.split(']').next()?.parse::<f64>().ok()?;

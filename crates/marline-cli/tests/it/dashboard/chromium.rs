@@ -110,14 +110,14 @@ impl Browser {
         page
     }
 
-    /// Value of an expression on a page. `None` if it throws an error.
+    /// Returns the value of an expression on a page, or `None` if it throws an error.
     fn try_to_see(&mut self, page: &Page, expression: &str) -> Option<Value> {
         let what = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let mut found = self.ask(Some(page), "Runtime.evaluate", what);
         found["exceptionDetails"].is_null().then(|| found["result"]["value"].take())
     }
 
-    /// The value of an expression on a page.
+    /// Returns the value of an expression on a page.
     pub(super) fn see(&mut self, page: &Page, expression: &str) -> Value {
         self.try_to_see(page, expression).unwrap_or_else(|| panic!("{expression} fails"))
     }

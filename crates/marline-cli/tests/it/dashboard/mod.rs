@@ -133,7 +133,7 @@ fn echo_target() -> SocketAddr {
     address
 }
 
-/// A connection through a SOCKS5 port.
+/// Returns a connection through a SOCKS5 port.
 fn through(socks: SocketAddr, target: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(socks).expect("the port");
     stream.set_nodelay(true).expect("nodelay");
@@ -212,7 +212,7 @@ impl TwoPaths {
     }
 }
 
-/// A client with a dashboard: its process, the page's address, its SOCKS5 port.
+/// Returns a client with a dashboard: its process, the page's address, its SOCKS5 port.
 fn client(
     dir: &Path,
     server: &support::ServerSide,

@@ -47,7 +47,7 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-/// The namespaces, if this machine supports them, with the program in their PATH.
+/// Returns the namespaces, if this machine supports them, with the program in their PATH.
 fn world(dir: &Path) -> Option<Testbed> {
     Testbed::of_marline(dir, SCRIPT, &["nft", "python3", "curl", "ss"])
 }
@@ -192,7 +192,7 @@ impl Fleet {
         self.took_over.push(TookOver::told_by(&said));
     }
 
-    /// The member with most streams, their number, and the numbers of the other members.
+    /// Returns the member with most streams, their number, and the numbers of the other members.
     fn fullest(&self) -> (&'static str, u64, String) {
         let state = self.state();
         let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();

@@ -76,7 +76,7 @@ enum Capture {
     Up,
 }
 
-/// A WiFi link with this MTU, and an LTE link.
+/// Returns a WiFi link with this MTU, and an LTE link.
 fn wifi(mtu: u16) -> String {
     format!("rate=20M,delay=8ms,queue=100ms,mtu={mtu}B:silent")
 }

@@ -25,7 +25,7 @@ const APPLICATION_BUFFER: u32 = 16 << 10;
 /// Period of the source's data. It is prime, so that no buffer size divides it.
 const PERIOD: usize = 65_521;
 
-/// The bytes that the source repeats. An answer starts at the offset in the request.
+/// Returns the bytes that the source repeats. An answer starts at the offset in the request.
 fn pattern() -> Arc<[u8]> {
     let byte = |at: usize| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8;
     // Two periods, so that a full one follows each offset.
@@ -258,12 +258,12 @@ impl Waits {
         self
     }
 
-    /// The delay that 99 of 100 exchanges did not exceed.
+    /// Returns the delay that 99 of 100 exchanges did not exceed.
     pub(super) fn p99(&self) -> Duration {
         self.at(99)
     }
 
-    /// The delay that this many of 100 exchanges did not exceed.
+    /// Returns the delay that this many of 100 exchanges did not exceed.
     pub(super) fn at(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort();

@@ -28,8 +28,8 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server with this public address, the services behind it, and a client that starts after
-    /// `first` in its namespace.
+    /// Returns the namespaces, a server with this public address, the services behind it, and a client that starts
+    /// after `first` in its namespace.
     fn start(dir: &Path, public: &str, first: &str) -> Option<World> {
         World::start_where(dir, public, first, "true")
     }

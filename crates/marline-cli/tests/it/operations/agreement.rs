@@ -41,7 +41,7 @@ const HEADERS: u64 = 20 + 8 + 9 + 60;
 /// both, but only one is counted as received.
 const REPEATS: u64 = 60;
 
-/// Time in microseconds of a clock shared by all processes of the machine.
+/// Returns the time in microseconds of a clock shared by all processes of the machine.
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
@@ -77,7 +77,7 @@ fn echoing() {
     }
 }
 
-/// A connection through the client that has carried one message and its echo.
+/// Returns a connection through the client that has carried one message and its echo.
 fn connected() -> TcpStream {
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("the client's port");
     stream.set_nodelay(true).expect("nodelay");
@@ -204,7 +204,7 @@ impl Look {
     }
 }
 
-/// Value in a line of metrics.
+/// Returns the value in a line of metrics.
 fn value(line: &str) -> f64 {
     line.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
@@ -400,7 +400,7 @@ fn status_metrics_and_dashboard_agree_on_an_outage() {
     the_links_carried_it(&world, &look, bytes);
 }
 
-/// A pause reported by an application.
+/// Returns a pause reported by an application.
 fn pause(line: &str) -> Option<(u64, u64)> {
     let (since, until) = line.strip_prefix("pause ")?.split_once(' ')?;
     Some((since.parse().ok()?, until.parse().ok()?))

@@ -37,7 +37,7 @@ impl<'a> Judged<'a> {
         support::run(self.dir, &[words, &["--control", &self.control]].concat())
     }
 
-    /// State and cause of the path in `marline status`, and its exit status.
+    /// Returns the state and cause of the path in `marline status`, and its exit status.
     fn status(&self) -> (String, Option<i32>) {
         let output = self.ask(&["status", "--json"]);
         let (out, _) = support::texts(&output);
@@ -69,7 +69,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// Sum of a metric with this name and label.
+/// Returns the sum of a metric with this name and label.
 fn metric_with(at: SocketAddr, name: &str, label: &str) -> u64 {
     // The order of the labels is that of the exporter.
     let labels = ["127.0.0.1", "::1", "p"];
@@ -119,7 +119,7 @@ impl Made {
     }
 }
 
-/// An invite to a server that never runs, and its address.
+/// Returns an invite to a server that never runs, and its address.
 fn invite_of_nobody(dir: &Path) -> (std::path::PathBuf, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
     let args = ["server", "--init", "--config", "nobody.toml", "--listen", &address.to_string()];

@@ -39,7 +39,7 @@ pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
 /// Time limit for a process to become ready.
 const READY: Duration = Duration::from_secs(30);
 
-/// Name of this test in the harness, for starting it in a process of its own.
+/// Returns the name of this test in the harness, for starting it in a process of its own.
 pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
     let path = std::any::type_name::<T>();
     path.split_once("::").expect("the program's name first").1
@@ -97,7 +97,7 @@ pub(crate) fn download_from(
     });
 }
 
-/// Length of a growing file in bytes. 0 if it does not exist.
+/// Returns the length of a growing file in bytes. 0 if it does not exist.
 pub(crate) fn length(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |file| file.len())
 }
@@ -120,13 +120,13 @@ pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
 /// Environment variable with the path of another build of the program, such as an optimized one.
 const PROGRAM: &str = "MARLINE_TEST_PROGRAM";
 
-/// The program under test.
+/// Returns the program under test.
 pub(crate) fn program() -> PathBuf {
     let other = std::env::var_os(PROGRAM).map(PathBuf::from);
     other.unwrap_or_else(|| env!("CARGO_BIN_EXE_marline").into())
 }
 
-/// The program with these arguments, in `dir`.
+/// Returns the program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(args).current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
@@ -137,7 +137,8 @@ pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
 const LAB_ARGUMENTS: &str = "MARLINE_TEST_LAB_ARGUMENTS";
 const SEPARATOR: &str = "\u{1f}";
 
-/// The lab's program `marline-lab`, run by a process of this test program, because the lab may not have been built.
+/// Returns the lab's program `marline-lab`, run by a process of this test program, because the lab may not have been
+/// built.
 pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "support::the_labs_program", "--nocapture"]);
@@ -154,7 +155,7 @@ pub(crate) fn be_the_labs_program_if_asked() {
     }
 }
 
-/// Output of `marline-lab plot` for the traces in `dir` with this prefix. `None` if one cannot be read.
+/// Output of `marline-lab plot` for the traces in `dir` with this prefix. Returns `None` if one cannot be read.
 pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.file_name());
     let names = entries.filter_map(|name| name.into_string().ok());
@@ -255,7 +256,7 @@ impl Running {
         }
     }
 
-    /// Lines of output that were not read yet.
+    /// Returns lines of output that were not read yet.
     pub(crate) fn said(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
@@ -345,7 +346,7 @@ pub(crate) struct ServerSide {
     pub(crate) invite_file: PathBuf,
 }
 
-/// An address on loopback whose TCP port was free a moment ago.
+/// Returns an address on loopback whose TCP port was free a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")
@@ -390,7 +391,7 @@ pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
 /// First port of [`free_port`], and the number of ports: below the range from which Linux assigns ports.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);
 
-/// A port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
+/// Returns a port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
 /// assigned by the system may be in use by a TCP connection.
 pub(crate) fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};

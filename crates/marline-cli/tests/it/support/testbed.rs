@@ -21,7 +21,7 @@ pub(crate) struct Testbed {
     background: Vec<Child>,
 }
 
-/// True if this process may create namespaces.
+/// Returns true if this process may create namespaces.
 pub(crate) fn namespaces_work() -> bool {
     let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
     status.is_ok_and(|status| status.success())
@@ -65,7 +65,7 @@ impl Testbed {
         testbed
     }
 
-    /// A shell command in this role's namespace and home directory, for at most `limit_s` seconds.
+    /// Returns a shell command in this role's namespace and home directory, for at most `limit_s` seconds.
     pub(crate) fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
         let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
         let home = self.dir.join(role);
@@ -155,7 +155,7 @@ impl Testbed {
         }
     }
 
-    /// Value of a kernel counter (`MPTcpExt...`, `TcpExt...`) in this namespace. 0 if it is not listed.
+    /// Returns the value of a kernel counter (`MPTcpExt...`, `TcpExt...`) in this namespace. 0 if it is not listed.
     pub(crate) fn counter(&self, role: &str, name: &str) -> u64 {
         let text = self.run(role, &format!("nstat -asz {name}"));
         let value = text.lines().find_map(|line| line.strip_prefix(name));

@@ -58,7 +58,7 @@ const CLOSED: &str = "nft add table ip portal
     nft 'add rule ip portal way ip saddr 10.0.1.2 tcp dport 80 redirect'";
 const PROBE: &str = "--probe http://check.test/generate_204";
 
-/// The machine behind the tunnel, with these options, and a WiFi that requires a login.
+/// Returns the machine behind the tunnel, with these options, and a WiFi that requires a login.
 fn behind_a_portal(name: &str, options: &str) -> Option<World> {
     let mut world = World::set(name, &["nft", "setpriv"])?;
     std::fs::write(world.dir().join("portal.py"), PORTAL).expect("a file");

@@ -196,7 +196,7 @@ impl Sweep {
         }
     }
 
-    /// True if a kill switch is engaged for both families.
+    /// Returns true if a kill switch is engaged for both families.
     fn holds(&self) -> bool {
         let rules = |family: &str| self.world.run(&format!("ip {family} rule show"));
         let last = |rules: &str| {

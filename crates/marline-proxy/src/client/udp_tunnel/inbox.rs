@@ -63,14 +63,14 @@ pub struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// The next item. `None` if the socket is closed. Cancel safe.
+    /// Returns the next item, or `None` if the socket is closed. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         let (item, bytes) = self.waiting.recv().await?;
         self.held.lock().shrink(bytes);
         Some(item)
     }
 
-    /// True if the socket is closed.
+    /// Returns true if the socket is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.waiting.is_closed()
@@ -99,7 +99,7 @@ impl<T> Delivery<T> {
     }
 }
 
-/// An inbox that is charged to this account.
+/// Returns an inbox that is charged to this account.
 pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
     let charge = account.charge(MemoryKind::Datagram, 0);
     let held = SharedInbox(Arc::new(Mutex::new(InboxContents { bytes: 0, charge })));

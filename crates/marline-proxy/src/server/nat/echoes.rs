@@ -75,7 +75,7 @@ impl Nat {
         }
     }
 
-    /// The error that the client receives when the system cannot send.
+    /// Returns the error that the client receives when the system cannot send.
     fn system_error(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.shared.is_echo_refusal_logged.swap(true, Ordering::Relaxed) {

@@ -108,7 +108,7 @@ impl Nat {
         }
     }
 
-    /// Reaction to a peer without a flow. `None` if it may not send to the socket now.
+    /// Reaction to a peer without a flow. Returns `None` if it may not send to the socket now.
     fn admit_unsolicited(
         &self,
         state: &mut State,
@@ -156,7 +156,7 @@ mod tests {
         std::net::Ipv4Addr::from(0xc633_6400 + last).into()
     }
 
-    /// Number of datagrams that pass out of `count` that arrive evenly spread over one second.
+    /// Returns the number of datagrams that pass out of `count` that arrive evenly spread over one second.
     fn passed(rates: &mut UnsolicitedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
         (0..count)
             .map(|at| u32::from(rates.try_take(from, start + Duration::from_secs(1) * at / count)))

@@ -234,7 +234,7 @@ fn rebinds() -> (Notes, Came) {
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
-/// A middlebox that acknowledges and drops data once, after some segments have passed.
+/// Returns a middlebox that acknowledges and drops data once, after some segments have passed.
 fn swallows(up: bool) -> (Notes, Came) {
     let mut data = 0;
     let mut middle = |segment: &Segment| {
@@ -295,7 +295,7 @@ fn translates() -> (Notes, Came) {
     (notes, Came::Multipath)
 }
 
-/// A server without support for Multipath TCP and without a responder.
+/// Returns a server without support for Multipath TCP and without a responder.
 fn stranger() -> (Notes, Came) {
     let mut notes = Talk::new(&mut same).syn().without_options().answer().messages().notes();
     notes.server.clear();

@@ -33,7 +33,7 @@ impl<T> fmt::Debug for Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// Returns a stream after its TLS handshake.
+    /// Wraps a stream after its TLS handshake.
     pub fn tls(stream: impl Into<TlsStream<T>>) -> Channel<T> {
         Channel::Tls(Box::new(RecordStream::new(stream.into())))
     }
@@ -58,7 +58,7 @@ impl<T> Channel<T> {
     }
 
     /// Prepares the connection for another request once both directions have ended
-    /// ([`SealedStream::renew`]). Returns whether it can be reused.
+    /// ([`SealedStream::renew`]). Returns true if it can be reused.
     pub fn renew(&mut self) -> bool {
         match self {
             Channel::Tls(_) => false,
@@ -83,7 +83,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Returns a stream of a session.
+    /// Wraps a stream of a session.
     pub fn session(stream: SealedStream<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))
     }
@@ -108,7 +108,7 @@ impl<T: Transport> Transport for Channel<T> {
         self.inner().mark_authenticated(account);
     }
 
-    /// Not known for TLS, which only the first connections to a server use.
+    /// Returns 0 for TLS, whose buffers are unknown. Only the first connections to a server use TLS.
     fn buffered(&mut self, trim: bool) -> u64 {
         match self {
             Channel::Tls(_) => 0,

@@ -90,7 +90,7 @@ impl Credentials {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// The text is invalid. The error says where.
+    /// The text is invalid. The error contains the position.
     pub fn parse(text: &str) -> anyhow::Result<Credentials> {
         let table: Table = toml::from_str(text)?;
         let mut credentials = Credentials::default();
@@ -122,7 +122,7 @@ impl Credentials {
             bail!("the credential {name:?} already exists");
         }
         if self.list.len() >= MAX_CREDENTIALS {
-            bail!("the limit of {MAX_CREDENTIALS} credentials is reached");
+            bail!("credential limit reached ({MAX_CREDENTIALS})");
         }
         let name = Arc::from(name);
         self.list.push(Credential { name, token_sha256: digest, created_unix_s });
@@ -192,7 +192,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Creates the store in this file.
+    /// Creates a store that uses this file.
     #[must_use]
     pub fn in_file(path: PathBuf) -> Store {
         Store { path }
@@ -227,7 +227,7 @@ impl Store {
     /// Changes the file. Concurrent changes wait for each other.
     ///
     /// # Errors
-    /// The error of reading, of `change` or of writing.
+    /// Fails if the file cannot be read or written, or if `change` fails.
     pub fn change<T>(
         &self,
         change: impl FnOnce(&mut Credentials) -> anyhow::Result<T>,
@@ -244,7 +244,7 @@ impl Store {
     /// force. Suspended clients follow `suspensions`.
     ///
     /// # Errors
-    /// The error of [`load`](Self::load) for the current file.
+    /// Fails if the current file cannot be [loaded](Self::load).
     pub fn watch_file(
         self,
         again: Arc<Notify>,

@@ -47,7 +47,7 @@ pub struct Tally {
     pub sent_bytes: u64,
     /// Bytes received so far.
     pub received_bytes: u64,
-    /// Time of the last use, in seconds since 1970. 0: never.
+    /// Time of the last use, in seconds since 1970, or 0 if never used.
     pub seen_unix_s: u64,
     /// Start of the current month.
     pub period_start_unix_s: u64,
@@ -217,7 +217,7 @@ pub struct WriteResult {
 }
 
 impl Ledger {
-    /// The ledger in this file, which need not exist.
+    /// Opens the ledger in this file, which need not exist.
     #[must_use]
     pub fn open(path: PathBuf) -> Ledger {
         let (known, version) = (read_or_set_aside(&path), private_file::version(&path));

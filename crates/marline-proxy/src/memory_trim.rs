@@ -8,9 +8,9 @@
 //! made rarely, since the memory would soon be needed again. A process that accepts no new connections does not need
 //! the memory again, so a few ended connections are enough there.
 //!
-//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C library in every build
-//! and different behavior under load. With the current cost of a connection the call is enough.
-//! docs/research/endurance.md has the figures.
+//! Another allocator (jemalloc, mimalloc) would do this by itself, at the cost of another C library in every build and
+//! different behavior under load. With the current cost of a connection the call is enough. docs/research/endurance.md
+//! has the figures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -111,7 +111,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a refusal.
+    /// Creates a failure with this code and text.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Failure {
         Failure { code, text: text.into() }
@@ -307,7 +307,7 @@ impl Message {
         out
     }
 
-    /// Returns the message with this type and body.
+    /// Decodes the message with this type and body.
     ///
     /// # Errors
     /// The message type is unknown, or the body does not fit it.
@@ -363,7 +363,8 @@ impl Message {
     /// Reads exactly one message, and no byte beyond it.
     ///
     /// # Errors
-    /// The error of the reader, `InvalidData` with a [`BadMessage`], or `UnexpectedEof` at the end.
+    /// Fails if the reader fails. Also fails with `InvalidData` and a [`BadMessage`], or with `UnexpectedEof` at the
+    /// end.
     pub async fn read(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
         let mut header = [0; HEADER_LEN];
         input.read_exact(&mut header).await?;
@@ -416,7 +417,8 @@ fn decode_address(kind: u8, bytes: &[u8]) -> Result<SocketAddr, BadMessage> {
     }
 }
 
-/// Decodes an offer with or without addresses. Empty input is valid and means no offer. `None`: malformed.
+/// Decodes an offer with or without addresses. Empty input is valid and means no offer. Returns `None` if the input is
+/// malformed.
 fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     if bytes.is_empty() {
         return Some((None, Vec::new()));

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Default share of a quota at which a warning is logged and the quota is spared.
+/// Default percentage of a quota at which a warning is logged and the rest is used sparingly.
 const SOFT_PERCENT: u8 = 80;
 const DAY_S: u64 = 86_400;
 /// Units of bytes, largest first.
@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 5] =
 pub struct ByteQuota {
     /// Bytes, at least 1.
     pub bytes: u64,
-    /// Share at which the quota is spared, 1 to 100 %.
+    /// Percentage at which the rest of the quota is used sparingly, 1 to 100.
     pub soft_percent: u8,
     /// Day of the month on which the period begins, 1 to 31.
     pub day: u8,
@@ -137,7 +137,7 @@ impl fmt::Display for ByteQuota {
 /// `[CLIENT@]VALUE`: a value for one client, or for all clients that have no value of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerClient<T> {
-    /// The client. `None`: all others.
+    /// The client, or `None` for all others.
     pub client: Option<String>,
     /// Value for the client.
     pub value: T,
@@ -182,7 +182,7 @@ impl<T: fmt::Display> fmt::Display for PerClient<T> {
     }
 }
 
-/// Bytes with a unit, such as `50GB`. Returns `None` if the text is invalid or the number is 0.
+/// Parses bytes with a unit, such as `50GB`. Returns `None` if the text is invalid or the number is 0.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -192,7 +192,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (1..=i64::MAX as u64).contains(&bytes).then_some(bytes)
 }
 
-/// Bytes in the largest unit that leaves a whole number.
+/// Formats bytes in the largest unit that leaves a whole number.
 #[must_use]
 pub fn exact_bytes(bytes: u64) -> String {
     let (name, factor) =
@@ -200,7 +200,7 @@ pub fn exact_bytes(bytes: u64) -> String {
     format!("{}{name}", bytes / factor)
 }
 
-/// Bytes in a few characters, with one decimal.
+/// Formats bytes in a few characters, with one decimal.
 #[must_use]
 pub fn short_bytes(bytes: u64) -> String {
     match UNITS.into_iter().find(|(_, factor)| bytes >= *factor) {

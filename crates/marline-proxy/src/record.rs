@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Plaintext of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
+/// Plaintext bytes of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
 /// every path with an MTU of 1,280 bytes or more.
 pub const FIRST_PLAINTEXT: usize = 1_100;
-/// Plaintext of the largest TLS record.
+/// Plaintext bytes of the largest TLS record.
 pub const MAX_PLAINTEXT: usize = 16_384;
-/// Plaintext of one write at the largest record size. TLS splits it into records.
+/// Plaintext bytes of one write at the largest record size. TLS splits it into records.
 const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
 /// Bytes sent in records of one size before the size grows.
 const GROW_AFTER_BYTES: usize = 64 * 1_024;
@@ -69,7 +69,7 @@ pub struct RecordStream<S> {
 }
 
 impl<S> RecordStream<S> {
-    /// Sizes the records of `inner`.
+    /// Wraps `inner` and sizes its records.
     pub fn new(inner: S) -> Self {
         RecordStream { inner, sizer: RecordSizer::default() }
     }

@@ -316,7 +316,7 @@ enum Phase {
 #[derive(Debug, Default)]
 struct Pump {
     phase: Phase,
-    /// Set only while the direction is blocked.
+    /// `Some` only while the direction is blocked.
     held: Option<Box<HeldBuffer>>,
     /// Written and filled length of the buffer. Small integers, because every stream has two pumps for its whole
     /// life.
@@ -329,8 +329,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Copies until the reader's end has been passed on. The buffer is charged to `memory`. `has_room`: the writer
-    /// would accept bytes now, as far as is known. This matters only [when memory is short](is_short).
+    /// Copies until the reader's end has been passed on. The buffer is charged to `memory`. `has_room` is true if the
+    /// writer would accept bytes now, as far as is known. This matters only [when memory is short](is_short).
     ///
     /// # Errors
     /// The first error of either side.

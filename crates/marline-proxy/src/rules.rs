@@ -7,7 +7,7 @@
 //! resolves differently the second time gains nothing). IPv6 addresses that embed an IPv4 address (IPv4-mapped,
 //! NAT64, 6to4) are refused, because they lead to another address than they show. The server's own public addresses
 //! are refused too, since connections from inside bypass its firewall. They are determined from the kernel's
-//! routing, and an address is refused if the kernel cannot be asked.
+//! routing, and an address is refused if the kernel cannot be queried.
 //!
 //! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), not
 //! compared entry by entry.
@@ -180,7 +180,7 @@ impl Rules {
     /// Checks that the server may connect to `address`.
     ///
     /// # Errors
-    /// The refusal, with the flag that would allow it.
+    /// The rules refuse the address. The error names the flag that would allow it.
     pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
         self.check_by(address, is_local_address)
     }
@@ -210,7 +210,7 @@ impl Rules {
     /// Checks that no denied block contains `address`.
     ///
     /// # Errors
-    /// The refusal.
+    /// A denied block contains the address.
     pub fn check_denied(&self, address: IpAddr) -> Result<(), Refused> {
         let address = address.to_canonical();
         let inner = embedded_ipv4(address).map(IpAddr::V4);

@@ -89,7 +89,7 @@ impl Stopper {
     /// lost.
     ///
     /// # Errors
-    /// The error of `work`.
+    /// `work` fails.
     pub async fn run_until_signal(
         &self,
         mut signals: Signals,

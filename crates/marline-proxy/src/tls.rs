@@ -39,7 +39,7 @@ impl ServerKey {
         Ok(ServerKey(Identity::generate()?))
     }
 
-    /// The key in a file written from [`pkcs8`](Self::pkcs8).
+    /// Loads the key from a file written from [`pkcs8`](Self::pkcs8).
     ///
     /// # Errors
     /// The file cannot be read or does not contain an Ed25519 key.
@@ -61,7 +61,7 @@ impl ServerKey {
         *self.0.pin().as_bytes()
     }
 
-    /// Accepts TLS with this key.
+    /// Creates an acceptor with this key.
     ///
     /// # Errors
     /// The key is not usable.
@@ -72,7 +72,7 @@ impl ServerKey {
     }
 }
 
-/// Connects with TLS only to the server whose key has this SHA-256.
+/// Creates a connector for only the server whose key has this SHA-256.
 ///
 /// # Errors
 /// The crypto provider does not support TLS 1.3, which cannot happen.

@@ -17,7 +17,7 @@ use crate::sys;
 pub struct PeerState {
     /// The peer has finished sending. Some of its data may still be unread.
     pub finished: bool,
-    /// The peer answers but accepts no data. `false`: it accepts data, or nothing is received from it.
+    /// True if the peer answers but accepts no data; false if it accepts data or nothing is received from it.
     pub refuses_data: bool,
     /// Written bytes that the peer has not acknowledged.
     pub unacknowledged: u64,
@@ -40,8 +40,8 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions immediately, so that the peer sees an error and not an orderly end.
     fn abort(self);
 
-    /// Marks the peer as authenticated. A path that returns is then worth waiting for, and the memory of the stream
-    /// is charged to this account.
+    /// Marks the peer as authenticated. The connection then waits longer for a path to return, and the memory of the
+    /// stream is charged to this account.
     fn mark_authenticated(&self, _account: &MemoryAccount) {}
 
     /// Returns the socket below this stream, with its buffers in the kernel, or `None` if there is none, or if other
@@ -56,14 +56,14 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         Poll::Ready(())
     }
 
-    /// Returns the number of bytes in buffers of this stream, which may stay unchanged for long. `trim`: unused space
-    /// is freed first.
+    /// Returns the number of bytes in buffers of this stream, which may stay unchanged for long. If `trim` is true,
+    /// unused space is freed first.
     fn buffered(&mut self, _trim: bool) -> u64 {
         0
     }
 
-    /// Both directions have ended properly and the stream is no longer needed. A reusable stream goes back to its
-    /// pool, any other is dropped.
+    /// Called when both directions have ended properly and the stream is no longer needed. A reusable stream goes back
+    /// to its pool, any other is dropped.
     fn finish(self)
     where
         Self: Sized,

@@ -77,7 +77,7 @@ impl State {
         self.current.as_ref().map(|current| Arc::clone(&current.session))
     }
 
-    /// Returns the time at which the next handshake may start. `None`: as soon as a running one ends.
+    /// Returns the time at which the next handshake may start, or `None` if it must wait for a running one to end.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
         match (self.handshakes, self.last_handshake_start) {
             (0, _) | (_, None) => Some(now),
@@ -95,8 +95,8 @@ impl Admission {
         HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
-    /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session, so
-    /// only a handshake will do.
+    /// Waits for a session, or for permission to make a handshake. `alone` is true if the connection cannot use a
+    /// session and needs a handshake.
     async fn wait_until_admitted(&self, alone: bool) -> Authentication {
         loop {
             let changed = self.changed.notified();

@@ -16,7 +16,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Allows attempts for `patience` from now on.
+    /// Allows attempts for `patience`, starting now.
     pub(super) fn new(patience: Duration) -> Backoff {
         Backoff { pause: FIRST_DELAY, until: Instant::now() + patience }
     }

@@ -162,7 +162,7 @@ impl Connect for Dialer {
         self.client.set_rejection(reason);
     }
 
-    /// If the member does not answer, the shared address is tried. A member that was killed refuses at once.
+    /// If the member does not answer, the shared address is tried. A member that was killed refuses immediately.
     async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         if own.is_empty() || self.is_silent(own) {
             return self.connect_by_name().await;
@@ -258,7 +258,7 @@ struct ResolvedNames {
     watched: bool,
 }
 
-/// The servers' addresses, now and as they change.
+/// Resolver of the servers' names that tracks address changes.
 #[derive(Debug)]
 struct ServerNames {
     client: Client,
@@ -279,7 +279,7 @@ impl ServerNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the addresses. Known ones are returned at once. If there are none, the names are resolved.
+    /// Returns the servers' addresses, immediately if they are known. Otherwise, the names are resolved first.
     ///
     /// # Errors
     /// No name resolves.
@@ -298,7 +298,7 @@ impl ServerNames {
     }
 
     /// Resolves the names again because the known addresses do not answer, unless that was done just now, and
-    /// passes the result to the existing connections. `Some`: there are addresses other than `tried`.
+    /// passes the result to the existing connections. Returns `Some` if there are addresses other than `tried`.
     async fn renew(&self, tried: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
         if !self.has_names() {
             return None;

@@ -39,7 +39,7 @@ pub struct EarlyBytes<'a> {
 }
 
 impl<'a> EarlyBytes<'a> {
-    /// No bytes read yet from this application.
+    /// Creates a value for an application from which no bytes were read yet.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
         EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
@@ -69,7 +69,7 @@ impl<'a> EarlyBytes<'a> {
         if self.bytes.is_empty() { Ok(()) } else { send(writer, &self.bytes).await }
     }
 
-    /// Returns the first bytes of the application, if it sends within `patience`.
+    /// Reads the first bytes of the application, if it sends within `patience`.
     pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
         // An application that stays silent is normal for protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
@@ -90,7 +90,8 @@ impl<'a> EarlyBytes<'a> {
         }
     }
 
-    /// Sends the application's bytes until `answer` resolves. `None`: nothing was sent ahead within `patience`.
+    /// Sends the application's bytes until `answer` resolves. Returns `None` if nothing was sent ahead within
+    /// `patience`.
     pub(super) async fn send_until<R>(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),

@@ -1,6 +1,6 @@
 //! Targets of a client's open streams, which only the client's owner may list.
 //!
-//! The targets are not disclosed elsewhere: log, metrics and dashboard have no access to this list.
+//! Log, metrics and dashboard have no access to this list.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -60,7 +60,7 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_local_machine(local.ip()) {
         let text = format!(
-            "connection to {local} itself refused: only redirected connections are accepted"
+            "refused direct connection to {local}: only redirected connections are accepted"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }

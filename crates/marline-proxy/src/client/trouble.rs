@@ -118,7 +118,7 @@ struct State {
 
 impl LastTrouble {
     /// Records the outcome of a request. `None` as error means success. An unreachable server does not end an
-    /// earlier rejection. `Some`: the rejection has changed, with its current reason.
+    /// earlier rejection. Returns `Some` with the current reason if the rejection has changed.
     pub(super) fn record_outcome(&self, error: Option<&OpenError>) -> Option<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.closed {

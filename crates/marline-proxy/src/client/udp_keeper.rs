@@ -24,7 +24,8 @@ use crate::transport::Transport;
 
 /// Interval of keepalives. The server keeps the client's sockets while it receives them.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
-/// A keepalive is sent at once when a path becomes silent, but not sooner after the last one than this.
+/// Minimum interval between keepalives. One is sent immediately when a path becomes silent, unless the last one is
+/// more recent.
 const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a lane without sockets is closed.
 const UNUSED_LANE_TIMEOUT: Duration = Duration::from_secs(60);

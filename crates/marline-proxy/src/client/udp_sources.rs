@@ -106,7 +106,7 @@ impl UdpSources {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that an address which sends to this port has a socket. The inbox of a new one is passed to `serve`.
+    /// Ensures that an address that sends to this port has a socket. The inbox of a new one is passed to `serve`.
     /// Returns `false` if there are too many.
     pub fn admit(&self, from: SocketAddr, port: u16, serve: impl FnOnce(UdpInbox)) -> bool {
         let now = Instant::now();

@@ -98,7 +98,7 @@ struct State {
     outbox: Outbox,
     /// Last time at which there was a socket.
     used_at: Instant,
-    /// The server refuses a lane, and is not asked again before this time.
+    /// Time before which no lane is requested, because the server refused one.
     refused_until: Option<Instant>,
 }
 
@@ -283,7 +283,7 @@ impl UdpTunnel {
         self.lock().lane.is_some()
     }
 
-    /// Returns true if the server refuses a lane. It is asked again later, when an application sends.
+    /// Returns true if the server refuses a lane. A lane is requested again later, when an application sends.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.lock().refused_until.is_some_and(|until| Instant::now() < until)

@@ -8,7 +8,7 @@ use crate::message::ErrorCode;
 pub struct Refusal {
     /// Status code, 400 to 599.
     pub status: u16,
-    /// Explanation for people.
+    /// Explanation for the user.
     pub text: String,
 }
 

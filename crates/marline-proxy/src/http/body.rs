@@ -26,7 +26,7 @@ pub enum BadBody {
     Long(&'static str),
 }
 
-/// Parser state: what the next byte belongs to.
+/// Parser state: the element to which the next byte belongs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// Content of known length, or the data of a chunk, with the number of bytes left.
@@ -69,13 +69,13 @@ enum Place {
 pub struct Body(Place);
 
 impl Body {
-    /// Content of `length` bytes.
+    /// Creates a parser for `length` bytes of content.
     #[must_use]
     pub fn with_length(length: u64) -> Body {
         Body(if length == 0 { Place::Over } else { Place::Data { left: length, chunked: false } })
     }
 
-    /// Chunked content.
+    /// Creates a parser for chunked content.
     #[must_use]
     pub fn chunked() -> Body {
         Body(Place::Size { digits: 0, value: 0 })

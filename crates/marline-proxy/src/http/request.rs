@@ -62,7 +62,8 @@ pub const fn may_start_http(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || matches!(byte, b'\r' | b'\n')
 }
 
-/// Parses the head of a request. Returns the request and the length of the head. `None`: the head is incomplete.
+/// Parses the head of a request. Returns the request and the length of the head. Returns `None` if the head is
+/// incomplete.
 ///
 /// # Errors
 /// The head is invalid, or the request is not supported.

@@ -58,10 +58,10 @@ struct TurnUse {
 struct Waiter {
     shared: Arc<SharedTurns>,
     waker: Waker,
-    /// True if the relay has a turn. Set while the queues are locked.
+    /// True if the relay has a turn. Changed only while the queues are locked.
     is_given: AtomicBool,
-    /// True if the relay ended without a turn. Set while the queues are locked, so that it cannot be given a turn
-    /// meanwhile.
+    /// True if the relay ended without a turn. Changed only while the queues are locked, so that it cannot be given a
+    /// turn meanwhile.
     is_over: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ impl Turn {
 }
 
 impl Drop for QueuedTurn {
-    /// The relay has taken its turn, or has ended.
+    /// Records that the relay has taken its turn, or has ended.
     fn drop(&mut self) {
         self.0.shared.end_wait(&self.0);
     }

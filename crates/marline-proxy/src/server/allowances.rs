@@ -46,7 +46,7 @@ pub struct QuotaUse {
 }
 
 impl QuotaUse {
-    /// Usage of this quota according to a tally.
+    /// Computes the usage of this quota from a tally.
     #[must_use]
     pub fn new(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
         let used_bytes = tally.period_bytes;
@@ -60,14 +60,14 @@ impl QuotaUse {
     }
 }
 
-/// This time, with the start of the quota's month. Without a quota, of the calendar month.
+/// Returns this time with the start of the quota's month, or of the calendar month if there is no quota.
 #[must_use]
 pub fn moment(quota: Option<&ByteQuota>, now_unix_s: u64) -> Moment {
     let day = quota.map_or(1, |quota| quota.day);
     Moment { now_unix_s, period_start_unix_s: period(day, now_unix_s).start_unix_s }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time, in seconds since 1970.
 #[must_use]
 pub fn unix_s() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -71,7 +71,7 @@ struct Greeting<T> {
 }
 
 impl Server {
-    /// Authenticates a connection. `None`: the connection has been refused and closed.
+    /// Authenticates a connection. Returns `None` if the connection has been refused and closed.
     pub(super) async fn authenticate_connection<T: Transport>(
         &self,
         stream: T,
@@ -156,7 +156,7 @@ impl Server {
         Ok(FirstRead::NewClient(PrefixedStream::new(head[..count].to_vec(), stream)))
     }
 
-    /// TLS handshake and the client's Hello, in turn.
+    /// Performs the TLS handshake and reads the client's Hello, when it is this connection's turn.
     async fn authenticate_new_client<T: Transport>(
         &self,
         stream: PrefixedStream<T>,

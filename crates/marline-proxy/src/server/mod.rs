@@ -222,7 +222,8 @@ impl Server {
         self.remotes.change(rules);
     }
 
-    /// Latency requirements of applications, which the server applies to data for clients. Initially empty.
+    /// Returns the latency requirements of applications, which the server applies to data for clients. Initially
+    /// empty.
     #[must_use]
     pub const fn deadlines(&self) -> &Deadlines {
         &self.deadlines
@@ -284,7 +285,7 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         // Boxed, because authentication is short and takes several times the memory of a relay that runs for hours.
-        // Destructured at once, because a named value keeps its memory while bytes are relayed.
+        // Destructured immediately, because a named value keeps its memory while bytes are relayed.
         let Some(AuthenticatedClient {
             mut stream,
             client,
@@ -390,8 +391,8 @@ impl Server {
         }
     }
 
-    /// Connects to the requested target. Returns the socket and the stream. `None`: the client has received the
-    /// reason.
+    /// Connects to the requested target. Returns the socket and the stream. Returns `None` if the target was not
+    /// reached and the client has received the reason.
     async fn dial<T: Transport>(
         &self,
         mut stream: Channel<T>,
@@ -483,7 +484,7 @@ impl Server {
         self.refusals.record(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is revoked or suspended. A suspension gives the failure to send.
+    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if it was suspended.
     async fn wait_until_revoked(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {

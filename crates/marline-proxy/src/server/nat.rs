@@ -60,7 +60,7 @@ struct FamilySocket {
     reader: AbortHandle,
 }
 
-/// How a peer is reached.
+/// Route to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
     /// At an address that the rules allow.
@@ -122,8 +122,8 @@ impl Mapping {
     /// Sends a datagram. `read` starts a task that reads a new socket.
     ///
     /// # Errors
-    /// The system's error: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the server
-    /// itself that is no longer mapped.
+    /// No socket could be opened, or sending failed. `ConnectionRefused` means a port of the server itself that is no
+    /// longer mapped.
     fn send(
         &mut self,
         now: Instant,
@@ -289,7 +289,7 @@ impl Nat {
         }
     }
 
-    /// A datagram of a flow that the client opened.
+    /// Handles a datagram of a flow that the client opened.
     fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         match state.flows.mark_used(flow, now) {
             Some((key, Flow::Open { peer, .. }, _)) => {
@@ -374,7 +374,7 @@ impl Nat {
         }
     }
 
-    /// How the rules allow a peer to be reached.
+    /// Returns the route by which the rules allow a peer to be reached.
     fn route_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {

@@ -1,7 +1,7 @@
 //! The server's own resolver, which clients may query regardless of the rules for targets.
 //!
 //! A client's resolver is often one that the server cannot reach, such as a home router. The server's own resolver
-//! always works there. Clients request it as [`Target::server_resolver`](crate::target::Target) and is often on the
+//! always works there. Clients request it as [`Target::server_resolver`](crate::target::Target). It is often on the
 //! server's loopback or private network, which the rules forbid. The client gets DNS over TCP to exactly that address
 //! and port. `--deny` with this address forbids it.
 

@@ -33,7 +33,7 @@ const CHACHA_FORGERIES: u64 = 1 << 36;
 pub struct Generation(OnceLock<[u8; GENERATION_LEN]>);
 
 impl Generation {
-    /// Returns the generation. Returns the same value each time.
+    /// Returns the generation, which is the same on each call.
     ///
     /// # Errors
     /// The operating system provides no random bytes.

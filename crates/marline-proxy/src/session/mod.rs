@@ -81,7 +81,7 @@ impl SessionId {
     }
 }
 
-/// Random bytes.
+/// Generates random bytes.
 ///
 /// # Errors
 /// The operating system provides none.
@@ -99,7 +99,7 @@ pub struct Session {
     /// Base of the keys for datagrams.
     datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
-    /// Addresses of the server that knows the session. Empty: the usual addresses.
+    /// Addresses of the server that knows the session. If empty, the usual addresses are used.
     own: Vec<SocketAddr>,
 }
 
@@ -110,8 +110,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Creates the session with this id that follows from a completed TLS handshake. Records are sealed with the AEAD
-    /// that the handshake negotiated.
+    /// Creates the session with this id from a completed TLS handshake. Records are sealed with the AEAD that the
+    /// handshake negotiated.
     ///
     /// # Errors
     /// The handshake is not complete, or its AEAD is unknown to this program (which offers no other).
@@ -129,13 +129,13 @@ impl Session {
         Ok(Session { id, secret, datagrams, cipher, own: Vec::new() })
     }
 
-    /// Creates the session, for a server that is reached at these addresses of its own.
+    /// Sets the server's own addresses, at which it is reached.
     #[must_use]
     pub fn with_addresses(self, own: Vec<SocketAddr>) -> Session {
         Session { own, ..self }
     }
 
-    /// Returns the addresses of the server that knows the session. Empty: the usual addresses.
+    /// Returns the addresses of the server that knows the session. If empty, the usual addresses are used.
     #[must_use]
     pub fn own_addresses(&self) -> &[SocketAddr] {
         &self.own
@@ -147,7 +147,7 @@ impl Session {
         self.id
     }
 
-    /// Returns the keys of the lane of the connection with this binding, for `side`. Must be used for one lane only. A
+    /// Returns the lane keys of the connection with this binding, for `side`. Must be used for one lane only. A
     /// connection has only one.
     #[must_use]
     pub fn datagram_keys(
@@ -165,8 +165,8 @@ impl Session {
         (direction(b"client to server"), direction(b"server to client"))
     }
 
-    /// Client: the bytes that open a connection, followed by `first` in one record (if it is not empty), and the
-    /// keys of the connection.
+    /// Client: creates the bytes that open a connection, followed by `first` in one record (if it is not empty), and
+    /// the keys of the connection.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -188,8 +188,8 @@ impl Session {
         Ok((out, Keys { seal, open }))
     }
 
-    /// Server: the keys of a connection with this opening. Returns `None` if its sender does not have the secret, or
-    /// if it was made for another connection.
+    /// Server: derives the keys of a connection with this opening. Returns `None` if its sender does not have the
+    /// secret, or if it was made for another connection.
     #[must_use]
     pub fn accept(&self, binding: &Binding, opening: &ReceivedOpening) -> Option<Keys> {
         let (mut open, seal) = self.keys(binding, &opening.header);

@@ -108,7 +108,7 @@ impl Nat {
         }
     }
 
-    /// Reaction to a peer without a flow. Returns `None` if it may not send to the socket now.
+    /// Returns the route to a peer without a flow, or `None` if it may not send to the socket now.
     fn admit_unsolicited(
         &self,
         state: &mut State,

@@ -39,12 +39,12 @@ pub trait Handle: Send + Sync + 'static {
     /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
-    /// Display numbers of connections, and the mode. `None`: connections are shown by their ids.
+    /// Returns the display numbers of connections, and the mode, or `None` if connections are shown by their ids.
     fn labels(&self) -> Option<&Labels> {
         None
     }
 
-    /// Mode of new connections, if it was set.
+    /// Returns the mode of new connections, if it was set.
     fn mode(&self) -> Option<Mode> {
         self.labels().and_then(|labels| labels.mode.get())
     }
@@ -61,12 +61,12 @@ pub trait Handle: Send + Sync + 'static {
         self.labels().map_or(connection.0, |labels| labels.numbers.number_of(connection))
     }
 
-    /// Numbers of connections for display.
+    /// Returns the numbers of connections for display.
     fn numbers(&self) -> ConnectionNumbers {
         self.labels().map(|labels| labels.numbers.clone()).unwrap_or_default()
     }
 
-    /// Targets of the open streams. `None`: this program does not disclose them even to its owner.
+    /// Returns the targets of the open streams, or `None` if this program does not disclose them even to its owner.
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         None
     }
@@ -77,7 +77,7 @@ pub trait Handle: Send + Sync + 'static {
     /// Returns a snapshot of the local paths.
     fn paths(&self) -> Vec<Path>;
 
-    /// Table of the path health monitor. Returns `None` if there is no monitor.
+    /// Returns the table of the path health monitor, or `None` if there is no monitor.
     fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
     /// Returns the counts of datagrams, or `None` if the program carries none.
@@ -85,7 +85,7 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Repair sums sent to the peer, and bytes repaired with the peer's sums.
+    /// Returns the number of repair segments sent to the peer, and of bytes recovered from the peer's repair segments.
     fn repairs(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -121,7 +121,7 @@ pub trait Handle: Send + Sync + 'static {
     /// Passes events of connections to this observer from now on. `None` removes the observer.
     fn observe_events(&self, _observer: Option<&SharedEventObserver>) {}
 
-    /// Receives all changes of paths from now on. `None`: the paths belong to the other side.
+    /// Receives all changes of paths from now on. Returns `None` if the paths belong to the other side.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         None
     }
@@ -132,7 +132,7 @@ pub trait Handle: Send + Sync + 'static {
     /// No scheduler has this name, or the connection does not exist.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
-    /// Returns the sender of upgrade requests. `None`: this program cannot be replaced.
+    /// Returns the sender of upgrade requests, or `None` if this program cannot be replaced.
     fn upgrade(
         &self,
         _program: Option<String>,
@@ -141,13 +141,13 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Returns the sender of reload requests. `None`: this program does not support reloads.
+    /// Returns the sender of reload requests, or `None` if this program does not support reloads.
     fn reload(&self) -> Option<PendingReload> {
         None
     }
 
-    /// Returns the reason why the latest request for a connection to the server failed. `None`: it succeeded, or this
-    /// is not a client.
+    /// Returns the reason why the latest request for a connection to the server failed, or `None` if it succeeded or
+    /// this is not a client.
     fn last_trouble(&self) -> Option<Trouble> {
         None
     }

@@ -103,7 +103,7 @@ impl BoundDashboard {
 }
 
 impl RunningDashboard {
-    /// Local address.
+    /// Returns the local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.served.local_addr()
@@ -161,7 +161,7 @@ fn announce(served: &RunningServer, token: Option<String>) {
     eprintln!("dashboard at http://{}/{fragment}", served.local_addr());
 }
 
-/// Token of a file, and its text.
+/// Returns the token of a file, and its text.
 fn read_token(file: &Path) -> anyhow::Result<(Token, String)> {
     private_file::check_mode(file)?;
     let shown = file.display();

@@ -1,4 +1,4 @@
-//! Places where a client's invite is kept: `marline join` stores it, and all other commands find it there.
+//! Places where a client's invite is stored: `marline join` stores it, and all other commands find it there.
 //!
 //! | process | places, in order |
 //! |---|---|
@@ -31,14 +31,14 @@ const FILE: &str = "invite";
 /// Bytes read from a file: the longest invite, and white space.
 const MAX_INVITE_BYTES: u64 = 16 * 1_024;
 
-/// Whose invite a place holds.
+/// Owner of the invite in a place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Scope {
     /// The user of this process.
     User,
     /// The machine: owned by root, and perhaps readable by a group.
     Machine,
-    /// The user who called root by `sudo`.
+    /// The user who became root with `sudo`.
     Caller,
 }
 
@@ -248,7 +248,7 @@ impl LastInvite {
     /// Returns the invite that `read` finds, or the last invite if the permission is missing.
     ///
     /// # Errors
-    /// The error of `read`, unless the permission is missing and there is a last invite.
+    /// `read` fails, unless the permission is missing and there is a last invite.
     pub(crate) fn read_or_reuse(
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,

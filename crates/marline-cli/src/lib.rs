@@ -219,7 +219,7 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
         command,
         Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
     ) {
-        signals::ignore_other_signals().context("cannot receive signals")?;
+        signals::ignore_other_signals().context("cannot install signal handlers")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
         succession::find_predecessor().context("cannot take over from another process")?;

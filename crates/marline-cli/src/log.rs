@@ -234,8 +234,8 @@ impl Write for Line {
     }
 }
 
-/// Starts the log. `flags` is the level from the command line, which then cannot change. `colors`: use colors on a
-/// terminal.
+/// Starts the log. `flags` is the level from the command line, which then cannot change. `colors` is true to use
+/// colors on a terminal.
 pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     VERBOSE.store(matches!(flags, Some(LogLevel::Debug | LogLevel::Trace)), Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));

@@ -75,7 +75,7 @@ impl fmt::Debug for MetricsSource {
 }
 
 impl MetricsServer {
-    /// Local address.
+    /// Returns the local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address

@@ -122,10 +122,10 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
     let spends = spending_text(settings);
     let remedy = match settings.named {
         true => {
-            "add `,metered` or `,backup` to its --path to limit that, or `,unmetered`".to_owned()
+            "add `,metered` or `,backup` to its --path to limit this, or `,unmetered`".to_owned()
         }
         false => format!(
-            "to limit that, name the paths and add `,metered` or `,backup` to this one, or type \
+            "to limit this, name the paths and add `,metered` or `,backup` to this one, or run \
              `marline path {path} metered` (or `unmetered`)"
         ),
     };

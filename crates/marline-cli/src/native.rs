@@ -82,7 +82,8 @@ impl CarrierPlan {
     }
 
     /// Opens the sockets that a listener needs, reserves its ports, and drops all capabilities except `kept`.
-    /// `no_offload`: each segment is sent separately (raw sockets). Must also be called before threads are started.
+    /// If `no_offload` is true, each segment is sent separately (raw sockets). Must also be called before threads are
+    /// started.
     ///
     /// # Errors
     /// A privilege is missing (the error names it and the remedy), or a port is taken.
@@ -162,13 +163,13 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
 /// Permanently drops all capabilities except `kept`. Must be called before threads are started.
 ///
 /// # Errors
-/// The system's error.
+/// The capabilities cannot be dropped.
 pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
     marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
 }
 
-/// Capabilities to keep for a command that may bind these ports while it runs.
+/// Returns the capabilities to keep for a command that may bind these ports while it runs.
 #[must_use]
 pub fn capabilities_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
     /// Lower ports are reserved for root on most systems (`net.ipv4.ip_unprivileged_port_start`).
@@ -201,8 +202,8 @@ fn explain_reserve_error(error: io::Error, address: SocketAddr) -> anyhow::Error
              CAP_NET_BIND_SERVICE)"
         ),
         io::ErrorKind::AddrInUse => format!(
-            "another program listens on port {port}, perhaps the service itself: move it to another port, \
-             or to another loopback address"
+            "another program is listening on port {port}, perhaps the service itself: move that program \
+             to another port, or to another loopback address"
         ),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         _ => return anyhow::Error::new(error).context(format!("cannot reserve TCP {address}")),

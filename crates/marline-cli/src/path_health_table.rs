@@ -10,7 +10,7 @@ const HEADER: [&str; 6] = ["address pair", "loss", "retrans", "rto", "faults", "
 /// Largest number of subflows listed in a line. The remaining ones are only counted.
 const MAX_LISTED_SUBFLOWS: usize = 4;
 
-/// Table with a heading, for a process with a path health monitor.
+/// Returns the table with a heading, for a process with a path health monitor.
 #[must_use]
 pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> String {
     if address_pairs.is_empty() {

@@ -1,7 +1,7 @@
 //! Quotas of a client's paths: every packet is counted on its path, including headers, in both directions.
 //!
-//! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy spares
-//! it. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
+//! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy uses it
+//! sparingly. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
 //! ([`marline_proxy::ledger`]) under the path's name in the quota.
 
 use core::net::{IpAddr, SocketAddr};
@@ -91,7 +91,7 @@ impl PathQuotas {
         made
     }
 
-    /// Observer for the client's packets.
+    /// Creates an observer for the client's packets.
     #[must_use]
     pub fn observer(&self) -> SharedObserver {
         Arc::clone(&self.meters) as _

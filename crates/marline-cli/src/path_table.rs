@@ -14,8 +14,8 @@ const NUMBERS: [&str; 10] =
 /// Columns with text, aligned left. Numbers are aligned right.
 const LEFT_ALIGNED: [usize; 2] = [2, 3];
 
-/// Two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4 addresses. A
-/// connection without subflows has a row that says so.
+/// Returns two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4
+/// addresses. A connection without subflows has a row that says so.
 #[must_use]
 pub fn render(connections: &[Connection]) -> String {
     let mut states = vec![STATES.map(str::to_owned)];
@@ -145,13 +145,13 @@ fn totals(connections: &[Connection]) -> String {
     line
 }
 
-/// Returns the bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
+/// Formats bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     format_scaled(count, "B")
 }
 
-/// Bits per second in SI units.
+/// Formats bits per second in SI units.
 #[must_use]
 pub fn rate(bits_per_s: u64) -> String {
     format_scaled(bits_per_s, "bit/s")
@@ -174,7 +174,7 @@ fn format_scaled(count: u64, unit: &str) -> String {
     format!("{value:.digits$} {}{unit}", PREFIXES[power])
 }
 
-/// Returns a time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
+/// Formats a time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
 #[must_use]
 pub fn format_time(micros: u64) -> String {
     match micros {

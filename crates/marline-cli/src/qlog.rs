@@ -130,7 +130,7 @@ struct Open {
 }
 
 impl Traces {
-    /// Traces in a directory, for a program of this role, with these numbers of connections. The directory is
+    /// Creates traces in a directory, for a program of this role, with these numbers of connections. The directory is
     /// created if necessary.
     ///
     /// # Errors
@@ -321,7 +321,7 @@ impl EventObserver for Traces {
         let in_trouble = self.trouble.is_recent();
         let Some(open) = self.open.get_mut(&id) else { return };
         open.buffer_event(event, in_trouble);
-        // Rare events are written at once, for a user who watches the file.
+        // Rare events are written immediately, for a user who watches the file.
         let seldom =
             !matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });
         let due = !in_trouble && (seldom || open.is_due());

@@ -35,7 +35,7 @@ fn assert_page(name: &str, wanted: &str) {
     assert!(found == wanted, "docs/reference/{name}: run `cargo xtask reference`; {differing:?}");
 }
 
-/// Arguments of a struct of options, by their long names.
+/// Returns the arguments of a struct of options, by their long names.
 fn arguments<O: clap::Args>() -> Vec<Arg> {
     let command = O::augment_args(Command::new("options"));
     command.get_arguments().filter(|a| a.get_long().is_some()).cloned().collect()
@@ -55,7 +55,7 @@ fn value_of(argument: &Arg) -> String {
     format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// First sentence of a help text and its default, without names of pages.
+/// Returns the first sentence of a help text and its default, without names of pages.
 fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -20,7 +20,7 @@ pub fn is_managed() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
 }
 
-/// Sets the status text in `systemctl status`. Empty: no particular status.
+/// Sets the status text in `systemctl status`. An empty text means no particular status.
 pub fn status(text: &str) {
     send_states(&[NotifyState::Status(text)]);
 }

@@ -176,7 +176,7 @@ impl PendingUpgrade {
 
 /// Resources of a process, in addition to its network, that an upgrade affects.
 pub(crate) trait UpgradeResources {
-    /// Listening sockets for the successor.
+    /// Returns the listening sockets for the successor.
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
     /// Releases the sockets, which the successor now serves.

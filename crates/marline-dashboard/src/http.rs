@@ -76,7 +76,7 @@ impl RunningServer {
         self.door.listener.as_fd().try_clone_to_owned()
     }
 
-    /// Handle for reporting events.
+    /// Returns the handle for reporting events.
     #[must_use]
     pub fn dashboard(&self) -> Dashboard {
         self.dashboard.clone()

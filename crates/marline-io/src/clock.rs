@@ -105,7 +105,7 @@ impl Clock {
         Clock { origin: *origin }
     }
 
-    /// The current time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         loop {
@@ -126,7 +126,7 @@ impl Clock {
         }
     }
 
-    /// Number of detected pauses of the process.
+    /// Returns the number of detected pauses of the process.
     pub(crate) fn pauses(&self) -> u64 {
         PAUSE_COUNT.load(Ordering::Acquire)
     }

@@ -118,7 +118,7 @@ impl fmt::Display for PathSpec {
 }
 
 impl PathSpec {
-    /// Name of the path, or else the interface or address.
+    /// Returns the name of the path, or else the interface or address.
     #[must_use]
     pub fn short_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.local.to_string())

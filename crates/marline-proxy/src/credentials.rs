@@ -166,7 +166,7 @@ impl Credentials {
         found
     }
 
-    /// These credentials with some clients suspended. A suspended client is known but not served.
+    /// Returns these credentials with some clients suspended. A suspended client is known but not served.
     #[must_use]
     pub fn with_suspended(self, suspended: Arc<SuspensionReasons>) -> Credentials {
         Credentials { suspended, ..self }

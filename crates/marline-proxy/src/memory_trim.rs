@@ -102,7 +102,7 @@ pub async fn release_after_floods() {
 mod tests {
     use super::*;
 
-    /// Results of successive checks, given the number of ended connections at each.
+    /// Returns the results of successive checks, given the number of ended connections at each.
     fn looks(ended: &[u64]) -> Vec<bool> {
         let (mut watch, mut all) = (FloodDetector::default(), 0);
         let mut look = |new: &u64| {

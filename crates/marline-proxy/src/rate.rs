@@ -54,7 +54,7 @@ pub struct RateLimits<K> {
 }
 
 impl<K: Ord> RateLimits<K> {
-    /// Limits for at most `capacity` keys in use at a time.
+    /// Creates limits for at most `capacity` keys in use at a time.
     #[must_use]
     pub const fn new(rate: Rate, capacity: usize) -> RateLimits<K> {
         RateLimits { rate, capacity, by_key: BTreeMap::new() }

@@ -41,7 +41,7 @@ impl Default for RecordSizer {
 }
 
 impl RecordSizer {
-    /// Plaintext that the record written at `now` may hold.
+    /// Returns the number of plaintext bytes that the record written at `now` may hold.
     pub fn next(&mut self, now: Instant) -> usize {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) >= IDLE_TIME) {
             *self = RecordSizer::default();

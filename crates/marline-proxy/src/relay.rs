@@ -93,19 +93,19 @@ impl Default for TrafficOwner {
 }
 
 impl Traffic {
-    /// Traffic of one connection that is also added to `whole`.
+    /// Returns the traffic of one connection that is also added to `whole`.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
         Traffic::for_owner(TrafficOwner::One(Arc::clone(whole)))
     }
 
-    /// Traffic of an account whose memory is charged to `memory`.
+    /// Creates the traffic of an account whose memory is charged to `memory`.
     #[must_use]
     pub fn with_account(memory: MemoryAccount) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: None })
     }
 
-    /// Traffic of an account whose relays take turns with those of other accounts.
+    /// Creates the traffic of an account whose relays take turns with those of other accounts.
     pub(crate) fn with_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: Some(turns) })
     }

@@ -62,7 +62,7 @@ impl Cidr {
         }
     }
 
-    /// First address of the block.
+    /// Returns the first address of the block.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address

@@ -55,7 +55,7 @@ impl ServerKey {
         self.0.pkcs8()
     }
 
-    /// SHA-256 of the public key, as contained in invites.
+    /// Returns the SHA-256 of the public key, as contained in invites.
     #[must_use]
     pub fn pin(&self) -> [u8; 32] {
         *self.0.pin().as_bytes()

@@ -24,7 +24,7 @@ pub struct PeerState {
 }
 
 impl PeerState {
-    /// State of a multipath connection's peer.
+    /// Creates the state of a multipath connection's peer.
     #[must_use]
     pub fn from_connection(info: &marline::monitor::ConnectionInfo) -> PeerState {
         PeerState {
@@ -70,7 +70,7 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     {
     }
 
-    /// Current state of the peer.
+    /// Returns the current state of the peer.
     fn peer_state(&self) -> PeerState {
         PeerState::default()
     }

@@ -101,8 +101,8 @@ impl Exceptions {
         self.direct.iter().chain(&self.blocked).any(is_domain)
     }
 
-    /// Treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If it is both
-    /// direct and blocked, it is blocked.
+    /// Returns the treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If
+    /// it is both direct and blocked, it is blocked.
     #[must_use]
     pub fn treatment_of_name(&self, name: &str) -> Treatment {
         let longest = |destinations: &[Destination]| {

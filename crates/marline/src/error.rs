@@ -129,19 +129,19 @@ impl Attempt {
         Attempt { path, server, reason }
     }
 
-    /// The path as configured.
+    /// Returns the path as configured.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Address of the server.
+    /// Returns the address of the server.
     #[must_use]
     pub const fn server(&self) -> SocketAddr {
         self.server
     }
 
-    /// Reason for the failure, in one line of text.
+    /// Returns the reason for the failure, in one line of text.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason

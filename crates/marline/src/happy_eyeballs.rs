@@ -297,7 +297,7 @@ impl AttemptSchedule {
         self.waiting.is_empty()
     }
 
-    /// Start time of the next attempt, relative to the start of the race.
+    /// Returns the start time of the next attempt, relative to the start of the race.
     fn time_until_due(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.due)
     }

@@ -241,7 +241,7 @@ pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error>
     Ok(config)
 }
 
-/// Name required by rustls; it is neither sent nor checked.
+/// Returns the name required by rustls; it is neither sent nor checked.
 #[must_use]
 pub fn server_name() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
@@ -255,7 +255,7 @@ pub fn is_pin_mismatch(error: &io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidCertificate(found)) if *found == wrong)
 }
 
-/// Provider `ring`, with the hybrid key exchange as first choice.
+/// Returns the provider `ring`, with the hybrid key exchange as first choice.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.kx_groups.insert(0, &X25519MlKem768);

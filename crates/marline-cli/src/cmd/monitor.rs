@@ -155,7 +155,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
 /// Writes to standard output without buffering. An error, such as a closed pipe (`| head`), ends the program quietly.
 ///
 /// # Errors
-/// The system's error.
+/// Standard output cannot be written.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;

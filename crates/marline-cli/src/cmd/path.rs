@@ -119,7 +119,7 @@ fn list(paths: &[Path]) -> String {
     align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &describe_nat64(paths) + &servers(paths)
 }
 
-/// What holds for a path, joined by commas: `up,backup,limited,usable`.
+/// Returns the properties of a path, joined by commas: `up,backup,limited,usable`.
 fn state_words(path: &Path) -> String {
     let has_failed = path.up && path.health == PathHealth::Unreachable;
     let words = [

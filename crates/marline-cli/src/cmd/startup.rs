@@ -15,7 +15,7 @@ use crate::service;
 
 /// Time without an answer after which the attempt is repeated.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest pause between two attempts.
+/// Maximum delay between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// Interval of checks for paths while waiting for one.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -252,8 +252,8 @@ fn format_targets(targets: &[OpenTarget]) -> String {
     align(&rows, &[4])
 }
 
-/// Shares of the paths in the first transmissions of the open connections, and reasons for paths without a share.
-/// `None`: there is only one path, or nothing was sent.
+/// Returns the shares of the paths in the first transmissions of the open connections, and the reasons for paths
+/// without a share. Returns `None` if there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
     /// A share below this rounds to zero.
     const MIN_SHARE: f64 = 0.005;
@@ -296,7 +296,7 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     }
 }
 
-/// Up to 20 clients: those with connections, then the most recent ones.
+/// Returns rows for up to 20 clients: those with connections, then the most recent ones.
 fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
     const MAX_TARGETS: usize = 20;
     let mut text = String::new();

@@ -302,7 +302,7 @@ impl ServedViews {
 }
 
 impl UpgradeResources for ServedViews {
-    /// Duplicate descriptors of the sockets at configured addresses.
+    /// Duplicates the descriptors of the sockets at configured addresses.
     fn copies(&self) -> io::Result<InheritedSockets> {
         let shown = self.shown.borrow();
         let mut copies = InheritedSockets::new();

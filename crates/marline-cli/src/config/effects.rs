@@ -12,7 +12,7 @@ use super::server::ServerOptions;
 /// Time at which a change of a setting takes effect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// At once, also for existing connections.
+    /// Immediately, also for existing connections.
     AtOnce,
     /// For new connections, sessions and requests.
     New,

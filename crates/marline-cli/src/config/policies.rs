@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::DurationValue;
 
-/// Registry of all policies: those passed to [`crate::main_with`], or else the built-in ones and those of the
-/// literature.
+/// Returns the registry of all policies: those passed to [`crate::main_with`], or else the built-in ones and those of
+/// the literature.
 #[must_use]
 pub fn registry() -> Registry {
     CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
@@ -76,7 +76,7 @@ impl Mode {
         }
     }
 
-    /// Scheduler and path manager of the mode.
+    /// Returns the scheduler and path manager of the mode.
     #[must_use]
     pub const fn policies(self, side: Side) -> (&'static str, &'static str) {
         let [client, server, path_manager] = InteractiveParameters::Prompt.specs();
@@ -90,7 +90,7 @@ impl Mode {
         }
     }
 
-    /// Datagram policy of the mode, with the same budget as for streams.
+    /// Returns the datagram policy of the mode, with the same budget as for streams.
     #[must_use]
     pub const fn datagram_policy(self) -> &'static str {
         match self {
@@ -131,7 +131,7 @@ pub struct PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// Effective specs: scheduler, path manager, congestion control, loss recovery.
+    /// Returns the effective specs: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
     pub fn names(&self, side: Side) -> [String; 4] {
         let (scheduler, path_manager) = self.mode.policies(side);

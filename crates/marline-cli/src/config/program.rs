@@ -21,7 +21,7 @@ impl ProgramOptions {
         Ok(ProgramOptions(options))
     }
 
-    /// These options with the defaults filled in, as in a file.
+    /// Returns these options with the defaults filled in, as in a file.
     #[must_use]
     pub fn into_effective(self) -> ClientOptions {
         self.0.into_effective()

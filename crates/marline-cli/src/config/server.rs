@@ -171,13 +171,13 @@ impl ServerOptions {
         Ok(options)
     }
 
-    /// These options, with those of `lower` for unset ones.
+    /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
     }
 
-    /// These options with the defaults filled in. `file` is the configuration file.
+    /// Returns these options with the defaults filled in. `file` is the configuration file.
     #[must_use]
     pub fn into_effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().into_effective(CarrierChoice::Auto, Side::Server);

@@ -230,7 +230,7 @@ pub struct RuntimeOptions {
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
-    /// Memory budget in bytes. `None`: derived from the system.
+    /// Memory budget in bytes; `None` to derive it from the system.
     pub memory: Option<u64>,
     /// Mode of using the paths.
     pub mode: Mode,
@@ -257,7 +257,7 @@ impl Recording {
         captures(self) != captures(other)
     }
 
-    /// Traces of a program, if enabled, with these connection numbers. Creates the directory.
+    /// Creates the traces of a program, if enabled, with these connection numbers, and their directory.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -312,7 +312,7 @@ impl SharedOptions {
         self
     }
 
-    /// Carrier of segments. The defaults must be filled in.
+    /// Returns the carrier of segments. The defaults must be filled in.
     ///
     /// # Errors
     /// TUN interfaces without --carrier tun, or the reverse.
@@ -361,7 +361,7 @@ impl SharedOptions {
         }
     }
 
-    /// Monitoring and shutdown options.
+    /// Returns the monitoring and shutdown options.
     #[must_use]
     pub fn runtime(&self) -> RuntimeOptions {
         RuntimeOptions {
@@ -382,7 +382,7 @@ impl SharedOptions {
 /// Default time for connections to continue after an upgrade, in seconds.
 pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 
-/// Duration of `--busy-poll`, if a driver supports it.
+/// Returns the duration of `--busy-poll`, if a driver supports it.
 pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Duration> {
     let length = marline::time::Duration::from_micros(given.unwrap_or(0).into());
     let longest = marline::config::MAX_BUSY_POLL;
@@ -406,7 +406,7 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// Limit on connections, if it is valid.
+/// Returns the limit on connections, if it is valid.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),

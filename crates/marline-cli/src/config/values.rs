@@ -341,7 +341,7 @@ impl FromStr for PortDeadline {
         let DurationValue(within) = within.parse().map_err(|why: String| wrong(&why))?;
         let (least, most) = deadlines::RANGE;
         if within < least || within > most {
-            return Err(wrong("the time must be 1ms to 10s"));
+            return Err(wrong("the deadline must be between 1ms and 10s"));
         }
         Ok(PortDeadline(DeadlineRule { first, last, within }))
     }

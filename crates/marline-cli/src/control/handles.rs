@@ -59,7 +59,7 @@ pub struct ClientHandle {
     pub quotas: PathQuotas,
     /// Current tunnel through a server, once there is one.
     pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
-    /// Sender of reload requests. `None`: reloads are not supported.
+    /// Sender of reload requests; `None` if reloads are not supported.
     pub reloads: Option<ReloadSender>,
     /// Targets of its applications' streams.
     pub targets: OpenTargets,
@@ -310,7 +310,7 @@ impl Handle for ServerHandle {
     }
 }
 
-/// Connections with their numbers for display.
+/// Returns the connections with their numbers for display.
 fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
     let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
     let numbers = numbers.numbers_of(&ids);

@@ -63,7 +63,7 @@ impl PathNames {
     }
 }
 
-/// Returns the path with the subflow's local address. Without a list of paths, the peer's address.
+/// Returns the path with the subflow's local address. Returns the peer's address if there is no list of paths.
 fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     let Some(paths) = paths else { return ip(&subflow.remote) };
     let local = ip(&subflow.local);

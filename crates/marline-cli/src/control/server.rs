@@ -261,7 +261,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
         // These commands take time, so the caller handles them.
         Command::Upgrade { .. } | Command::Reload => {
-            Err("internal error: request handled elsewhere".to_owned())
+            Err("internal error: unexpected request".to_owned())
         }
     };
     respond(id, result)

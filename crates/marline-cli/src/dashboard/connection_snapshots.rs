@@ -152,7 +152,7 @@ impl DashboardSource {
         }
     }
 
-    /// Number of connections, updated by each sample.
+    /// Returns the number of connections, updated by each sample.
     pub(super) fn open(&self) -> OpenConnections {
         self.open.clone()
     }

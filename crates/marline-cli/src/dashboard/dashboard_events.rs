@@ -38,7 +38,7 @@ const REACTIONS: [(&str, &str); 6] = [
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
     ("repair", "sent repairs for lost data"),
-    ("last-received", "sent on the path that received last"),
+    ("last-received", "sent on the path that most recently received data"),
 ];
 
 /// A decision that reacts to trouble.
@@ -148,7 +148,8 @@ impl DashboardEvents {
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
-    /// Decisions for a connection in this period: how often each rule was used, and its last decision as text.
+    /// Returns the decisions for a connection in this period: how often each rule was used, and its last decision as
+    /// text.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
         // Decisions made before the gap's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {

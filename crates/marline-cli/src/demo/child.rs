@@ -94,7 +94,7 @@ impl Process {
         }
     }
 
-    /// Last lines of output.
+    /// Returns the last lines of output.
     pub(super) fn last_output_lines(&self) -> String {
         let said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();

@@ -37,7 +37,7 @@ impl Content {
         bytes
     }
 
-    /// SHA-256 of the remaining bytes.
+    /// Returns the SHA-256 of the remaining bytes.
     #[must_use]
     pub fn hash(mut self) -> [u8; 32] {
         let mut hasher = Sha256::new();

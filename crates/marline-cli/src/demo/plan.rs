@@ -27,7 +27,7 @@ pub struct DemoPlan {
     pub lte: DuplexSpec,
     /// Directory of the traces that the links name.
     pub trace_dir: Option<PathBuf>,
-    /// Rate of the file transfer in bytes per second. `None`: unlimited.
+    /// Rate of the file transfer in bytes per second; `None` for no limit.
     pub pace: Option<u64>,
     /// Length of the file in bytes.
     pub file_bytes: u64,

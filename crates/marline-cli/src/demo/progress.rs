@@ -107,7 +107,7 @@ fn variant_text(live: &LiveProgress, now: Duration) -> String {
     format!("echo {}, file {file}", echo_text(live, now))
 }
 
-/// Latency of the latest echo, or time without an answer.
+/// Returns the latency of the latest echo, or the time without an answer.
 fn echo_text(live: &LiveProgress, now: Duration) -> String {
     let answered_ms = live.answered_ms.load(Ordering::Relaxed);
     let silent = (now.as_millis() as u64).saturating_sub(answered_ms);

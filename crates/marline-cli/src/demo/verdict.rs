@@ -6,7 +6,8 @@ use super::outcome::{Latency, Outcome};
 use crate::path_table::bytes;
 
 /// Returns the measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the
-/// result of the download. `dead`: how long WiFi was down. Returns `None` if a compared variant is missing.
+/// result of the download. `dead` is the time for which WiFi was down. Returns `None` if a compared variant is
+/// missing.
 #[must_use]
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;

@@ -104,7 +104,7 @@ async fn check_all(
     add_findings(findings, &ways)
 }
 
-/// Findings and verdicts about paths for which these candidates were tried.
+/// Returns findings and verdicts about paths for which these candidates were tried.
 fn add_findings(
     mut findings: Vec<Finding>,
     paths: &[(&PathSpec, Vec<&TriedCandidate>)],
@@ -136,7 +136,7 @@ fn add_findings(
     Examination { findings, paths: verdicts }
 }
 
-/// Verdict that a running client would give on a path with these candidates.
+/// Returns the verdict that a running client would give on a path with these candidates.
 fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);
@@ -168,7 +168,7 @@ fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     PathVerdict { path: path.to_string(), state: health.name(), cause }
 }
 
-/// Finding about whether a client can connect.
+/// Returns the finding about whether a client can connect.
 fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Finding {
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.name();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();

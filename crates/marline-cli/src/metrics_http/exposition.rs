@@ -95,7 +95,7 @@ impl Exposition {
     }
 }
 
-/// Labels as written after a name. Empty if there are none.
+/// Returns the labels as written after a name; empty if there are none.
 pub(super) fn format_labels(labels: &[(&'static str, String)]) -> String {
     if labels.is_empty() {
         return String::new();

@@ -138,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// Source to which the flow counts while it is evictable.
+    /// Returns the source to which the flow counts while it is evictable.
     pub(super) fn source(&self) -> Source {
         Source::of(self.outer.remote.ip())
     }
@@ -150,8 +150,8 @@ impl Flow {
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
 
-    /// Time at which to check whether a busy flow has become quiet because a NAT lost its mapping: a side that only
-    /// receives would otherwise wait for a peer that sends to the old address.
+    /// Returns the time at which to check whether a busy flow has become quiet because a NAT lost its mapping: a side
+    /// that only receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn idle_check_at(&self) -> Option<Instant> {
         let step = self.idle_checks;
         (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
@@ -275,7 +275,7 @@ impl PendingSyns {
         self.entries.contains_key(&(sender, ip))
     }
 
-    /// Number of waiting SYNs.
+    /// Returns the number of waiting SYNs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

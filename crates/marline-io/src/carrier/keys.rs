@@ -90,7 +90,7 @@ impl Keyring {
         Keyring { secret, reset_seed, pair: None, pairs: 0, agreed, agreements: 0 }
     }
 
-    /// Number of shared secrets computed so far.
+    /// Returns the number of shared secrets computed so far.
     pub(super) const fn agreements(&self) -> u64 {
         self.agreements
     }

@@ -321,7 +321,7 @@ impl UdpCarrier {
         self.has_successor && own.is_some_and(|own| Shard::generation_of_flow(flow) != own)
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> CarrierCounters {
         CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
     }
@@ -331,8 +331,8 @@ impl UdpCarrier {
         self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
     }
 
-    /// Counter of flows that were created, validated or ended. While it is unchanged, [`place`](Self::place) knows
-    /// the same flows, although a flow may have moved.
+    /// Returns the counter of flows that were created, validated or ended. While it is unchanged,
+    /// [`place`](Self::place) knows the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes
     }
@@ -349,7 +349,7 @@ impl UdpCarrier {
         self.push_control(outer, frame);
     }
 
-    /// Number of flows and of stored SYNs.
+    /// Returns the number of flows and of stored SYNs.
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.flows.len(), self.pending.len())
     }

@@ -144,13 +144,13 @@ impl Datagrams {
         Poll::Ready(Ok(()))
     }
 
-    /// Counters since the lane was opened.
+    /// Returns the counters since the lane was opened.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         self.shard.lock().lanes().with(self.id, |lane| lane.stats()).unwrap_or_default()
     }
 
-    /// State of each path.
+    /// Returns the state of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         let now = self.shard.clock().now();

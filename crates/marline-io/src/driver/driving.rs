@@ -227,7 +227,7 @@ impl Shard {
         state.wakeups().wake_task();
     }
 
-    /// Counters of this shard's lanes.
+    /// Returns the counters of this shard's lanes.
     pub fn lane_counters(&self) -> LaneCounters {
         self.lock().lanes().counters()
     }

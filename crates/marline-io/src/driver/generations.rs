@@ -212,7 +212,7 @@ impl Generations {
         Arc::new(Generations { shards, links, older, receiving_task: Mutex::default() })
     }
 
-    /// Generation of this process.
+    /// Returns the generation of this process.
     #[must_use]
     pub fn own_number(&self) -> u8 {
         self.older.own_number()

@@ -585,7 +585,7 @@ impl Entry {
         }
     }
 
-    /// Silent paths of the lane, with their addresses.
+    /// Returns the silent paths of the lane, with their addresses.
     fn current_silent_paths(&self) -> Vec<(PathId, PathAddresses)> {
         let with_addresses = |id: PathId| {
             let path = self.paths.iter().find(|path| path.id == id)?;

@@ -60,7 +60,7 @@ impl PathOwners {
         }
     }
 
-    /// Number of cached owners.
+    /// Returns the number of cached owners.
     pub(super) fn len(&self) -> usize {
         self.owners.len() + self.unused.len()
     }

@@ -82,7 +82,7 @@ impl RawSender {
         self.lock().spare = Vec::new();
     }
 
-    /// Number of sockets that are not yet bound.
+    /// Returns the number of sockets that are not yet bound.
     #[cfg(test)]
     pub(crate) fn spare(&self) -> usize {
         self.lock().spare.len()

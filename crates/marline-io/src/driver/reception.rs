@@ -69,7 +69,7 @@ impl Reception {
         self.sockets.clear();
     }
 
-    /// Number of sockets.
+    /// Returns the number of sockets.
     pub(super) const fn sockets(&self) -> usize {
         self.sockets.len()
     }

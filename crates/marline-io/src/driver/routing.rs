@@ -149,12 +149,12 @@ impl Links {
         let _ = self.older.set(Arc::clone(older));
     }
 
-    /// Older processes of this server. The set may be empty.
+    /// Returns the older processes of this server. The set may be empty.
     pub(super) fn older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.older.get()
     }
 
-    /// The older processes, if there are any.
+    /// Returns the older processes, if there are any.
     pub(super) fn connected_older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.older.get().filter(|older| older.has_any())
     }
@@ -340,7 +340,7 @@ impl Routing {
         &self.all
     }
 
-    /// Routes of a client.
+    /// Returns the routes of a client.
     pub(super) const fn routes(&mut self) -> &mut Routes {
         &mut self.routes
     }

@@ -85,7 +85,7 @@ impl<To> Default for FrameBatch<To> {
 }
 
 impl<To: Copy + PartialEq> FrameBatch<To> {
-    /// Destination of the batch; `None` if it is empty.
+    /// Returns the destination of the batch; `None` if it is empty.
     const fn to(&self) -> Option<To> {
         self.to
     }

@@ -170,7 +170,7 @@ impl ShardHandle {
         &self.shard
     }
 
-    /// Reference to the shard that does not keep it running.
+    /// Returns a reference to the shard that does not keep it running.
     pub(crate) fn downgrade(&self) -> Weak<Shard> {
         Arc::downgrade(&self.shard)
     }
@@ -249,7 +249,7 @@ impl Shard {
         now
     }
 
-    /// Clock of the shard.
+    /// Returns the clock of the shard.
     pub(super) const fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -263,7 +263,7 @@ impl Shard {
         &self.timer
     }
 
-    /// Time at which the timer fires.
+    /// Returns the alarm: the time at which the timer fires.
     pub(super) const fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -277,7 +277,7 @@ impl Shard {
         self.peers.get().map_or(&[], Vec::as_slice)
     }
 
-    /// All shards that share the ports, including this one.
+    /// Returns all shards that share the ports, including this one.
     pub(super) fn port_shards(&self) -> impl Iterator<Item = Arc<Shard>> {
         self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
@@ -318,7 +318,7 @@ impl Shard {
         }
     }
 
-    /// Counters of the core and of the carrier.
+    /// Returns the counters of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
         let mut state = self.lock();
         let mut carrier = state.carrier().counters();
@@ -328,7 +328,7 @@ impl Shard {
         (state.endpoint().counters(), carrier)
     }
 
-    /// Histogram of the time from a write to its DATA_ACK
+    /// Returns the histogram of the time from a write to its DATA_ACK
     /// ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.lock().endpoint().delivery_delays()
@@ -419,7 +419,7 @@ impl Shard {
         }
     }
 
-    /// Local addresses of the sockets.
+    /// Returns the local addresses of the sockets.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.lock().sockets().iter().map(|socket| socket.local).collect()
     }

@@ -109,7 +109,7 @@ impl Wakeups {
         self.turns.set_driver(cx.waker());
     }
 
-    /// Waker of the task, unless it has already been woken.
+    /// Returns the waker of the task, unless it has already been woken.
     #[cfg(test)]
     pub(super) fn task(&self) -> Option<Waker> {
         self.task.clone()
@@ -120,7 +120,7 @@ impl Wakeups {
         &self.turns
     }
 
-    /// Time at which the timer fires.
+    /// Returns the time at which the timer fires.
     pub(super) const fn alarm_at(&self) -> Option<Instant> {
         self.armed
     }

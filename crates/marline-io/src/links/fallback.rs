@@ -184,7 +184,7 @@ impl Route {
         }
     }
 
-    /// Time at which a link will be opened if nothing changes.
+    /// Returns the time at which a link will be opened if nothing changes.
     fn open_at(&self, udp: UdpUse) -> Option<Instant> {
         let (since, latest) = self.asked.filter(|_| self.way == TransportChoice::Datagrams)?;
         let patience = match () {
@@ -448,7 +448,7 @@ impl Routes {
         self.routes.get(ends).is_some_and(|route| matches!(route.way, TransportChoice::Link(_)))
     }
 
-    /// Routes that use a link, except for a comparison.
+    /// Returns the routes that use a link, except for a comparison.
     pub(crate) fn flows_on_links(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
         let linked =
@@ -466,7 +466,7 @@ impl Routes {
         }
     }
 
-    /// Time at which [`on_timeout`](Self::on_timeout) must be called.
+    /// Returns the time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.routes.values().filter_map(|route| self.due_at(route)).min()
     }

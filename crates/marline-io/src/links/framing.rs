@@ -37,7 +37,7 @@ impl ForeignData {
         }
     }
 
-    /// Explanation for the user: what the data shows about the network.
+    /// Explains to the user what the data shows about the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             ForeignData::Http => {

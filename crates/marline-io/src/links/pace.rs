@@ -234,7 +234,7 @@ impl Paces {
     }
 }
 
-/// Sequence number and payload length of a segment that belongs to a bulk transfer.
+/// Returns the sequence number and payload length of a segment that belongs to a bulk transfer.
 fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
     let header = segment.get(..TCP_HEADER)?;
     let payload = segment.len().checked_sub(usize::from(header[12] >> 4) * 4)?;

@@ -288,7 +288,7 @@ fn parse_router_options(body: &[u8]) -> Option<Message> {
     Some(Message::RouterOptions { index, options })
 }
 
-/// Outgoing interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
+/// Returns the outgoing interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
 fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut hops = Vec::new();
     while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {

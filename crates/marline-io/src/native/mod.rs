@@ -44,7 +44,7 @@ const POOL_STEP: usize = 32;
 /// port cannot be reused between two ends during TIME-WAIT.
 const POOL_LIMIT: usize = 512;
 
-/// Capabilities of native carriers.
+/// Returns the capabilities of native carriers.
 #[must_use]
 pub const fn native_capabilities() -> Capabilities {
     Capabilities {
@@ -125,7 +125,7 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
-    /// Number of shards for which the sockets were opened; 0 if they are already in use.
+    /// Returns the number of shards for which the sockets were opened; 0 if they are already in use.
     #[must_use]
     pub fn shards(&self) -> usize {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +307,7 @@ impl NativeCarrier {
         NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::SINGLE) }
     }
 
-    /// Maximum number of bytes that this carrier writes in front of each segment.
+    /// Returns the maximum number of bytes that this carrier writes in front of each segment.
     pub(crate) const fn headroom(&self) -> usize {
         if self.tun { IPV6_HEADER_LEN } else { 0 }
     }
@@ -390,7 +390,7 @@ impl NativeCarrier {
         self.pool_limit = 0;
     }
 
-    /// Local ports of connections that we open.
+    /// Returns the local ports of connections that we open.
     pub(crate) fn pool(&self) -> &[u16] {
         &self.pool
     }
@@ -444,7 +444,7 @@ impl OpenedSockets {
         self.inherited.remove(self.inherited.iter().position(same)?)
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     const fn shards(&self) -> usize {
         self.v4.len()
     }
@@ -461,7 +461,7 @@ impl OpenedSockets {
     }
 }
 
-/// ECN bits of the IP header.
+/// Returns the ECN bits of the IP header.
 pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
     match ecn {
         Ecn::NotEct => 0,

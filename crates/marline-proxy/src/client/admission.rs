@@ -139,7 +139,7 @@ impl Admission {
         }
     }
 
-    /// Permission to make a handshake, if available now.
+    /// Returns permission to make a handshake, if available now.
     pub(super) fn try_enter(&self) -> Option<HandshakeTurn> {
         let now = Instant::now();
         let mut state = lock(&self.state);

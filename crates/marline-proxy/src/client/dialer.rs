@@ -431,7 +431,7 @@ mod tests {
 
     use super::*;
 
-    /// Resolver that answers only the first lookup, with the number of lookups.
+    /// Returns the resolver that answers only the first lookup, with the number of lookups.
     async fn names() -> (Arc<ServerNames>, Arc<AtomicUsize>) {
         let mut client = Client::builder();
         let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();

@@ -33,7 +33,7 @@ pub enum TroubleKind {
 }
 
 impl TroubleKind {
-    /// One word for the kind.
+    /// Returns one word for the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

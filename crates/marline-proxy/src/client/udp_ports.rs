@@ -51,7 +51,7 @@ impl UdpForward {
         Ok(UdpForward { socket, target })
     }
 
-    /// Local address of the forward.
+    /// Returns the local address of the forward.
     ///
     /// # Errors
     /// Fails if the operating system cannot report the socket's address.
@@ -59,7 +59,7 @@ impl UdpForward {
         self.socket.local_addr()
     }
 
-    /// Target of the datagrams.
+    /// Returns the target of the datagrams.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target

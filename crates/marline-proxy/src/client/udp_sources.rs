@@ -47,7 +47,7 @@ impl<S> Table<S> {
         Some(&source.socket)
     }
 
-    /// Socket of a source.
+    /// Returns the socket of a source.
     pub(super) fn get(&self, from: &SocketAddr) -> Option<&S> {
         self.by_address.get(from).map(|source| &source.socket)
     }

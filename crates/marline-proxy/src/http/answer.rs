@@ -19,7 +19,7 @@ impl Refusal {
         Refusal { status, text: text.into() }
     }
 
-    /// Refusal of a request that breaks the protocol's rules.
+    /// Returns the refusal of a request that breaks the protocol's rules.
     #[must_use]
     pub fn bad_request(text: impl Into<String>) -> Refusal {
         Refusal::new(400, text)

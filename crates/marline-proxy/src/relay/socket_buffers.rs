@@ -154,7 +154,8 @@ pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
     memory.allowance() < AMPLE_ALLOWANCE
 }
 
-/// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
+/// Returns the initial size of a buffer for an allowance. This is the kernel's default if the allowance is
+/// [ample](AMPLE_ALLOWANCE).
 fn size_of(allowance: u64) -> usize {
     let share = allowance / (AMPLE_ALLOWANCE / DEFAULT_BUFFER as u64);
     usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, DEFAULT_BUFFER)

@@ -31,7 +31,7 @@ impl Account {
         }
     }
 
-    /// Memory account of the client.
+    /// Returns the memory account of the client.
     pub(super) fn memory(&self) -> &MemoryAccount {
         self.traffic.memory()
     }

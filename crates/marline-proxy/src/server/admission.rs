@@ -83,7 +83,7 @@ pub enum Full {
 }
 
 impl<K: Ord + Clone> Quota<K> {
-    /// At most `per_key` places for a key and `total` for all.
+    /// Creates at most `per_key` places for a key and `total` for all.
     #[must_use]
     pub fn new(per_key: usize, total: usize) -> Self {
         let (per_key, total) = (AtomicUsize::new(per_key), AtomicUsize::new(total));

@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Memory account of connections that are not authenticated yet.
+    /// Returns the memory account of connections that are not authenticated yet.
     #[must_use]
     pub const fn unauthenticated_account(&self) -> &MemoryAccount {
         &self.unauthenticated_memory

@@ -186,7 +186,7 @@ pub(super) struct SharedNatState {
 }
 
 impl SharedNatState {
-    /// State of a server whose clients may have this many sockets.
+    /// Creates the state of a server whose clients may have this many sockets.
     pub(super) fn new(places: Quota<Arc<str>>) -> SharedNatState {
         let (ports, counters, echoes_told) = Default::default();
         SharedNatState {

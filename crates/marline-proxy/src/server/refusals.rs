@@ -62,7 +62,7 @@ impl RefusalReason {
         }
     }
 
-    /// Reason for refusing a request of an authenticated client.
+    /// Returns the reason for refusing a request of an authenticated client.
     pub(super) const fn from_failure(failure: &Failure) -> RefusalReason {
         match failure.code {
             ErrorCode::NotAuthorized => RefusalReason::Rules,

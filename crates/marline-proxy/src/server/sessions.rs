@@ -110,7 +110,7 @@ impl Sessions {
         Sessions { table: Arc::default(), credentials, lifetime: lifetime.min(LIFETIME) }
     }
 
-    /// Lifetime of a session.
+    /// Returns the lifetime of a session.
     pub(super) fn lifetime(&self) -> Duration {
         self.lifetime
     }

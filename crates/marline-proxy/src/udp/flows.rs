@@ -71,7 +71,7 @@ impl<T> FlowTable<T> {
         self.by_key.range(at(0)..=at(u16::MAX)).next().is_some()
     }
 
-    /// Key and state of a flow.
+    /// Returns the key and state of a flow.
     pub(crate) fn get(&mut self, number: u64) -> Option<(&FlowKey, &mut T)> {
         self.entries.get_mut(&number).map(|entry| (&entry.key, &mut entry.state))
     }

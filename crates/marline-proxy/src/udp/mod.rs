@@ -40,7 +40,7 @@ pub(crate) const MAX_FLOWS: usize = 4_096;
 /// Largest number of flows that a server opened, for peers that sent first.
 pub(crate) const MAX_UNSOLICITED_FLOWS: usize = 256;
 
-/// Time for which an unused socket of this kind is kept.
+/// Returns the time for which an unused socket of this kind is kept.
 #[must_use]
 pub(crate) const fn idle_limit(only_dns: bool) -> Duration {
     if only_dns { DNS_SOCKET_IDLE } else { SOCKET_IDLE }

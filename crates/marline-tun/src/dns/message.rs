@@ -56,7 +56,7 @@ pub(crate) fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
-/// Maximum length of a UDP answer that the program accepts.
+/// Returns the maximum length of a UDP answer that the program accepts.
 pub(super) fn limit(query: &[u8]) -> usize {
     udp_size(query).map_or(DEFAULT_ANSWER_LEN, |size| {
         usize::from(size).clamp(DEFAULT_ANSWER_LEN, MAX_ANSWER_LEN)
@@ -195,8 +195,8 @@ pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Response code to send instead of an answer that must not be passed on, because it refers to a blocked name or is
-/// invalid.
+/// Returns the response code to send instead of an answer that must not be passed on, because it refers to a blocked
+/// name or is invalid.
 pub(crate) fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
     if !exceptions.has_domains() {
         return None;

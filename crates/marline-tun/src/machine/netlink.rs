@@ -240,7 +240,7 @@ impl Routing {
         }
     }
 
-    /// Routes of our tables.
+    /// Returns the routes of our tables.
     async fn our_tables(&self) -> anyhow::Result<Vec<RouteMessage>> {
         let mut found = Vec::new();
         for ipv6 in [false, true] {

@@ -74,7 +74,7 @@ impl UndoProcess {
     }
 }
 
-/// Extent of the cleanup after a parent that has written these bytes.
+/// Returns the extent of the cleanup after a parent that has written these bytes.
 fn parse_extent(written: &[u8]) -> Option<CleanupExtent> {
     match written {
         [] | [.., DONE] => None,

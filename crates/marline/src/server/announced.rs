@@ -73,7 +73,7 @@ pub(super) struct AnnouncedAddress {
 }
 
 impl AnnouncedAddress {
-    /// Addresses of a configuration that was processed by [`announce`].
+    /// Returns the addresses of a configuration that was processed by [`announce`].
     pub(super) fn from_config(config: &ServerBuilder) -> Vec<AnnouncedAddress> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();

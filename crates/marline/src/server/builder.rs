@@ -111,7 +111,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Addresses that lead to exactly this server, if configured.
+    /// Returns the addresses that lead to exactly this server, if configured.
     #[must_use]
     pub fn advertised(&self) -> &[SocketAddr] {
         &self.own.advertised
@@ -124,7 +124,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Number of endpoints that share the ports.
+    /// Returns the number of endpoints that share the ports.
     #[must_use]
     pub const fn get_shards(&self) -> usize {
         self.own.shards
@@ -174,7 +174,7 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// Raw sockets of the predecessor, for [`reserve`](Self::reserve); `None` if it has none.
+    /// Returns the raw sockets of the predecessor, for [`reserve`](Self::reserve); `None` if it has none.
     ///
     /// # Errors
     /// The state does not contain valid raw sockets.
@@ -212,13 +212,13 @@ impl ServerBuilder {
         self.own.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Current listening addresses.
+    /// Returns the current listening addresses.
     #[must_use]
     pub fn listen_addrs(&self) -> &[SocketAddr] {
         &self.own.listen
     }
 
-    /// Current addresses to announce.
+    /// Returns the current addresses to announce.
     #[must_use]
     pub fn announced(&self) -> &[ServerAddress] {
         &self.own.addresses

@@ -47,7 +47,7 @@ impl Behavior {
     /// Returns the description of the behavior, and a remedy.
     #[rustfmt::skip]
     fn description(self) -> (String, &'static str) {
-        let to = |server| if server { "towards the server" } else { "from the server" };
+        let to = |server| if server { "toward the server" } else { "from the server" };
         let (what, advice) = match self {
             Behavior::NoMultipath => ("the SYN/ACK lacks the Multipath TCP option",
                 "the server does not support it, or a middlebox strips it: \
@@ -119,7 +119,7 @@ impl Behavior {
 
 /// Segments of the first connection that one end recorded, by direction.
 struct EndRecord {
-    /// Segments towards the server.
+    /// Segments toward the server.
     up: Vec<SeenSegment>,
     down: Vec<SeenSegment>,
 }
@@ -147,7 +147,7 @@ impl EndRecord {
     }
 }
 
-/// Behaviors found on the path, in a fixed order.
+/// Returns the behaviors found on the path, in a fixed order.
 pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>) -> Vec<Behavior> {
     let whole = EndRecord::from_entries(ours, true);
     let client = EndRecord::from_entries(ours, true).keep_first_connection();
@@ -187,7 +187,7 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
     found
 }
 
-/// Behaviors that the records of this end alone show.
+/// Returns the behaviors that the records of this end alone show.
 fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
@@ -333,7 +333,7 @@ impl OneWay<'_> {
         }
     }
 
-    /// Finds whether far fewer acknowledgments arrived than were sent although data was not lost at that rate.
+    /// Detects that far fewer acknowledgments arrived than were sent although data was not lost at that rate.
     fn acknowledgments(&self, found: &mut Vec<Behavior>) {
         const MIN_LOST_ACKS: usize = 8;
         let count = |segments: &[SeenSegment], which: fn(&SeenSegment) -> bool| {

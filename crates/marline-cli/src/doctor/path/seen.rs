@@ -59,7 +59,7 @@ pub(super) struct SeenSegment {
 }
 
 impl SeenSegment {
-    /// `of_client`: the segment was recorded by the client.
+    /// `of_client` is true if the client recorded the segment.
     pub(super) fn from_entry(entry: &TappedSegment, of_client: bool) -> SeenSegment {
         let header = &entry.header;
         let word = |at: usize| {
@@ -98,7 +98,7 @@ impl SeenSegment {
     }
 }
 
-/// Position of the first option of this kind.
+/// Returns the position of the first option of this kind.
 fn option(header: &[u8], kind: u8) -> Option<usize> {
     let mut at = 20;
     while at < header.len() && header[at] != 0 {

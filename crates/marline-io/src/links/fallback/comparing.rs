@@ -125,7 +125,7 @@ impl Routes {
         self.orders.push_back(Order::Close(link));
     }
 
-    /// Routes that use a link because it is faster than datagrams, with the measured rates.
+    /// Returns the routes that use a link because it is faster than datagrams, with the measured rates.
     pub(crate) fn routes_faster_over_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
         let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
             Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),

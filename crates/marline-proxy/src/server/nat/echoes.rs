@@ -114,7 +114,7 @@ impl Nat {
     }
 }
 
-/// ICMP error "communication administratively prohibited".
+/// Returns the ICMP error "communication administratively prohibited" of the family.
 const fn prohibited(to: IpAddr) -> EchoError {
     let icmp = if to.is_ipv4() { (3, 13) } else { (1, 1) };
     EchoError { icmp, mtu: 0, by: None }

@@ -25,7 +25,7 @@ pub(super) const fn content(seq: u32, len: u32) -> u32 {
 /// A segment in transit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// True if sent towards the server.
+    /// True if sent toward the server.
     pub(super) up: bool,
     pub(super) client_port: u16,
     pub(super) flags: u8,

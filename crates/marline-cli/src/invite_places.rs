@@ -28,7 +28,7 @@ use crate::sudo_caller::SudoCaller;
 const MACHINE: &str = "/etc/marline";
 /// Name of an invite's file.
 const FILE: &str = "invite";
-/// Bytes read from a file: the longest invite, and white space.
+/// Maximum number of bytes read from a file: the longest invite, and white space.
 const MAX_INVITE_BYTES: u64 = 16 * 1_024;
 
 /// Owner of the invite in a place.
@@ -71,7 +71,7 @@ pub struct FoundInvite {
 pub enum StoreOutcome {
     /// There was no invite.
     New,
-    /// The same invite was stored already.
+    /// The invite was already stored.
     Unchanged,
     /// Another invite was replaced.
     Replaced,

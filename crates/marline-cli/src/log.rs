@@ -56,7 +56,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// How the log is written.
+/// Format of the log lines.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// A line for people.

@@ -98,7 +98,7 @@ pub struct Memory {
     pub used: u64,
     /// Number of times that a writer or a new stream had to wait for memory since the process started.
     pub waits: u64,
-    /// Bytes in use by kind, without kinds that have none.
+    /// Bytes in use by kind, excluding kinds that have none.
     pub by_kind: std::collections::BTreeMap<String, u64>,
 }
 

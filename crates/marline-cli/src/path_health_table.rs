@@ -1,4 +1,4 @@
-//! Table of the path health monitor: address pairs, the connections that use them, and their verdicts.
+//! Table of the path health monitor: address pairs, the connections that use them, and their health.
 
 use std::net::SocketAddr;
 

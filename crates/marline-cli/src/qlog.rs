@@ -20,7 +20,7 @@ use marline_qlog::{Header, Trace, Vantage};
 use crate::control::ConnectionNumbers;
 use crate::times::time_of_day;
 
-/// Bytes of a connection that are buffered before they are written.
+/// Size of a connection's buffered records that triggers a write, in bytes.
 const GATHER_BYTES: usize = 16 << 10;
 /// Longest time that a connection's records are buffered.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);

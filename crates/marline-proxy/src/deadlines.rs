@@ -40,7 +40,7 @@ impl DeadlineRule {
 pub struct Deadlines(Arc<RwLock<Vec<DeadlineRule>>>);
 
 impl Deadlines {
-    /// Applies these rules from the next request on.
+    /// Applies these rules, starting with the next request.
     pub fn change(&self, rules: Vec<DeadlineRule>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }

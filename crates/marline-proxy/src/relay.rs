@@ -1,15 +1,15 @@
 //! Bidirectional relay between an application's socket and its encrypted stream.
 //!
 //! The end of one direction is passed on as the end of that direction (FIN, close_notify and DATA_FIN are
-//! equivalent here), and the other direction continues. An error aborts both directions at once, because an
+//! equivalent here), and the other direction continues. An error aborts both directions immediately, because an
 //! application must never mistake a broken transfer for a complete one. A standstill after an end also aborts both:
 //! the sender has finished, and the receiver has accepted nothing for minutes.
 //!
 //! *Memory.* Most connections are idle most of the time, and permanent buffers would be most of their cost: two of 59
 //! KiB for each of ten thousand idle streams take 1.2 GB at each end. Therefore a direction has a buffer only while
 //! bytes are in it. To read, it borrows the buffer of its thread, and returns it when everything is written, which is
-//! nearly always at once. Only while the writer is blocked does the direction keep the buffer. In addition, a buffer
-//! shared by all streams of a thread is likely to be in its CPU's cache.
+//! nearly always immediately. Only while the writer is blocked does the direction keep the buffer. In addition, a
+//! buffer shared by all streams of a thread is likely to be in its CPU's cache.
 //!
 //! When memory is short, a direction reads less at a time, and only once the writer has passed on everything and
 //! has room for more. A blocked direction then mostly holds nothing, because the bytes wait at their source. Any
@@ -45,9 +45,9 @@ use crate::transport::Transport;
 /// Log target of the lines about closed connections, so that a log can include or omit them.
 pub const CONNECTIONS: &str = "marline::connections";
 
-/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers,
-/// on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the remainder would follow
-/// each.
+/// Size of the read-ahead buffer in bytes: as many as leave in one batch (44 segments) or as one packet, sealed and
+/// with their headers, on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the
+/// remainder would follow each.
 const BUFFER_LEN: usize = 59 * 1_024;
 /// Number of times a buffer is filled before other tasks get their turn: 118 KiB, or a tenth of a millisecond of a bulk
 /// transfer. With tokio's own budget other tasks, and with them messages of other streams, would wait for 2 MB.

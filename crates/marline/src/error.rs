@@ -18,7 +18,7 @@ pub enum BindError {
     NoSuchPath {
         /// The path as configured.
         path: String,
-        /// Why the path is invalid.
+        /// Reason why the path is invalid.
         reason: String,
     },
     /// A socket could not be opened or bound.

@@ -18,7 +18,7 @@ pub enum Effect {
     New,
     /// After a restart of the program.
     Restart,
-    /// When another command runs, which reads the setting. Never in the running program.
+    /// When another command reads the setting. Never in the running program.
     OtherCommand,
 }
 

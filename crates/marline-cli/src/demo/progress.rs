@@ -1,4 +1,4 @@
-//! Progress display of the demo: bars on a terminal, plain lines elsewhere. Both fit 80 columns.
+//! Progress display of the demo: bars on a terminal, otherwise plain lines. Both fit 80 columns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

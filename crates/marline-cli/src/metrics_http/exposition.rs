@@ -48,7 +48,7 @@ impl Exposition {
         }
     }
 
-    /// Raises a counter to a value counted elsewhere. A lower value is ignored.
+    /// Raises a counter to a value that other code has counted. A lower value is ignored.
     pub(super) fn raise_counter(&mut self, name: &'static str, labels: Labels, count: u64) {
         let value = self.series(name, labels, Value::Count(0));
         if let Value::Count(before) = value {

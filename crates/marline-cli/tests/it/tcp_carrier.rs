@@ -1,6 +1,5 @@
-//! Test of `--carrier tcp` over a link that loses 2 % below it, compared with plain TCP over the same link: TCP
-//! within TCP must not retransmit data that the outer one retransmits. Prints an application's results with both.
-//! Needs root.
+//! Test of `--carrier tcp` over a link that loses 2% below it, compared with plain TCP over the same link: TCP within
+//! TCP must not retransmit data that the outer one retransmits. Prints an application's results with both. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it tcp_carrier -- --nocapture --include-ignored
@@ -116,8 +115,8 @@ fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     (sent, again)
 }
 
-/// Two hosts with a link that loses 2 %, with this congestion control of the kernel and this seed, the service, and
-/// a client and a server with the TCP carrier.
+/// Two hosts with a link that loses 2%, with this congestion control of the kernel and this seed, the service, and a
+/// client and a server with the TCP carrier.
 fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     let scenario = format!(
         "seed = {seed}\n[[path]]\nname = \"wifi\"\n\

@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 use super::frame::{Cookie, SenderInfo};
 use super::keys::BoundKeys;
 
-/// Bytes that may be sent to an unvalidated address for each byte received from it.
+/// Number of bytes that may be sent to an unvalidated address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
 
 /// Outer addresses of a datagram, and the socket that receives or sends it.

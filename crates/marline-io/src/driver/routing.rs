@@ -314,7 +314,7 @@ pub(super) struct Routing {
     routes: Routes,
     links: BTreeMap<u16, LinkFlows>,
     by_flow: BTreeMap<u64, u16>,
-    /// Why the last link attempt failed, for each route where it did.
+    /// Reason why the last link attempt failed, by route.
     failures: BTreeMap<FlowEnds, String>,
 }
 

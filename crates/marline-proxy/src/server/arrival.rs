@@ -4,10 +4,10 @@
 //! subject to the limits on unauthenticated clients. TLS waits in the handshake queue. If the session is unknown or
 //! the opening does not authenticate, the answer makes the client continue with TLS on the same connection.
 //!
-//! *Queue.* A bounded number of TLS handshakes runs at once, with a limit per source and in total. The others wait, in
-//! order of arrival within their source, and can be evicted by newcomers like silent connections. A running handshake
-//! is protected, because evicting it wastes the work of both sides, and many honest clients would evict each other. It
-//! is evicted only if another source has fewer handshakes running, or if it has stalled.
+//! *Queue.* A bounded number of TLS handshakes runs at a time, with a limit per source and in total. The others wait,
+//! in order of arrival within their source, and can be evicted by newcomers like silent connections. A running
+//! handshake is protected, because evicting it wastes the work of both sides, and many honest clients would evict each
+//! other. It is evicted only if another source has fewer handshakes running, or if it has stalled.
 
 use std::collections::BTreeMap;
 use std::io;

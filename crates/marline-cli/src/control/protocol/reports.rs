@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// Settings in force for everything.
+    /// Settings that are already in force.
     pub at_once: Vec<String>,
     /// Settings applied to new connections, sessions and requests.
     pub for_new: Vec<String>,

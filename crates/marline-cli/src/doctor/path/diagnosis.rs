@@ -263,7 +263,7 @@ impl OneWay<'_> {
         }
         let came: Vec<&SeenSegment> = self.came.iter().filter(rest).collect();
         let arrived = came.iter().filter(|seen| seen.mptcp).count();
-        // The segment was sent with the option from its first byte on, but received without it.
+        // The segment was sent with the option, starting with its first byte, but received without it.
         let sent_with = |seen: &&&SeenSegment| {
             with.iter().any(|sent| {
                 self.sent_from(sent) == self.sent_position(seen)
@@ -367,7 +367,7 @@ fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let made_up = |told: &[SeenSegment], sent: &[SeenSegment], isns: (Option<u32>, Option<u32>)| {
         highest(told, isns.0) > highest(sent, isns.1) + 1
     };
-    // A middlebox that swallows data causes holes: the acknowledgments go beyond the data that the other end has in
+    // A middlebox that swallows data causes gaps: the acknowledgments go beyond the data that the other end has in
     // order.
     let up = made_up(
         &client.down,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 /// Limits on the data that waits in an inbox, in items and in bytes.
 const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
-/// Bytes that may wait even if no memory is free.
+/// Number of bytes that may wait even if no memory is free.
 const MIN_BYTES: u64 = 16 << 10;
 /// Granularity of the memory charge in bytes.
 const CHARGE_STEP_BYTES: u64 = 4 << 10;

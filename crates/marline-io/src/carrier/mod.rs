@@ -332,7 +332,7 @@ impl UdpCarrier {
     }
 
     /// Returns the counter of flows that were created, validated or ended. While it is unchanged,
-    /// [`place`](Self::place) knows the same flows, although a flow may have moved.
+    /// [`Self::place`] knows the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes
     }

@@ -172,7 +172,7 @@ fn sockets(namespace: &str) -> Vec<TcpSocket> {
     netns::run_in(namespace, make).expect("sockets")
 }
 
-/// Sorted times of the successful connections, in ms. The others failed.
+/// Returns the times of the successful connections in ms, sorted.
 async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
     let (mut came, mut held) = (Vec::new(), Vec::new());
     let all = async {

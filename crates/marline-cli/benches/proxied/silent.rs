@@ -85,7 +85,7 @@ impl Setup {
         setup
     }
 
-    /// Resident memory of the server, and of all clients together, in KiB.
+    /// Returns the resident memory of the server, and of all clients together, in KiB.
     fn held_kib(&self) -> [u64; 2] {
         let clients = self.clients.iter().map(|client| resident_kib(client.id())).sum();
         [resident_kib(self.server.process.id()), clients]
@@ -247,7 +247,7 @@ impl Shares {
         answers.fold((0, 0.0), |(lost, longest), (more, took)| (lost + more, longest.max(took)))
     }
 
-    /// Resident memory of the servers and of the clients, in KiB.
+    /// Returns the resident memory of the servers and of the clients, in KiB.
     fn held_kib(&mut self) -> [u64; 2] {
         self.0.iter_mut().for_each(|share| share.tell(&"held"));
         let answers = self.0.iter_mut().map(Share::answer::<u64, u64>);

@@ -83,7 +83,7 @@ fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
     let mut moved = open(socks, target).expect("a stream through the server with the new key");
     echo(&mut moved, b"through the server with the new key");
     echo(&mut stream, b"the old stream continues");
-    // Nothing new depends on the old server.
+    // New streams do not depend on the old server.
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "first"];
     run_ok(dir.path(), &revoke);
     until("the revoked client's old stream ends", || is_broken(&mut stream));

@@ -76,7 +76,7 @@ impl NamespacePair {
         self.children.push(command.spawn().expect("the program starts"));
     }
 
-    /// Output of the doctor.
+    /// Returns the output of the doctor.
     fn examine(&self) -> String {
         let words = ["netns", "exec", &self.names[0], "timeout", "100", PROGRAM, "doctor"];
         let mut command = Command::new("ip");

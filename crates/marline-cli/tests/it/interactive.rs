@@ -155,7 +155,7 @@ enum Server {
     Kernel,
 }
 
-/// WiFi becomes silent and returns. The effects are checked as they occur.
+/// Makes WiFi silent and lets it return. Checks the effects as they occur.
 fn day_out(dir: &Path, server: Server) {
     let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
     let (wrapper, options) = match server {
@@ -211,7 +211,7 @@ fn day_out(dir: &Path, server: Server) {
     assert!(health(&after, WIFI).contains("usable"), "{after}");
     let sum = hear(&keys, "sum ");
     let (packets, woken) = lte(&hosts);
-    assert_eq!(packets, asleep, "LTE no longer carries anything");
+    assert_eq!(packets, asleep, "LTE no longer carries data");
     assert_eq!(woken, 1, "LTE was woken once");
 
     events.collect();

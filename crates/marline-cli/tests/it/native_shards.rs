@@ -92,7 +92,7 @@ fn counters(testbed: &Testbed) -> [u64; 4] {
     counters
 }
 
-/// SYN/ACKs in the captures of each shard: of connections, and of joins.
+/// Returns the number of SYN/ACKs in the captures of each shard: of connections, and of joins.
 fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
     let command = format!(
         "set -o pipefail

@@ -55,12 +55,12 @@ fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a command on a program's control socket, and returns its output. `ok`: whether it must succeed.
+/// Runs a command on a program's control socket, and returns its output. `ok`: true if it must succeed.
 fn ask(dir: &Path, args: &[&str], ok: bool) -> String {
     if ok { support::run_ok(dir, args) } else { support::run_err(dir, args) }
 }
 
-/// Output of `marline status`, regardless of its exit status.
+/// Returns the output of `marline status`, regardless of its exit status.
 fn look(dir: &Path, args: &[&str]) -> String {
     let output = support::run(dir, args);
     let (out, err) = support::texts(&output);

@@ -96,7 +96,7 @@ impl World {
         Some(World { hosts, _dir: dir })
     }
 
-    /// curl's exit status and the SOCKS5 error, if any, for a connection to the service at this address.
+    /// Returns curl's exit status and the SOCKS5 error, if any, for a connection to the service at this address.
     fn connect(&self, address: &str) -> (String, String) {
         let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
         let text = self.hosts.shell(

@@ -49,7 +49,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Target of TCP streams.
+/// Runs the target of TCP streams.
 #[test]
 pub(super) fn tcp_echo() {
     if two_uplinks::plays(tcp_echo) {
@@ -57,7 +57,7 @@ pub(super) fn tcp_echo() {
     }
 }
 
-/// Target of UDP flows.
+/// Runs the target of UDP flows.
 #[test]
 pub(super) fn udp_echo() {
     if !two_uplinks::plays(udp_echo) {

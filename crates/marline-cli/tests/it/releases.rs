@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const LARGE: u64 = 4_000_000;
 /// Rate of the download that loses a path, in bytes per second: it takes seven seconds.
 const RATE: u32 = 600_000;
-/// Bytes received on a path from which on it counts as used: more than opening it needs.
+/// Number of bytes received on a path at which it counts as used: more than opening it needs.
 const USED: u64 = 4_000;
 
 /// Names of the programs in the testbed.
@@ -75,7 +75,8 @@ struct World {
 }
 
 impl World {
-    /// Both programs in all PATHs, a server that one of them set up and runs, and the other as its client.
+    /// Installs both programs in all PATHs, and starts a server that one of them set up and runs, and the other as its
+    /// client.
     fn start(dir: &Path, way: Transport, client: &str, server: &str) -> Option<World> {
         let released = released();
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
@@ -215,7 +216,7 @@ impl World {
         longest
     }
 
-    /// Checks everything that a client carries: streams, datagrams through both entry points, and remote streams.
+    /// Checks everything that a client carries: streams, datagrams through both kinds of ports, and remote streams.
     fn carries_everything(&self) {
         self.download(20_000_000, || {});
         if matches!(self.way, Transport::Udp | Transport::Tcp) {

@@ -76,7 +76,7 @@ FILE
 
 type Lines = Arc<Mutex<Vec<(Instant, String)>>>;
 
-/// Output of a program, with the time of each piece.
+/// Collects the output of a program, with the time of each piece.
 fn collect(mut from: impl Read + Send + 'static) -> Lines {
     let said = Lines::default();
     let all = Arc::clone(&said);

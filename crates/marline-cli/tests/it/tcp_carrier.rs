@@ -164,7 +164,7 @@ fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     panic!("no sum");
 }
 
-/// Both ways over one link, one after the other.
+/// Runs plain TCP and the TCP carrier over one link, one after the other.
 fn compare(congestion: &str, seed: u64, echoes: u64, bytes: u64) {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());
@@ -206,8 +206,8 @@ const WORLDS: u64 = 9;
 const ECHOES: u64 = 4_000;
 const CONCURRENT_TRANSFERS: usize = 3;
 
-/// Times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same link at
-/// the same time.
+/// Returns the times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same
+/// link at the same time.
 fn times(congestion: &str, seed: u64) -> [Vec<u64>; 2] {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());

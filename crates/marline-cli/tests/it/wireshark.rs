@@ -36,7 +36,7 @@ fn capture(carrier: &str, dir: &Path) -> TwoUplinks {
     hosts
 }
 
-/// Fields of the captured packets that match a filter, one row per packet, from tshark.
+/// Returns the fields of the captured packets that match a filter, one row per packet, from tshark.
 fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> {
     let wanted: Vec<String> = names.iter().map(|name| format!("-e {name}")).collect();
     let command = format!(

@@ -98,7 +98,7 @@ impl World {
     pub(crate) async fn open(&mut self) -> DuplexStream {
         let (_, answer) = self.asked().await;
         let (near, far) = tokio::io::duplex(PIPE);
-        answer.send(Ok(near)).expect("still asked for");
+        answer.send(Ok(near)).expect("still requested");
         far
     }
 

@@ -51,7 +51,7 @@ pub(super) fn serve(hosts: &mut TwoUplinks) {
     hear(&hosts.program(Side::Server, caddy), "serving initial configuration");
 }
 
-/// Requests that the server received, one JSON object each.
+/// Returns the requests that the server received, one JSON object each.
 pub(super) fn requests(dir: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(dir.join("requests")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -103,12 +103,12 @@ pub(super) fn title(dom: &str) -> &str {
     title.unwrap_or_else(|| panic!("no title: {dom}"))
 }
 
-/// URL of a page of the web server, with the target's address.
+/// Returns the URL of a page of the web server, with the target's address.
 pub(super) fn plain(page: &str) -> String {
     format!("http://{TARGET_V4}:{PLAIN}/{page}")
 }
 
-/// Errors that the browser logged.
+/// Returns the errors that the browser logged.
 pub(super) fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("browser.log")).unwrap_or_default()
 }

@@ -28,7 +28,7 @@ mkdir /run/wireguard
     for _ in {1..200}; do [ -S /run/wireguard/wg0.sock ] && break; sleep 0.05; done
     wg set wg0 private-key "$name.key" "$@"
     ip addr add "$address/24" dev wg0
-    # What a datagram of Marline takes, less WireGuard's own.
+    # Maximum datagram of Marline minus WireGuard's headers.
     ip link set wg0 mtu 1280 up
     echo "wireguard is up"
 } &

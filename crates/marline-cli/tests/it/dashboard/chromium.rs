@@ -144,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// Accessibility tree of the page: role and name of each node.
+    /// Returns the accessibility tree of the page: role and name of each node.
     pub(super) fn read_aloud(&mut self, page: &Page) -> Vec<(String, String)> {
         self.ask(Some(page), "Accessibility.enable", json!({}));
         let tree = self.ask(Some(page), "Accessibility.getFullAXTree", json!({}));
@@ -157,7 +157,7 @@ impl Browser {
             .collect()
     }
 
-    /// Errors reported by pages so far.
+    /// Returns the errors reported by pages so far.
     pub(super) fn complaints(&self) -> &[String] {
         &self.complaints
     }

@@ -124,7 +124,7 @@ impl World {
         out
     }
 
-    /// Processes that carry a program's traffic in this world: those with the invite among their arguments.
+    /// Returns the tunnel processes in this world: those with the invite among their arguments.
     fn carriers(&self) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let read = |name| std::fs::read(process.join(name)).unwrap_or_default();

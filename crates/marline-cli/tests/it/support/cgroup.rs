@@ -35,8 +35,8 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Memory that cannot be reclaimed without swap. With cgroup v1 the kernel itself does not include socket
-    /// buffers.
+    /// Returns the memory that cannot be reclaimed without swap. With cgroup v1 the kernel itself does not include
+    /// socket buffers.
     pub(crate) fn total(&self) -> u64 {
         self.anon + self.sock + self.kernel
     }
@@ -122,7 +122,7 @@ impl MemoryCgroup {
         self.path.join("cgroup.procs")
     }
 
-    /// Memory that is charged now.
+    /// Returns the memory that is charged now.
     pub(crate) fn memory(&self) -> MemoryUse {
         let stat = self.read("memory.stat");
         match self.version {
@@ -216,7 +216,7 @@ fn remove(path: &Path) {
     eprintln!("{} stays: there are processes in it", path.display());
 }
 
-/// Place where cgroups with this controller can be created.
+/// Returns the directory in which cgroups with this controller can be created.
 fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().find_map(|line| {

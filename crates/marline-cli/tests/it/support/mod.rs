@@ -155,7 +155,8 @@ pub(crate) fn be_the_labs_program_if_asked() {
     }
 }
 
-/// Output of `marline-lab plot` for the traces in `dir` with this prefix. Returns `None` if one cannot be read.
+/// Returns the output of `marline-lab plot` for the traces in `dir` with this prefix. Returns `None` if one cannot be
+/// read.
 pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.file_name());
     let names = entries.filter_map(|name| name.into_string().ok());
@@ -200,7 +201,7 @@ pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
     err
 }
 
-/// Both outputs as text.
+/// Returns both outputs as text.
 pub(crate) fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
@@ -269,12 +270,12 @@ impl Running {
         word.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("wait")
     }
@@ -291,7 +292,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for the end. True if it was successful.
+    /// Waits for the end. Returns true if it was successful.
     pub(crate) fn wait(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -361,14 +362,14 @@ pub(crate) fn listens(address: SocketAddr) {
     }
 }
 
-/// Resident memory of a process in KiB. 0 if it does not exist.
+/// Returns the resident memory of a process in KiB, or 0 if it does not exist.
 pub(crate) fn resident_kib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// CPU time of a process so far, user and system.
+/// Returns the CPU time of a process so far, user and system.
 pub(crate) fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name is in brackets and may contain blanks.
@@ -378,7 +379,8 @@ pub(crate) fn processor_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Subflows of all connections in the output of `marline monitor --table --once --json`, including closed ones.
+/// Returns the subflows of all connections in the output of `marline monitor --table --once --json`, including closed
+/// ones.
 pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
     let line = said.lines().next().expect("a line");
     let connections: Vec<serde_json::Value> = serde_json::from_str(line).expect("a list");
@@ -424,7 +426,7 @@ pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
     start_server_by(dir, flags, Running::start)
 }
 
-/// Like [`start_server`], with `start` to run the program elsewhere.
+/// Like [`start_server`], with `start` to run the program in another place.
 pub(crate) fn start_server_by(
     dir: &Path,
     flags: &[&str],
@@ -452,7 +454,7 @@ pub(crate) fn start_client(
     start_client_by(dir, invite_file, flags, Running::start)
 }
 
-/// Like [`start_client`], with `start` to run the program elsewhere.
+/// Like [`start_client`], with `start` to run the program in another place.
 pub(crate) fn start_client_by(
     dir: &Path,
     invite_file: &Path,

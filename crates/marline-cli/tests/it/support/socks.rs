@@ -20,7 +20,7 @@ pub(crate) fn echo_target() -> SocketAddr {
     address
 }
 
-/// A stream to `target` through a SOCKS5 port, or the reply's code if it is refused.
+/// Opens a stream to `target` through a SOCKS5 port. Returns the reply's code if it is refused.
 pub(crate) fn open(socks: SocketAddr, target: SocketAddr) -> Result<TcpStream, u8> {
     let SocketAddr::V4(target) = target else { panic!("an IPv4 target") };
     let mut stream = TcpStream::connect(socks).unwrap();

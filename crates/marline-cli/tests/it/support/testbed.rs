@@ -118,7 +118,7 @@ impl Testbed {
         }
     }
 
-    /// Output of a started program so far.
+    /// Returns the output of a started program so far.
     pub(crate) fn log(&self, number: usize) -> String {
         std::fs::read_to_string(self.dir.join(format!("log-{number}"))).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ impl Testbed {
         assert!(status.success());
     }
 
-    /// Waits for the end of a started program. True if it was successful.
+    /// Waits for the end of a started program. Returns true if it was successful.
     pub(crate) fn wait(&mut self, number: usize) -> bool {
         let deadline = Instant::now() + READY;
         loop {

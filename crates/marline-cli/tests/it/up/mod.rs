@@ -158,7 +158,7 @@ impl World {
         out.trim().to_owned()
     }
 
-    /// Source address of datagrams at the far end.
+    /// Returns the source address of datagrams at the far end.
     fn seen_from(&self, to: &str) -> String {
         self.run(&format!("./seen-from {to} {}", MIRRORS[0]))
     }
@@ -168,7 +168,7 @@ impl World {
         self.seen_from(TARGET_V4) == WIFI
     }
 
-    /// Remaining rules and routes.
+    /// Returns the remaining rules and routes.
     fn left(&self) -> String {
         self.run(
             "ip rule show; ip -6 rule show; ip route show table all; ip -6 route show table all",

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use super::*;
 
-/// Anonymous memory of a process, in kB. 0: it has ended.
+/// Returns the anonymous memory of a process in kB, or 0 if it has ended.
 fn anonymous_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

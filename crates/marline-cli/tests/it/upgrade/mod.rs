@@ -54,7 +54,7 @@ impl Drop for TookOver {
     }
 }
 
-/// Process id of the successor in the output of `marline upgrade`.
+/// Returns the process id of the successor in the output of `marline upgrade`.
 fn pid_told(said: &str) -> u32 {
     let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
     pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number in {said:?}"))
@@ -130,7 +130,7 @@ fn port_teller() -> SocketAddr {
     address
 }
 
-/// Source port of the server for this application.
+/// Returns the source port of the server for this application.
 fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {

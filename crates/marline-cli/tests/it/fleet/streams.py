@@ -2,7 +2,8 @@
 
 The service at the other end first sends the name of its member, and then echoes all data. A lost stream is replaced by
 another. The file `state` contains the current state as JSON, written several times a second. This program is not
-notified that a member is dead: `lost` counts streams that ended by themselves, `silent` those that reached the time limit.
+notified that a member is dead: `lost` counts streams that ended by themselves, `silent` those that reached the time
+limit.
 """
 import asyncio, collections, json, os, resource, sys, time
 

@@ -36,7 +36,7 @@ mod tests;
 
 /// Interface of a client or server for its control socket.
 pub trait Handle: Send + Sync + 'static {
-    /// `client`, `server` or `serve`.
+    /// Returns the role of the program: `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
     /// Returns the display numbers of connections, and the mode, or `None` if connections are shown by their ids.

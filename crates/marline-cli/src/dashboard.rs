@@ -67,7 +67,7 @@ impl BoundDashboard {
         Ok(opening)
     }
 
-    /// Access to the dashboard.
+    /// Determines who has access to the dashboard.
     fn dashboard_access(
         at: SocketAddr,
         token_file: Option<&Path>,

@@ -35,7 +35,7 @@ pub enum LogLevel {
     Error,
     /// Also warnings.
     Warn,
-    /// Also starts and stops of services and connections' ends.
+    /// Also starts and stops of services, and ends of connections.
     #[default]
     Info,
     /// Also each connection.
@@ -167,7 +167,7 @@ impl<W: Write> Sink<W> {
         Sink { to, format: LogFormat::Text, unreported: 0, is_cut_off: false }
     }
 
-    /// Writes a line, preceded by a notice about lost ones. True if it was written.
+    /// Writes a line, preceded by a notice about lost ones. Returns true if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
         if self.is_cut_off && !self.write_bytes(b"\n") {
             self.unreported += 1;

@@ -116,7 +116,8 @@ impl CarrierPlan {
         drop_privileges(kept)
     }
 
-    /// `reserve` is called with raw sockets, inherited or new, while the process may still reserve ports.
+    /// Opens the carrier. `reserve` is called with raw sockets, inherited or new, while the process may still reserve
+    /// ports.
     fn open_with(
         self,
         inherited: Option<Arc<RawSockets>>,
@@ -155,7 +156,7 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     let queues = if shards > 1 { " multi_queue" } else { "" };
     anyhow::bail!(
         "no interface {name}: create it first (ip tuntap add mode tun name {name} user USER{queues}; \
-         ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
+         ip link set {name} up; ip route add {} dev {name}) and enable forwarding",
         path.address
     )
 }

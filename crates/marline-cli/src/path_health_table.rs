@@ -46,7 +46,7 @@ fn row(pair: &AddressPair) -> [String; HEADER.len()] {
     ]
 }
 
-/// `LOCAL%INTERFACE -> REMOTE`.
+/// Formats an address pair as `LOCAL%INTERFACE -> REMOTE`.
 fn pair_text(pair: &AddressPair) -> String {
     let at = match (&pair.interface_name, pair.interface) {
         (Some(name), _) => format!("%{name}"),
@@ -56,7 +56,7 @@ fn pair_text(pair: &AddressPair) -> String {
     format!("{}{at} -> {}", pair.local, pair.remote)
 }
 
-/// `CONNECTION.SUBFLOW` of each member.
+/// Lists the members of an address pair as `CONNECTION.SUBFLOW`.
 fn members(pair: &AddressPair, connections: &[Connection]) -> String {
     let host = |end: &str| end.parse::<SocketAddr>().map(|end| end.ip().to_string()).ok();
     let on = |local: &str, remote: &str| {

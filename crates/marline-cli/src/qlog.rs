@@ -270,8 +270,8 @@ impl Open {
         }
     }
 
-    /// Writes the buffered records, if there is a file. True if there were any. Records that cannot be written are
-    /// dropped.
+    /// Writes the buffered records, if there is a file. Returns true if there were any. Records that cannot be written
+    /// are dropped.
     fn write(&mut self) -> io::Result<bool> {
         let Some(path) = &self.file else { return Ok(false) };
         if self.gathered.is_empty() {

@@ -136,8 +136,8 @@ fn configuration() -> String {
         arguments::<UpOptions>().iter().map(|argument| setting(argument, "restart")).collect();
     format!(
         "# Configuration keys\n\n\
-         Written by `cargo xtask reference` from the program; `--help` says more. Each key of a TOML file is also the \
-         flag `--KEY`. The words in parentheses say when a change takes effect in a running program \
+         Written by `cargo xtask reference` from the program; `--help` has details. Each key of a TOML file is also \
+         the flag `--KEY`. The words in parentheses show when a change takes effect in a running program \
          ([reload](../operate/reload.md)): *at once*, for *new connections* and requests, after a *restart*, or in \
          *another command*.\n\n\
          ## All programs\n\n{}\n## client, run and up\n\n{}\n## The table `up`\n\n{up}\n\
@@ -176,7 +176,7 @@ fn option(argument: &Arg) -> String {
     format!("- `{written}`: {}\n", help_summary(argument.get_help()))
 }
 
-/// A command with its options except the settings, and its subcommands.
+/// Appends a command with its options except the settings, and its subcommands.
 fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTreeSet<String>) {
     let path = format!("{path} {}", command.get_name());
     let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), help_summary(command.get_about()));
@@ -248,7 +248,7 @@ fn a_first_sentence_ends_outside_of_parentheses() {
 /// Maximum width of a help text, in columns.
 const HELP_COLUMNS: usize = 80;
 
-/// Lines of the help texts of a command and its subcommands that a terminal would wrap.
+/// Finds lines of the help texts of a command and its subcommands that a terminal would wrap.
 fn long_help_lines(command: &Command, found: &mut Vec<String>) {
     let mut shown = command.clone().term_width(HELP_COLUMNS);
     for help in [shown.render_help(), shown.render_long_help()] {

@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;
 
-/// Another process accepts new connections from now on, so freed memory is no longer needed here.
+/// Records that another process accepts new connections, so that freed memory is no longer needed here.
 pub fn mark_retired() {
     IS_RETIRED.store(true, Ordering::Relaxed);
 }

@@ -263,7 +263,7 @@ const fn following(year: u64, month: u64) -> (u64, u64) {
     if month == 12 { (year + 1, 1) } else { (year, month + 1) }
 }
 
-/// Days from 1970 to the first of a year.
+/// Returns the number of days from 1970 to the first day of a year.
 const fn days_before_year(year: u64) -> u64 {
     let past = year - 1;
     // Leap years up to 1969: 477.
@@ -274,7 +274,7 @@ fn days_before(year: u64, month: u64) -> u64 {
     days_before_year(year) + (1..month).map(|month| days_in_month(year, month)).sum::<u64>()
 }
 
-/// Year, month and day of a day since 1970.
+/// Returns the year, month and day of a day since 1970.
 fn date_of_day(days: u64) -> (u64, u64, u64) {
     // Assumes 366 days per year, so the estimate is never too late. The loop corrects it.
     let mut year = 1970 + days / 366;

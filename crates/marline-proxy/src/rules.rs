@@ -230,7 +230,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 /// Class of IPv6 addresses that represent IPv4 addresses.
-const MAPPED: &str = "an IPv4 address in the form of IPv6";
+const MAPPED: &str = "an IPv4 address in IPv6 form";
 
 /// Special-purpose IPv4 blocks.
 const V4: &[(&str, [u8; 4], u8)] = &[

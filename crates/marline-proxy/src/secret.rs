@@ -57,9 +57,9 @@ const MAX_HARMLESS_RUN: usize = 39;
 /// Prefix of every invite.
 const INVITE_PREFIX: &str = "marline1";
 
-/// `text` for display, with invites hidden. Errors quote invalid input, which may be a damaged or misplaced invite.
-/// Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be an
-/// invite whose beginning is missing.
+/// Returns `text` for display, with invites hidden. Errors quote invalid input, which may be a damaged or misplaced
+/// invite. Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be
+/// an invite whose beginning is missing.
 #[must_use]
 pub fn hide_invites(text: &str) -> String {
     let ends_run = |c: char| !c.is_ascii_alphanumeric();
@@ -106,7 +106,7 @@ impl Digest {
         std::hint::black_box(difference) == 0
     }
 
-    /// Lower-case hexadecimal digits.
+    /// Returns the bytes as lower-case hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> String {
         use fmt::Write;

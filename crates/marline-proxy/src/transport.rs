@@ -15,7 +15,7 @@ use crate::sys;
 /// State of the peer of a stream that makes no progress.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
-    /// The peer has finished sending. Some of its data may still be unread.
+    /// True if the peer has finished sending. Some of its data may still be unread.
     pub finished: bool,
     /// True if the peer answers but accepts no data; false if it accepts data or nothing is received from it.
     pub refuses_data: bool,
@@ -132,8 +132,8 @@ impl Transport for TcpStream {
         }
     }
 
-    /// The kernel reports whether a FIN arrived, even an unread one. A peer that accepts nothing for minutes counts
-    /// as refusing: the kernel's own timeouts end a connection from which nothing is received.
+    /// Queries the kernel, which reports whether a FIN arrived, even an unread one. A peer that accepts nothing for
+    /// minutes counts as refusing: the kernel's own timeouts end a connection from which nothing is received.
     fn peer_state(&self) -> PeerState {
         PeerState { finished: sys::has_finished(self), refuses_data: true, unacknowledged: 0 }
     }

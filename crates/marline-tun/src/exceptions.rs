@@ -78,7 +78,7 @@ impl Exceptions {
         Exceptions { direct, blocked }
     }
 
-    /// Networks that are reached directly.
+    /// Returns the networks that are reached directly.
     pub fn direct_networks(&self) -> impl Iterator<Item = Cidr> {
         self.direct.iter().filter_map(|destination| match destination {
             Destination::Network(network) => Some(*network),

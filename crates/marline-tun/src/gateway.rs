@@ -233,7 +233,8 @@ fn shard_config(connections: usize) -> ShardConfig {
     }
 }
 
-/// Plain TCP with the SYN/ACK withheld until the target is reached.
+/// Returns the configuration of the programs' connections: plain TCP with the SYN/ACK withheld until the target is
+/// reached.
 fn connection_config() -> ConnectionConfig {
     ConnectionConfig {
         mptcp: false,

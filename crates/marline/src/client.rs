@@ -325,7 +325,7 @@ impl Client {
         self.inner.path_events.subscribe()
     }
 
-    /// Snapshots of all connections.
+    /// Returns snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shard.connections()

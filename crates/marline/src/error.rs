@@ -54,7 +54,7 @@ impl fmt::Display for BindError {
                 marline_io::port_help(*address, source)
                     .map_or(Ok(()), |help| write!(f, " ({help})"))
             }
-            BindError::Config(what) => write!(f, "configuration: {what}"),
+            BindError::Config(what) => write!(f, "invalid configuration: {what}"),
             BindError::Io { what, .. } => write!(f, "cannot {what}"),
         }
     }

@@ -347,7 +347,7 @@ impl PathTable {
         self.entries.iter().filter_map(|entry| entry.nat64(&self.prefixes)).collect()
     }
 
-    /// Ends of IPv6-only networks without a configured prefix, one per interface.
+    /// Returns the ends of IPv6-only networks without a configured prefix, one per interface.
     pub(crate) fn nat64_lookup_ends(&self) -> Vec<LocalEnd> {
         let unknown = |entry: &&Entry| entry.has_only_ipv6() && entry.spec.nat64.is_none();
         let mut ends: Vec<LocalEnd> = Vec::new();
@@ -376,7 +376,7 @@ impl PathTable {
         before != prefix
     }
 
-    /// Paths that are up, each with its name and contacts.
+    /// Returns the paths that are up, each with its name and contacts.
     pub(crate) fn known_contacts<'a>(
         &self,
         contacts: &'a [Contact],

@@ -244,7 +244,7 @@ impl Server {
         self.inner.config.path_health.as_ref()
     }
 
-    /// Snapshots of all connections.
+    /// Returns snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shards.iter().flat_map(|shard| shard.connections()).collect()

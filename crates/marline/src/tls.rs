@@ -90,8 +90,8 @@ impl fmt::Display for TlsError {
         match self {
             TlsError::Connect(_) => f.write_str("cannot connect"),
             TlsError::WrongKey => f.write_str("the server's key differs from the pinned key"),
-            TlsError::Handshake(_) => f.write_str("TLS handshake"),
-            TlsError::Config(_) => f.write_str("TLS configuration"),
+            TlsError::Handshake(_) => f.write_str("TLS handshake failed"),
+            TlsError::Config(_) => f.write_str("invalid TLS configuration"),
         }
     }
 }
@@ -203,7 +203,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// Server configuration for rustls, for protocols that also negotiate other parameters, such as ALPN.
+/// Creates the server configuration for rustls, for protocols that also negotiate other parameters, such as ALPN.
 ///
 /// # Errors
 /// The key is not usable.
@@ -223,7 +223,7 @@ pub fn server_config(identity: &Identity) -> Result<rustls::ServerConfig, rustls
     Ok(config)
 }
 
-/// Client configuration for rustls.
+/// Creates the client configuration for rustls.
 ///
 /// # Errors
 /// The provider does not support TLS 1.3 (the one used here does).

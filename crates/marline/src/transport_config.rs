@@ -58,7 +58,7 @@ impl TransportConfig {
         send_buffer: u64;
         /// Maximum receive buffer, in bytes of payload.
         receive_buffer: u64;
-        /// How buffers grow to their maximum.
+        /// Growth of buffers up to their maximum.
         buffer_tuning: BufferTuning;
         /// Initial congestion window in segments (RFC 6928: 10, the default).
         initial_window: u32;

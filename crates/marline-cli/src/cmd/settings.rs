@@ -120,7 +120,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettin
         }
     }
 
-    /// Called once, when the shutdown begins.
+    /// Returns the drain time. Called once, when the shutdown begins.
     fn patience(&self) -> Duration {
         service::notify_stopping();
         self.settings.drain

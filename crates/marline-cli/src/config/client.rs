@@ -53,8 +53,8 @@ options! {
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<StringValue<PathSpec>>,
         /// Monthly quota of a path for both directions, for example `lte=10GB`, optionally with `,soft=80%`
-        /// (share from which on the path is metered) and `,day=15` (first day of the month, UTC); may be
-        /// repeated (docs/operate/quotas.md)
+        /// (share at which the path becomes metered) and `,day=15` (first day of the month, UTC); may be repeated
+        /// (docs/operate/quotas.md)
         #[arg(long, value_name = "PATH=BYTES")]
         pub path_quota: Vec<StringValue<PathQuota>>,
         /// Listening address for applications that use SOCKS5, SOCKS4 or an HTTP proxy (PAC file: /proxy.pac)

@@ -84,8 +84,8 @@ options! {
         #[arg(long, value_name = "[CLIENT@]N")]
         pub max_sessions: Vec<StringValue<SessionLimit>>,
         /// Monthly quota of each client, or of CLIENT, for both directions, for example `50GB`, optionally
-        /// with `,soft=80%` (share from which on the log warns) and `,day=15` (first day of the month, UTC);
-        /// may be repeated (docs/operate/quotas.md)
+        /// with `,soft=80%` (share at which the log warns) and `,day=15` (first day of the month, UTC); may be
+        /// repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "[CLIENT@]BYTES")]
         pub quota: Vec<StringValue<ClientQuota>>,
         /// File with the usage of clients [default: next to the configuration file]
@@ -209,7 +209,7 @@ impl ServerOptions {
             let why = match address.ip().to_canonical() {
                 _ if address.port() == 0 => "has no fixed port",
                 ip if ip.is_unspecified() => "is a wildcard address",
-                ip if is_private(ip) => "is private: clients elsewhere cannot reach it",
+                ip if is_private(ip) => "is private: clients in other networks cannot reach it",
                 _ => continue,
             };
             bail!("{address} {why}; give the address that clients use: --public HOST:PORT");

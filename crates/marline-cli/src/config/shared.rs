@@ -26,7 +26,7 @@ pub trait Layer: Sized {
     /// Returns true if the setting was not given.
     fn is_unset(&self) -> bool;
 
-    /// This value, or that of the lower layer if this is unset.
+    /// Returns this value, or that of the lower layer if this is unset.
     #[must_use]
     fn with_defaults(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }

@@ -25,7 +25,7 @@ pub fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("marline-{}", user.as_raw()))
 }
 
-/// `<directory>/<role>-<pid>.sock`.
+/// Returns the default path: `<directory>/<role>-<pid>.sock`.
 #[must_use]
 pub fn default_path(role: &str) -> PathBuf {
     directory().join(format!("{role}-{}.sock", std::process::id()))

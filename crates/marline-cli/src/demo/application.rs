@@ -237,7 +237,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &LiveProgress) -> any
     Ok(())
 }
 
-/// Lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

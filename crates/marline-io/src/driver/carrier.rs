@@ -50,7 +50,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// This shard's part of the ports or ids that the shards share.
+    /// Returns this shard's part of the ports or ids that the shards share.
     pub(super) const fn part(&self) -> Part {
         match self {
             Carrier::Native(carrier) => carrier.shard(),

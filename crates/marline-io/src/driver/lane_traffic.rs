@@ -158,7 +158,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Datagrams in order of arrival.
+    /// Returns the datagrams in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
         let mut start = 0;
         self.datagrams.iter().map(move |(flow, end)| {

@@ -299,7 +299,7 @@ impl Lanes {
         entry.check_at = now + pause;
     }
 
-    /// Paths of a lane.
+    /// Returns the paths of a lane.
     pub(super) fn paths(&self, id: u64) -> &[LanePath] {
         self.entries.get(&id).map_or(&[], |entry| &entry.paths)
     }

@@ -102,9 +102,9 @@ impl core::fmt::Display for LinkOpenError {
                 f.write_str("the server does not listen on TCP")
             }
             LinkOpenError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-                f.write_str("no answer over TCP, either")
+                f.write_str("no answer over TCP either")
             }
-            LinkOpenError::Io(error) => write!(f, "no TCP connection, either: {error}"),
+            LinkOpenError::Io(error) => write!(f, "TCP connection failed too: {error}"),
             LinkOpenError::ForeignData(alien) => f.write_str(alien.meaning()),
         }
     }

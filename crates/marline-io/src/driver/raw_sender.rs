@@ -64,7 +64,7 @@ struct Outlets {
 }
 
 impl RawSender {
-    /// `spare` are sockets that are not yet bound; `offload` are the sockets for combined packets.
+    /// Creates the sender. `spare` are sockets that are not yet bound; `offload` are the sockets for combined packets.
     pub(super) fn new(spare: Vec<OwnedFd>, offload: Option<Offload>) -> RawSender {
         let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());

@@ -272,7 +272,7 @@ impl Shard {
         &self.receiving
     }
 
-    /// Inboxes of all shards that share the ports, by index.
+    /// Returns the inboxes of all shards that share the ports, by index.
     pub(super) fn peers(&self) -> &[mpsc::Sender<Handover>] {
         self.peers.get().map_or(&[], Vec::as_slice)
     }
@@ -292,7 +292,7 @@ impl Shard {
         self.orphaned.load(Ordering::Acquire)
     }
 
-    /// Snapshots of all connections. The ids contain the shard in their top byte.
+    /// Returns snapshots of all connections. The ids contain the shard in their top byte.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         let mut state = self.lock();
         let ids = state.endpoint().connections();

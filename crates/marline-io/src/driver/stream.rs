@@ -319,7 +319,7 @@ impl Requests {
 }
 
 impl Request {
-    /// Ends of the connection: `local` is the target, `remote` is the requesting host.
+    /// Returns the ends of the connection: `local` is the target, `remote` is the requesting host.
     #[must_use]
     pub const fn path(&self) -> FourTuple {
         self.path

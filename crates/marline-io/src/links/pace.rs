@@ -110,7 +110,7 @@ impl Window {
     }
 }
 
-/// Returns `None` if no time has passed.
+/// Returns the rate of these bytes, or `None` if no time has passed.
 fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
     let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
     Some(bytes * 8_000 / elapsed_ms)

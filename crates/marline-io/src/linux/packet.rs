@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{set_option, socket};
 
-/// Option for frames with a virtio header in front (linux/if_packet.h).
+/// Option for frames that start with a virtio header (linux/if_packet.h).
 const PACKET_VNET_HDR: libc::c_int = 15;
 
 /// Opens a packet socket that receives nothing, because it has no protocol. Opening needs CAP_NET_RAW; sending does

@@ -454,7 +454,7 @@ impl OpenedSockets {
         self.v4.iter().any(|family| family.offload.is_some())
     }
 
-    /// Sockets of each shard, IPv4 first.
+    /// Returns the sockets of each shard, IPv4 first.
     pub(crate) fn sockets(self) -> impl Iterator<Item = [Option<OpenedFamily>; 2]> {
         let v6 = self.v6.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
         self.v4.into_iter().zip(v6).map(|(v4, v6)| [Some(v4), v6])

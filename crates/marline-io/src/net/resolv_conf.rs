@@ -17,7 +17,7 @@ pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a 
     })
 }
 
-/// Resolvers as written in the text.
+/// Returns the resolvers as written in the text.
 pub fn resolvers(text: &str) -> impl Iterator<Item = &str> {
     entries(text, "nameserver").filter_map(|rest| rest.split_ascii_whitespace().next())
 }

@@ -162,7 +162,8 @@ impl Connect for Dialer {
         self.client.set_rejection(reason);
     }
 
-    /// If the member does not answer, the shared address is tried. A member that was killed refuses immediately.
+    /// Connects to the member's own addresses. If the member does not answer, the shared address is tried. A member
+    /// that was killed refuses immediately.
     async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         if own.is_empty() || self.is_silent(own) {
             return self.connect_by_name().await;

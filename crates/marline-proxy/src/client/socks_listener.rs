@@ -67,8 +67,8 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications use `way`, at most `places` at the same time. Their streams are added to `targets`, and their
-    /// memory is charged to `memory`.
+    /// Creates a listener whose applications use `way`, at most `places` at the same time. Their streams are added to
+    /// `targets`, and their memory is charged to `memory`.
     #[must_use]
     pub fn new(
         way: Arc<O>,

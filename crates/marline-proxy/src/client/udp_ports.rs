@@ -251,7 +251,7 @@ struct Association {
 }
 
 impl Association {
-    /// `port` is the announced port of the application, or 0 if none was announced.
+    /// Opens an association. `port` is the announced port of the application, or 0 if none was announced.
     async fn open(control: &TcpStream, udp: Arc<UdpTunnel>, port: u16) -> io::Result<Association> {
         let (local, application) = (control.local_addr()?, control.peer_addr()?);
         let socket = UdpSocket::bind((local.ip(), 0)).await?;

@@ -46,11 +46,11 @@ struct Progress {
 pub(super) struct Direction {
     /// Written bytes of the buffer. The number changes with each step while the writer accepts only a part.
     pub(super) written: usize,
-    /// The sender's end has been read.
+    /// True if the sender's end has been read.
     pub(super) read_all: bool,
-    /// The direction waits for the receiver to accept bytes or the end.
+    /// True if the direction waits for the receiver to accept bytes or the end.
     pub(super) is_blocked: bool,
-    /// The end has been passed on.
+    /// True if the end has been passed on.
     pub(super) is_done: bool,
 }
 

@@ -32,7 +32,7 @@ pub struct AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// Bounds on connections that have sent nothing yet.
+    /// Returns the limits on connections that have sent nothing yet.
     #[must_use]
     pub const fn silent(&self) -> PendingLimits {
         PendingLimits { total: self.silent_total, per_source: self.silent_per_source }

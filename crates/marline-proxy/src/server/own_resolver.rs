@@ -43,7 +43,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
     }
 }
 
-/// Resolvers listed in a `resolv.conf`, up to the number that the C library uses.
+/// Returns the resolvers listed in a `resolv.conf`, up to the number that the C library uses.
 fn parse_resolvers(text: &str) -> Vec<IpAddr> {
     resolv_conf::addresses(text).take(MAX_RESOLVERS).collect()
 }

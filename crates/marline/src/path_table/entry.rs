@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// Contacts that belong to this path.
+    /// Returns the contacts that belong to this path.
     pub(super) fn contacts<'a>(&self, all: &'a [Contact]) -> Vec<&'a Contact> {
         let here = |contact: &&Contact| {
             let pinned = self.spec.remote.is_none_or(|remote| remote == contact.remote);

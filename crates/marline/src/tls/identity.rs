@@ -54,7 +54,7 @@ impl Identity {
         Ok(Identity { pkcs8, spki })
     }
 
-    /// Private key in PKCS #8 form. **Secret**: store it in a file that only the server can read.
+    /// Returns the private key in PKCS #8 form. **Secret**: store it in a file that only the server can read.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         &self.pkcs8

@@ -59,7 +59,7 @@ pub(super) struct SeenSegment {
 }
 
 impl SeenSegment {
-    /// `of_client` is true if the client recorded the segment.
+    /// Converts an entry of a segment log. `of_client` is true if the client recorded the segment.
     pub(super) fn from_entry(entry: &TappedSegment, of_client: bool) -> SeenSegment {
         let header = &entry.header;
         let word = |at: usize| {

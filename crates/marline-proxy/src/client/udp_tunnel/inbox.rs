@@ -85,7 +85,7 @@ pub(super) struct Delivery<T> {
 }
 
 impl<T> Delivery<T> {
-    /// Adds an item with this size of payload. True if there was room for it.
+    /// Adds an item with this size of payload. Returns true if there was room for it.
     pub(super) fn push(&self, item: T, payload_bytes: usize) -> bool {
         let bytes = payload_bytes as u64 + ITEM_BYTES;
         if !self.held.lock().try_grow(bytes) {

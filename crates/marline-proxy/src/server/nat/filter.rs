@@ -50,7 +50,7 @@ impl Default for UnsolicitedRates {
 }
 
 impl UnsolicitedRates {
-    /// Takes one more datagram from `address`. True if it is within the limits.
+    /// Takes one more datagram from `address`. Returns true if it is within the limits.
     pub(super) fn try_take(&mut self, address: IpAddr, now: Instant) -> bool {
         self.by_source.try_take(Source::of(address), now) && self.total_limit.try_take(now)
     }

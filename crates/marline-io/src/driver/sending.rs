@@ -37,7 +37,7 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: io::Error,
-    /// Bytes of the batch that were sent.
+    /// Number of bytes of the batch that were sent.
     pub(crate) sent: usize,
 }
 

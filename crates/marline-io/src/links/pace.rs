@@ -52,7 +52,7 @@ pub(crate) struct PolicedRoute {
     pub(crate) bits_per_s: u64,
 }
 
-/// Bytes of a lane in one direction.
+/// Byte counts of a lane in one direction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LaneBytes {
     pub(crate) delivered: u64,

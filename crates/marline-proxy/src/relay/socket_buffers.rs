@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(memory.used(), 77, "memory of the encryption layer");
         buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
-        // Memory is short from here on.
+        // Memory is now short.
         budget.set_limit(Some(0));
         buffers.note_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64, "granted memory is kept");

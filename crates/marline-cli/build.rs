@@ -30,7 +30,7 @@ fn commit() -> Option<String> {
     published_commit().or_else(from_git)
 }
 
-/// `{"git": {"sha1": "..", "dirty": true}, ..}`, written by `cargo package`.
+/// Returns the commit from `{"git": {"sha1": "..", "dirty": true}, ..}`, written by `cargo package`.
 fn published_commit() -> Option<String> {
     let text = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let digits = text.split("\"sha1\"").nth(1)?.split('"').nth(1)?.get(..DIGITS)?;

@@ -1,5 +1,6 @@
-# Prints: Gbit/s without a tunnel, with one, and with one backwards; microseconds until connected, without and with.
-# $1: the program. Runs in a directory of its own.
+# Prints: Gbit/s without a tunnel, through it, and through it in the other direction; microseconds until connected,
+# without and with it.
+# $1: the program. Runs in its own directory.
 program=$1
 near=up-near-$$ far=up-far-$$
 ip netns add $near
@@ -21,7 +22,7 @@ for place in "$near eth0 10.9.0.2" "$far eth0 10.9.0.1"; do
 done
 ip -n $far addr add 203.0.113.7/32 dev lo
 ip -n $near route add default via 10.9.0.1
-start() { # name of the namespace, what is heard from it, command
+start() { # Arguments: name of the namespace, expected text in the output, command.
     : > said-$1
     ip netns exec $1 "${@:3}" > said-$1 2>&1 &
     running+=($!)
@@ -38,7 +39,7 @@ ip netns exec $far "$program" server --init --config server.toml --listen 10.9.0
     --public 10.9.0.1:7777 > invite 2> /dev/null
 start $far "listening on" "$program" server --config server.toml --allow 203.0.113.0/24
 start $far "listening" iperf3 --server --forceflush
-# (Its backlog holds all that connect: what does not fit would be asked for again a second later.)
+# (Its backlog holds all connections; those that do not fit would be retried a second later.)
 start $far "accepts" python3 -u -c '
 import socket
 listener = socket.create_server(("203.0.113.7", 8099), backlog=512)

@@ -36,15 +36,15 @@ mod tests;
 
 /// Interface of a client or server for its control socket.
 pub trait Handle: Send + Sync + 'static {
-    /// `client`, `server` or `serve`.
+    /// Returns the role of the program: `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
-    /// Display numbers of connections, and the mode. `None`: connections are shown by their ids.
+    /// Returns the display numbers of connections, and the mode, or `None` if connections are shown by their ids.
     fn labels(&self) -> Option<&Labels> {
         None
     }
 
-    /// Mode of new connections, if it was set.
+    /// Returns the mode of new connections, if it was set.
     fn mode(&self) -> Option<Mode> {
         self.labels().and_then(|labels| labels.mode.get())
     }
@@ -56,41 +56,41 @@ pub trait Handle: Send + Sync + 'static {
         }
     }
 
-    /// Number of a connection for display.
+    /// Returns the number of a connection for display.
     fn number(&self, connection: ConnectionId) -> u64 {
         self.labels().map_or(connection.0, |labels| labels.numbers.number_of(connection))
     }
 
-    /// Numbers of connections for display.
+    /// Returns the numbers of connections for display.
     fn numbers(&self) -> ConnectionNumbers {
         self.labels().map(|labels| labels.numbers.clone()).unwrap_or_default()
     }
 
-    /// Targets of the open streams. `None`: this program does not disclose them even to its owner.
+    /// Returns the targets of the open streams, or `None` if this program does not disclose them even to its owner.
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         None
     }
 
-    /// Snapshot of all connections.
+    /// Returns a snapshot of all connections.
     fn connections(&self) -> Vec<Connection>;
 
-    /// Snapshot of the local paths.
+    /// Returns a snapshot of the local paths.
     fn paths(&self) -> Vec<Path>;
 
-    /// Table of the path health monitor. `None` if there is no monitor.
+    /// Returns the table of the path health monitor, or `None` if there is no monitor.
     fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
-    /// Counts of datagrams. `None` if the program carries none.
+    /// Returns the counts of datagrams, or `None` if the program carries none.
     fn datagrams(&self) -> Option<(LaneCounters, UdpCounts)> {
         None
     }
 
-    /// Repair sums sent to the peer, and bytes repaired with the peer's sums.
+    /// Returns the number of repair segments sent to the peer, and of bytes recovered from the peer's repair segments.
     fn repairs(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// Counts for metrics.
+    /// Returns the counts for metrics.
     fn service(&self) -> ServiceCounts {
         ServiceCounts::default()
     }
@@ -99,13 +99,13 @@ pub trait Handle: Send + Sync + 'static {
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
 
     /// Receives all scheduler decisions from now on, with their reasons. They are reported only while a receiver
-    /// exists. `None` if they are not available.
+    /// exists. Returns `None` if they are not available.
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
 
-    /// Receives a connection's traffic from now on. Ends when another receiver is requested. `None` if traffic is not
-    /// available.
+    /// Receives a connection's traffic from now on. Ends when another receiver is requested. Returns `None` if traffic
+    /// is not available.
     fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
@@ -121,7 +121,7 @@ pub trait Handle: Send + Sync + 'static {
     /// Passes events of connections to this observer from now on. `None` removes the observer.
     fn observe_events(&self, _observer: Option<&SharedEventObserver>) {}
 
-    /// Receives all changes of paths from now on. `None`: the paths belong to the other side.
+    /// Receives all changes of paths from now on. Returns `None` if the paths belong to the other side.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         None
     }
@@ -132,7 +132,7 @@ pub trait Handle: Send + Sync + 'static {
     /// No scheduler has this name, or the connection does not exist.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
-    /// Sender of upgrade requests. `None`: this program cannot be replaced.
+    /// Returns the sender of upgrade requests, or `None` if this program cannot be replaced.
     fn upgrade(
         &self,
         _program: Option<String>,
@@ -141,13 +141,13 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Sender of reload requests. `None`: this program does not support reloads.
+    /// Returns the sender of reload requests, or `None` if this program does not support reloads.
     fn reload(&self) -> Option<PendingReload> {
         None
     }
 
-    /// Reason why the latest request for a connection to the server failed. `None`: it succeeded, or this is not a
-    /// client.
+    /// Returns the reason why the latest request for a connection to the server failed, or `None` if it succeeded or
+    /// this is not a client.
     fn last_trouble(&self) -> Option<Trouble> {
         None
     }

@@ -47,8 +47,8 @@ pub struct BoundDashboard {
 }
 
 impl BoundDashboard {
-    /// A dashboard at an address, on an inherited listening socket if there is one. An address other than loopback
-    /// requires a token, from the file or a new one. On loopback, only a token file requires one.
+    /// Returns a dashboard at an address, on an inherited listening socket if there is one. An address other than
+    /// loopback requires a token, from the file or a new one. On loopback, only a token file requires one.
     ///
     /// # Errors
     /// The address cannot be bound, or the file does not contain a token that only its owner can read.
@@ -67,7 +67,7 @@ impl BoundDashboard {
         Ok(opening)
     }
 
-    /// Access to the dashboard.
+    /// Determines who has access to the dashboard.
     fn dashboard_access(
         at: SocketAddr,
         token_file: Option<&Path>,
@@ -103,7 +103,7 @@ impl BoundDashboard {
 }
 
 impl RunningDashboard {
-    /// Local address.
+    /// Returns the local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.served.local_addr()
@@ -117,7 +117,7 @@ impl RunningDashboard {
         self.served.copy()
     }
 
-    /// The dashboard for a changed address or token file. `None` if nothing changes.
+    /// Returns the dashboard for a changed address or token file, or `None` if nothing changes.
     ///
     /// # Errors
     /// Same as [`BoundDashboard::bind`].
@@ -161,7 +161,7 @@ fn announce(served: &RunningServer, token: Option<String>) {
     eprintln!("dashboard at http://{}/{fragment}", served.local_addr());
 }
 
-/// Token of a file, and its text.
+/// Returns the token of a file, and its text.
 fn read_token(file: &Path) -> anyhow::Result<(Token, String)> {
     private_file::check_mode(file)?;
     let shown = file.display();

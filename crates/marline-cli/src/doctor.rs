@@ -56,7 +56,7 @@ impl Finding {
         Finding { what, status: FindingStatus::Works, text: text.into() }
     }
 
-    /// The finding that a stored invite cannot be used.
+    /// Returns the finding that a stored invite cannot be used.
     #[must_use]
     pub fn unusable_invite(error: &anyhow::Error) -> Finding {
         Finding::fails("invite", format!("{error:#}"))
@@ -71,7 +71,7 @@ impl Finding {
     }
 }
 
-/// All findings.
+/// Returns all findings.
 pub async fn examine() -> Vec<Finding> {
     let mut findings = vec![udp(), paths()];
     findings.extend(native::examine().await);

@@ -1,4 +1,4 @@
-//! Places where a client's invite is kept: `marline join` stores it, and all other commands find it there.
+//! Places where a client's invite is stored: `marline join` stores it, and all other commands find it there.
 //!
 //! | process | places, in order |
 //! |---|---|
@@ -28,17 +28,17 @@ use crate::sudo_caller::SudoCaller;
 const MACHINE: &str = "/etc/marline";
 /// Name of an invite's file.
 const FILE: &str = "invite";
-/// Bytes read from a file: the longest invite, and white space.
+/// Maximum number of bytes read from a file: the longest invite, and white space.
 const MAX_INVITE_BYTES: u64 = 16 * 1_024;
 
-/// Whose invite a place holds.
+/// Owner of the invite in a place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Scope {
     /// The user of this process.
     User,
     /// The machine: owned by root, and perhaps readable by a group.
     Machine,
-    /// The user who called root by `sudo`.
+    /// The user who became root with `sudo`.
     Caller,
 }
 
@@ -71,14 +71,14 @@ pub struct FoundInvite {
 pub enum StoreOutcome {
     /// There was no invite.
     New,
-    /// The same invite was stored already.
+    /// The invite was already stored.
     Unchanged,
     /// Another invite was replaced.
     Replaced,
 }
 
 impl InvitePlaces {
-    /// The places of this process, by its user and environment.
+    /// Returns the places of this process, by its user and environment.
     #[must_use]
     pub fn for_process() -> InvitePlaces {
         let user = rustix::process::geteuid();
@@ -112,7 +112,7 @@ impl InvitePlaces {
         InvitePlaces { places, is_root: true }
     }
 
-    /// The stored invite.
+    /// Returns the stored invite.
     ///
     /// # Errors
     /// There is none, or the first existing file cannot be used.
@@ -120,7 +120,7 @@ impl InvitePlaces {
         self.find_stored()?.with_context(|| self.missing_invite_text())
     }
 
-    /// The stored invite. `None` if there is none.
+    /// Returns the stored invite, or `None` if there is none.
     ///
     /// # Errors
     /// The first existing file cannot be used.
@@ -140,7 +140,7 @@ impl InvitePlaces {
         Ok(None)
     }
 
-    /// True if users cannot read the machine's invite, which is usual.
+    /// Returns true if users cannot read the machine's invite, which is usual.
     fn is_closed_to_users(&self, place: &Place, error: &io::Error) -> bool {
         !self.is_root
             && place.scope == Scope::Machine
@@ -165,7 +165,7 @@ impl InvitePlaces {
         )
     }
 
-    /// The place where an invite is stored.
+    /// Returns the place where an invite is stored.
     ///
     /// # Errors
     /// The user has no home directory.
@@ -233,7 +233,7 @@ struct Memory {
 }
 
 impl LastInvite {
-    /// The stored invite, with the fallback of [`or_last_invite`](Self::or_last_invite).
+    /// Returns the stored invite, with the fallback of [`or_last_invite`](Self::or_last_invite).
     ///
     /// Same as [`InvitePlaces::find`].
     pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
@@ -245,10 +245,10 @@ impl LastInvite {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The invite that `read` finds, or the last invite if the permission is missing.
+    /// Returns the invite that `read` finds, or the last invite if the permission is missing.
     ///
     /// # Errors
-    /// The error of `read`, unless the permission is missing and there is a last invite.
+    /// `read` fails, unless the permission is missing and there is a last invite.
     pub(crate) fn read_or_reuse(
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,
@@ -297,7 +297,7 @@ fn is_denied(error: &anyhow::Error) -> bool {
     error.chain().any(denied)
 }
 
-/// The servers in an invite, as text.
+/// Returns the servers in an invite, as text.
 #[must_use]
 pub fn servers(invite: &Invite) -> String {
     let names: Vec<String> = invite.servers.iter().map(Target::to_string).collect();

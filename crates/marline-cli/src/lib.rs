@@ -116,8 +116,8 @@ pub enum Command {
     Man(cmd::man::Args),
 }
 
-/// The policies of the `marline` program: the built-in ones and those of the literature. Another program can add
-/// its own and pass all of them to [`main_with`].
+/// Returns the policies of the `marline` program: the built-in ones and those of the literature. Another program can
+/// add its own and pass all of them to [`main_with`].
 #[must_use]
 pub fn registry() -> Registry {
     config::policies::registry()
@@ -184,10 +184,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// A runtime with threads for half of the processors. A short exchange passes between a driver and a task several
-/// times, each of which needs a wake-up if these are on different threads. On two processors, one thread carries a
-/// fifth more exchanges than two do, and no less bulk data. Each driver (`--shards`) gets a thread if there are enough
-/// processors. Tokio's environment variable overrides this.
+/// Returns a runtime with threads for half of the processors. A short exchange passes between a driver and a task
+/// several times, each of which needs a wake-up if these are on different threads. On two processors, one thread
+/// carries a fifth more exchanges than two do, and no less bulk data. Each driver (`--shards`) gets a thread if there
+/// are enough processors. Tokio's environment variable overrides this.
 fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
@@ -219,7 +219,7 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
         command,
         Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
     ) {
-        signals::ignore_other_signals().context("cannot receive signals")?;
+        signals::ignore_other_signals().context("cannot install signal handlers")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
         succession::find_predecessor().context("cannot take over from another process")?;

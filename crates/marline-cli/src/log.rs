@@ -35,7 +35,7 @@ pub enum LogLevel {
     Error,
     /// Also warnings.
     Warn,
-    /// Also starts and stops of services and connections' ends.
+    /// Also starts and stops of services, and ends of connections.
     #[default]
     Info,
     /// Also each connection.
@@ -56,7 +56,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// How the log is written.
+/// Format of the log lines.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// A line for people.
@@ -90,7 +90,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The requested level.
+    /// Returns the requested level.
     #[must_use]
     pub const fn level(&self) -> Option<LogLevel> {
         match (self.quiet, self.verbose) {
@@ -116,7 +116,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Number of log lines of this process that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Number of log lines of this process that could not be written (a full disk).
+/// Returns the number of log lines of this process that could not be written (a full disk).
 #[must_use]
 pub fn lost_lines() -> u64 {
     LOST.load(Ordering::Relaxed)
@@ -167,7 +167,7 @@ impl<W: Write> Sink<W> {
         Sink { to, format: LogFormat::Text, unreported: 0, is_cut_off: false }
     }
 
-    /// Writes a line, preceded by a notice about lost ones. True if it was written.
+    /// Writes a line, preceded by a notice about lost ones. Returns true if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
         if self.is_cut_off && !self.write_bytes(b"\n") {
             self.unreported += 1;
@@ -234,8 +234,8 @@ impl Write for Line {
     }
 }
 
-/// Starts the log. `flags` is the level from the command line, which then cannot change. `colors`: use colors on a
-/// terminal.
+/// Starts the log. `flags` is the level from the command line, which then cannot change. `colors` is true to use
+/// colors on a terminal.
 pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     VERBOSE.store(matches!(flags, Some(LogLevel::Debug | LogLevel::Trace)), Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));

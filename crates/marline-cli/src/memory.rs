@@ -19,12 +19,12 @@ const PERCENT_OF_MACHINE: u64 = 25;
 static BUDGET: OnceLock<MemoryBudget> = OnceLock::new();
 static OWN_ACCOUNT: OnceLock<MemoryAccount> = OnceLock::new();
 
-/// The budget of this process. It has no limit before [`set_limit`].
+/// Returns the budget of this process. It has no limit before [`set_limit`].
 pub fn budget() -> &'static MemoryBudget {
     BUDGET.get_or_init(|| MemoryBudget::new(None))
 }
 
-/// The account of a process with a single user: a client, or a front of a service.
+/// Returns the account of a process with a single user: a client, or a front of a service.
 pub fn process_account() -> &'static MemoryAccount {
     OWN_ACCOUNT.get_or_init(|| budget().account(u64::MAX))
 }
@@ -34,7 +34,7 @@ pub fn set_limit(configured: Option<u64>) {
     budget().set_limit(Some(configured.unwrap_or_else(default_limit)));
 }
 
-/// Limit in bytes if none is configured.
+/// Returns the limit in bytes if none is configured.
 #[must_use]
 pub fn default_limit() -> u64 {
     let machine = machine_memory().unwrap_or(u64::MAX / 2);
@@ -52,7 +52,7 @@ fn machine_memory() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
 }
 
-/// Smallest limit of the control groups (version 1 or 2) that contain this process, in bytes.
+/// Returns the smallest limit of the control groups (version 1 or 2) that contain this process, in bytes.
 fn group_limit(groups: &Path, mount: &Path) -> Option<u64> {
     let text = fs::read_to_string(groups).ok()?;
     let of_line = |line: &str| {
@@ -70,7 +70,7 @@ fn group_limit(groups: &Path, mount: &Path) -> Option<u64> {
     text.lines().filter_map(of_line).min()
 }
 
-/// Smallest limit in this file along the path from the root to a group.
+/// Returns the smallest limit in this file along the path from the root to a group.
 fn smallest_group_limit(root: &Path, path: &str, file: &str) -> Option<u64> {
     let mut at: PathBuf = root.to_owned();
     let mut limits = Vec::new();
@@ -96,9 +96,9 @@ pub struct Memory {
     pub limit: Option<u64>,
     /// Bytes in use.
     pub used: u64,
-    /// Number of times that a writer or a new stream had to wait for memory, since the start.
+    /// Number of times that a writer or a new stream had to wait for memory since the process started.
     pub waits: u64,
-    /// Bytes in use by kind, without kinds that have none.
+    /// Bytes in use by kind, excluding kinds that have none.
     pub by_kind: std::collections::BTreeMap<String, u64>,
 }
 

@@ -75,7 +75,7 @@ impl fmt::Debug for MetricsSource {
 }
 
 impl MetricsServer {
-    /// Local address.
+    /// Returns the local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
@@ -101,15 +101,15 @@ impl MetricsServer {
         Ok(())
     }
 
-    /// The totals. A caller that ends a connection may add its last snapshot, so that all data of a short connection is
-    /// counted.
+    /// Returns the totals. A caller that ends a connection may add its last snapshot, so that all data of a short
+    /// connection is counted.
     #[must_use]
     pub fn totals(&self) -> Arc<Totals> {
         self.source.totals.clone()
     }
 }
 
-/// A socket for metrics. Needs a runtime.
+/// Returns a socket for metrics. Needs a runtime.
 ///
 /// # Errors
 /// The address cannot be bound.

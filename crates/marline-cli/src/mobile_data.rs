@@ -99,7 +99,7 @@ impl MobileDataNotice {
 }
 
 impl State {
-    /// The line for this path, if it needs one and has not been logged.
+    /// Returns the line for this path, if it needs one and has not been logged.
     fn notice_for(&mut self, path: &PathStatus, has_quota: bool) -> Option<String> {
         let interface = path.interface.as_deref().filter(|_| path.up)?;
         let decided = path.backup || path.metered || path.spec.limited.is_some() || has_quota;
@@ -122,17 +122,17 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
     let spends = spending_text(settings);
     let remedy = match settings.named {
         true => {
-            "add `,metered` or `,backup` to its --path to limit that, or `,unmetered`".to_owned()
+            "add `,metered` or `,backup` to its --path to limit this, or `,unmetered`".to_owned()
         }
         false => format!(
-            "to limit that, name the paths and add `,metered` or `,backup` to this one, or type \
+            "to limit this, name the paths and add `,metered` or `,backup` to this one, or run \
              `marline path {path} metered` (or `unmetered`)"
         ),
     };
     format!("{shown} looks like mobile data: {spends}; {remedy}")
 }
 
-/// The amount that the mode may send over a path without a limit (docs/research/auto.md).
+/// Returns the amount that the mode may send over a path without a limit (docs/research/auto.md).
 fn spending_text(settings: &Settings) -> String {
     if settings.has_custom_policies {
         return "the chosen policies may send any share of the data over it".to_owned();
@@ -160,7 +160,7 @@ fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<Stri
     }
 }
 
-/// Names of the interfaces that NetworkManager considers metered. None if it does not run.
+/// Returns the names of the interfaces that NetworkManager considers metered. None if it does not run.
 async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
     let mut command = Command::new(nmcli);
     command.args(["-t", "-e", "no", "-f", "GENERAL.DEVICE,GENERAL.METERED", "device", "show"]);

@@ -30,8 +30,8 @@ pub enum CarrierChoice {
 }
 
 impl CarrierChoice {
-    /// True if the carrier uses the frames of the UDP carrier, which only Marline answers. Sessions may then have lanes
-    /// for datagrams.
+    /// Returns true if the carrier uses the frames of the UDP carrier, which only Marline answers. Sessions may then
+    /// have lanes for datagrams.
     #[must_use]
     pub const fn is_framed(self) -> bool {
         matches!(self, CarrierChoice::Auto | CarrierChoice::Udp | CarrierChoice::Tcp)
@@ -54,13 +54,13 @@ pub enum CarrierPlan {
 }
 
 impl CarrierPlan {
-    /// True if segments are sent as TCP instead of in frames.
+    /// Returns true if segments are sent as TCP instead of in frames.
     #[must_use]
     pub const fn is_native(&self) -> bool {
         matches!(self, CarrierPlan::Raw | CarrierPlan::Tun(_))
     }
 
-    /// The protocol that firewalls see.
+    /// Returns the protocol that firewalls see.
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {
@@ -82,7 +82,8 @@ impl CarrierPlan {
     }
 
     /// Opens the sockets that a listener needs, reserves its ports, and drops all capabilities except `kept`.
-    /// `no_offload`: each segment is sent separately (raw sockets). Must also be called before threads are started.
+    /// If `no_offload` is true, each segment is sent separately (raw sockets). Must also be called before threads are
+    /// started.
     ///
     /// # Errors
     /// A privilege is missing (the error names it and the remedy), or a port is taken.
@@ -115,7 +116,8 @@ impl CarrierPlan {
         drop_privileges(kept)
     }
 
-    /// `reserve` is called with raw sockets, inherited or new, while the process may still reserve ports.
+    /// Opens the carrier. `reserve` is called with raw sockets, inherited or new, while the process may still reserve
+    /// ports.
     fn open_with(
         self,
         inherited: Option<Arc<RawSockets>>,
@@ -154,7 +156,7 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     let queues = if shards > 1 { " multi_queue" } else { "" };
     anyhow::bail!(
         "no interface {name}: create it first (ip tuntap add mode tun name {name} user USER{queues}; \
-         ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
+         ip link set {name} up; ip route add {} dev {name}) and enable forwarding",
         path.address
     )
 }
@@ -162,13 +164,13 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
 /// Permanently drops all capabilities except `kept`. Must be called before threads are started.
 ///
 /// # Errors
-/// The system's error.
+/// The capabilities cannot be dropped.
 pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
     marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
 }
 
-/// Capabilities to keep for a command that may bind these ports while it runs.
+/// Returns the capabilities to keep for a command that may bind these ports while it runs.
 #[must_use]
 pub fn capabilities_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
     /// Lower ports are reserved for root on most systems (`net.ipv4.ip_unprivileged_port_start`).
@@ -201,8 +203,8 @@ fn explain_reserve_error(error: io::Error, address: SocketAddr) -> anyhow::Error
              CAP_NET_BIND_SERVICE)"
         ),
         io::ErrorKind::AddrInUse => format!(
-            "another program listens on port {port}, perhaps the service itself: move it to another port, \
-             or to another loopback address"
+            "another program is listening on port {port}, perhaps the service itself: move that program \
+             to another port, or to another loopback address"
         ),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         _ => return anyhow::Error::new(error).context(format!("cannot reserve TCP {address}")),

@@ -1,4 +1,4 @@
-//! Table of the path health monitor: address pairs, the connections that use them, and their verdicts.
+//! Table of the path health monitor: address pairs, the connections that use them, and their health.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ const HEADER: [&str; 6] = ["address pair", "loss", "retrans", "rto", "faults", "
 /// Largest number of subflows listed in a line. The remaining ones are only counted.
 const MAX_LISTED_SUBFLOWS: usize = 4;
 
-/// Table with a heading, for a process with a path health monitor.
+/// Returns the table with a heading, for a process with a path health monitor.
 #[must_use]
 pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> String {
     if address_pairs.is_empty() {
@@ -46,7 +46,7 @@ fn row(pair: &AddressPair) -> [String; HEADER.len()] {
     ]
 }
 
-/// `LOCAL%INTERFACE -> REMOTE`.
+/// Formats an address pair as `LOCAL%INTERFACE -> REMOTE`.
 fn pair_text(pair: &AddressPair) -> String {
     let at = match (&pair.interface_name, pair.interface) {
         (Some(name), _) => format!("%{name}"),
@@ -56,7 +56,7 @@ fn pair_text(pair: &AddressPair) -> String {
     format!("{}{at} -> {}", pair.local, pair.remote)
 }
 
-/// `CONNECTION.SUBFLOW` of each member.
+/// Lists the members of an address pair as `CONNECTION.SUBFLOW`.
 fn members(pair: &AddressPair, connections: &[Connection]) -> String {
     let host = |end: &str| end.parse::<SocketAddr>().map(|end| end.ip().to_string()).ok();
     let on = |local: &str, remote: &str| {

@@ -1,7 +1,7 @@
 //! Quotas of a client's paths: every packet is counted on its path, including headers, in both directions.
 //!
-//! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy spares
-//! it. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
+//! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy uses it
+//! sparingly. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
 //! ([`marline_proxy::ledger`]) under the path's name in the quota.
 
 use core::net::{IpAddr, SocketAddr};
@@ -91,7 +91,7 @@ impl PathQuotas {
         made
     }
 
-    /// Observer for the client's packets.
+    /// Creates an observer for the client's packets.
     #[must_use]
     pub fn observer(&self) -> SharedObserver {
         Arc::clone(&self.meters) as _
@@ -106,13 +106,13 @@ impl PathQuotas {
         state.quotas = quotas;
     }
 
-    /// Usage of the quota of the path with this number. `None` if it has no quota.
+    /// Returns the usage of the quota of the path with this number, or `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, path: usize) -> Option<QuotaUse> {
         lock(&self.state).uses.get(&path).cloned()
     }
 
-    /// Number of failed writes of the ledger.
+    /// Returns the number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         lock(&self.state).ledger.as_ref().map_or(0, Ledger::failures)
@@ -210,7 +210,7 @@ impl State {
         changes
     }
 
-    /// The quota for this path, by its name, its interface, or one of its addresses.
+    /// Returns the quota for this path, by its name, its interface, or one of its addresses.
     fn quota_of(&self, path: &PathSample) -> Option<PathQuota> {
         let named = |quota: &&PathQuota| {
             let name = quota.path.as_str();

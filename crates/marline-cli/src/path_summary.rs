@@ -7,7 +7,7 @@ use marline_dashboard::PathSummary;
 
 use crate::control::protocol::{self, Connection, Path, Subflow};
 
-/// State of a path, and its use by these connections.
+/// Returns the state of a path, and its use by these connections.
 #[must_use]
 pub fn summarize(path: &Path, connections: &[Connection]) -> PathSummary {
     summarize_where(path, connections, &|subflow| is_on(subflow, path))
@@ -49,7 +49,7 @@ pub fn summarize_where(
     found
 }
 
-/// Share of the sent bytes that were retransmissions. `None` if none were sent.
+/// Returns the share of the sent bytes that were retransmissions, or `None` if none were sent.
 #[must_use]
 pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
@@ -59,7 +59,7 @@ pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
 /// row.
 const ADDRESS_LIMIT: usize = 16;
 
-/// The rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
+/// Returns the rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
 /// address that connections use.
 #[must_use]
 pub fn summarize_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
@@ -88,13 +88,13 @@ pub fn summarize_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     rows
 }
 
-/// Description of a network with only IPv6 that reaches IPv4 through NAT64.
+/// Returns the description of a network with only IPv6 that reaches IPv4 through NAT64.
 #[must_use]
 pub fn nat64_text(prefix: &str) -> String {
     format!("IPv6 only, with NAT64 prefix {prefix}")
 }
 
-/// The cause if the path is not usable, and additional remarks.
+/// Returns the cause if the path is not usable, and additional remarks.
 fn reason(path: &Path) -> Option<String> {
     let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(tcp_reason);
     let translated = path.nat64.as_deref().map(nat64_text);
@@ -102,7 +102,7 @@ fn reason(path: &Path) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// Reason why connections to a server use TCP.
+/// Returns the reason why connections to a server use TCP.
 fn tcp_reason(server: &protocol::Reached) -> String {
     let megabits = |bits: u64| bits as f64 / 1e6;
     match (server.udp_bits_per_s, server.tcp_bits_per_s) {
@@ -114,8 +114,8 @@ fn tcp_reason(server: &protocol::Reached) -> String {
     }
 }
 
-/// True if a subflow starts at the path's address and leads to the path's remote address. A client's path has an
-/// address for each family, a server's path includes its port. Subflows have `ADDRESS:PORT`, with IPv6 in brackets.
+/// Returns true if a subflow starts at the path's address and leads to the path's remote address. A client's path has
+/// an address for each family, a server's path includes its port. Subflows have `ADDRESS:PORT`, with IPv6 in brackets.
 #[must_use]
 pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
     let Some(local) = &path.local else { return false };
@@ -124,7 +124,7 @@ pub fn is_on(subflow: &Subflow, path: &Path) -> bool {
         && local.split([',', ' ']).any(|one| one == address || one == subflow.local)
 }
 
-/// An endpoint without its port.
+/// Returns an endpoint without its port.
 #[must_use]
 pub fn ip(end: &str) -> &str {
     let address = end.rsplit_once(':').map_or(end, |(address, _)| address);

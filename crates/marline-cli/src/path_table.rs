@@ -14,8 +14,8 @@ const NUMBERS: [&str; 10] =
 /// Columns with text, aligned left. Numbers are aligned right.
 const LEFT_ALIGNED: [usize; 2] = [2, 3];
 
-/// Two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4 addresses. A
-/// connection without subflows has a row that says so.
+/// Returns two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4
+/// addresses. A connection without subflows has a row that says so.
 #[must_use]
 pub fn render(connections: &[Connection]) -> String {
     let mut states = vec![STATES.map(str::to_owned)];
@@ -36,7 +36,7 @@ pub fn render(connections: &[Connection]) -> String {
     format!("{}{numbers}{}", align(&states, &LEFT_ALIGNED), totals(connections))
 }
 
-/// An empty line, then one line per path that is not usable, with the cause. Empty if all are usable.
+/// Returns an empty line, then one line per path that is not usable, with the cause. Empty if all are usable.
 #[must_use]
 pub fn list_unusable(paths: &[Path]) -> String {
     let line = |path: &Path| {
@@ -100,7 +100,7 @@ fn number_row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String
     .map(|cell| cell.replace(' ', ""))
 }
 
-/// The TCP state, followed by flags of the subflow.
+/// Returns the TCP state, followed by flags of the subflow.
 fn state(subflow: &Subflow) -> String {
     let mut text = match subflow.state.as_str() {
         "ESTABLISHED" => "up".to_owned(),
@@ -123,7 +123,7 @@ fn state(subflow: &Subflow) -> String {
     text
 }
 
-/// Line below the table with the schedulers and byte counts of the connections.
+/// Returns the line below the table with the schedulers and byte counts of the connections.
 fn totals(connections: &[Connection]) -> String {
     let sum = |of: fn(&Connection) -> u64| connections.iter().map(of).sum::<u64>();
     let mut schedulers: Vec<&str> = connections.iter().map(|c| c.scheduler.as_str()).collect();
@@ -145,13 +145,13 @@ fn totals(connections: &[Connection]) -> String {
     line
 }
 
-/// Bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
+/// Formats bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     format_scaled(count, "B")
 }
 
-/// Bits per second in SI units.
+/// Formats bits per second in SI units.
 #[must_use]
 pub fn rate(bits_per_s: u64) -> String {
     format_scaled(bits_per_s, "bit/s")
@@ -174,7 +174,7 @@ fn format_scaled(count: u64, unit: &str) -> String {
     format!("{value:.digits$} {}{unit}", PREFIXES[power])
 }
 
-/// A time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
+/// Formats a time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
 #[must_use]
 pub fn format_time(micros: u64) -> String {
     match micros {

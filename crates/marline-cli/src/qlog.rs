@@ -20,7 +20,7 @@ use marline_qlog::{Header, Trace, Vantage};
 use crate::control::ConnectionNumbers;
 use crate::times::time_of_day;
 
-/// Bytes of a connection that are buffered before they are written.
+/// Size of a connection's buffered records that triggers a write, in bytes.
 const GATHER_BYTES: usize = 16 << 10;
 /// Longest time that a connection's records are buffered.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
@@ -84,7 +84,7 @@ impl WriteFailure {
         }
     }
 
-    /// True if the last failure was a moment ago, so that another attempt would waste time.
+    /// Returns true if the last failure was a moment ago, so that another attempt would waste time.
     fn is_recent(&self) -> bool {
         self.last_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL)
     }
@@ -130,7 +130,7 @@ struct Open {
 }
 
 impl Traces {
-    /// Traces in a directory, for a program of this role, with these numbers of connections. The directory is
+    /// Creates traces in a directory, for a program of this role, with these numbers of connections. The directory is
     /// created if necessary.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Traces {
         })
     }
 
-    /// An observer for a client or server.
+    /// Returns an observer for a client or server.
     #[must_use]
     pub fn observer(self) -> SharedEventObserver {
         Arc::new(Mutex::new(self))
@@ -270,8 +270,8 @@ impl Open {
         }
     }
 
-    /// Writes the buffered records, if there is a file. True if there were any. Records that cannot be written are
-    /// dropped.
+    /// Writes the buffered records, if there is a file. Returns true if there were any. Records that cannot be written
+    /// are dropped.
     fn write(&mut self) -> io::Result<bool> {
         let Some(path) = &self.file else { return Ok(false) };
         if self.gathered.is_empty() {
@@ -289,7 +289,7 @@ impl Open {
         written.map(|()| true)
     }
 
-    /// True if it is time to write.
+    /// Returns true if it is time to write.
     fn is_due(&self) -> bool {
         self.gathered.len() >= GATHER_BYTES || self.written_at.elapsed() >= GATHER_TIME
     }
@@ -321,7 +321,7 @@ impl EventObserver for Traces {
         let in_trouble = self.trouble.is_recent();
         let Some(open) = self.open.get_mut(&id) else { return };
         open.buffer_event(event, in_trouble);
-        // Rare events are written at once, for a user who watches the file.
+        // Rare events are written immediately, for a user who watches the file.
         let seldom =
             !matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });
         let due = !in_trouble && (seldom || open.is_due());
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(files(directory.path()), Vec::<PathBuf>::new());
     }
 
-    /// Number of events in a trace, the number that it reports as missing, and whether it is complete.
+    /// Returns the number of events in a trace, the number that it reports as missing, and whether it is complete.
     fn counted(file: &Path) -> (usize, u64, bool) {
         let recording = read(&fs::read_to_string(file).expect("a file")).expect("a trace");
         let (missed, told): (Vec<_>, Vec<_>) =

@@ -13,7 +13,7 @@ const MARGIN: usize = 2;
 const BLACK_ON_WHITE: &str = "\x1b[38;5;16;48;5;231m";
 const RESET: &str = "\x1b[0m";
 
-/// The code of an invite, as lines that each set and reset their colors.
+/// Returns the code of an invite, as lines that each set and reset their colors.
 ///
 /// The word is encoded in capitals, for which QR codes have a denser alphabet. Invites are valid in either case.
 ///
@@ -51,7 +51,7 @@ pub fn invite_code(word: &str) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// A camera's picture of the code, with three pixels per module in each direction.
+    /// Returns a camera's picture of the code, with three pixels per module in each direction.
     fn render_photo(text: &str) -> String {
         const PIXELS: usize = 3;
         let mut rows: Vec<Vec<bool>> = Vec::new();

@@ -29,14 +29,14 @@ pub struct SignalReader(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// `None`: the file is not read.
+    /// Thresholds; `None` if the file is not read.
     thresholds: Option<SignalThresholds>,
     /// Judges by interface.
     judges: BTreeMap<String, SignalMonitor>,
 }
 
 impl SignalReader {
-    /// A reader with these thresholds. Without thresholds, it does nothing.
+    /// Creates a reader with these thresholds. Without thresholds, it does nothing.
     #[must_use]
     pub fn new(thresholds: Option<SignalThresholds>) -> SignalReader {
         SignalReader(Arc::new(Mutex::new(State { thresholds, judges: BTreeMap::new() })))
@@ -95,7 +95,7 @@ impl SignalReader {
 }
 
 impl State {
-    /// Changes of the paths with these interfaces: number, and whether the signal fades.
+    /// Returns the changes of the paths with these interfaces: number, and whether the signal fades.
     fn judge<'a>(
         &mut self,
         interfaces: impl Iterator<Item = Option<&'a str>>,
@@ -130,12 +130,12 @@ impl State {
     }
 }
 
-/// Levels by interface, in dBm.
+/// Returns the levels by interface, in dBm.
 fn levels(text: &str) -> BTreeMap<&str, f32> {
     text.lines().filter_map(parse_line).collect()
 }
 
-/// Interface and level of a line. Two lines are headings. A dot marks a new value.
+/// Returns the interface and level of a line. Two lines are headings. A dot marks a new value.
 fn parse_line(line: &str) -> Option<(&str, f32)> {
     let (name, rest) = line.split_once(':')?;
     let level = rest.split_whitespace().nth(2)?;
@@ -165,7 +165,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
         State { thresholds, judges: BTreeMap::new() }
     }
 
-    /// Changes of three paths, the second and third over one interface, at these levels, one per second.
+    /// Returns the changes of three paths, the second and third over one interface, at these levels, one per second.
     fn changes(state: &mut State, from_s: u64, texts: &[String]) -> Vec<(u64, usize, bool)> {
         let interfaces = [Some("eth0"), Some("wlan0"), Some("wlan0"), None];
         let mut all = Vec::new();

@@ -35,13 +35,13 @@ fn assert_page(name: &str, wanted: &str) {
     assert!(found == wanted, "docs/reference/{name}: run `cargo xtask reference`; {differing:?}");
 }
 
-/// Arguments of a struct of options, by their long names.
+/// Returns the arguments of a struct of options, by their long names.
 fn arguments<O: clap::Args>() -> Vec<Arg> {
     let command = O::augment_args(Command::new("options"));
     command.get_arguments().filter(|a| a.get_long().is_some()).cloned().collect()
 }
 
-/// Value of an argument, as ` VALUE`. Empty for a switch.
+/// Returns the value of an argument, as ` VALUE`. Empty for a switch.
 fn value_of(argument: &Arg) -> String {
     if !argument.get_action().takes_values() {
         return String::new();
@@ -55,7 +55,7 @@ fn value_of(argument: &Arg) -> String {
     format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// First sentence of a help text and its default, without names of pages.
+/// Returns the first sentence of a help text and its default, without names of pages.
 fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -71,7 +71,7 @@ fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     format!("{}{default}.", sentence.trim_end_matches('.'))
 }
 
-/// The text up to the first full stop or semicolon outside parentheses.
+/// Returns the text up to the first full stop or semicolon outside parentheses.
 fn first_sentence(text: &str) -> &str {
     let mut depth = 0;
     for (at, sign) in text.char_indices() {
@@ -85,7 +85,7 @@ fn first_sentence(text: &str) -> &str {
     text
 }
 
-/// A row of the configuration page.
+/// Returns a row of the configuration page.
 fn setting(argument: &Arg, effect: &str) -> String {
     let name = argument.get_long().unwrap_or_default();
     let value = value_of(argument);
@@ -102,7 +102,7 @@ fn effect_in(effects: Effects, name: &str) -> Option<Effect> {
     effects.iter().find(|(known, _)| *known == name).map(|(_, effect)| *effect)
 }
 
-/// The settings of a table, each with its effect.
+/// Returns the settings of a table, each with its effect.
 fn settings(arguments: &[Arg], effects: Effects) -> String {
     let row = |argument: &Arg| {
         let effect = effect_in(effects, argument.get_long()?)?;
@@ -111,7 +111,7 @@ fn settings(arguments: &[Arg], effects: Effects) -> String {
     arguments.iter().filter_map(row).collect()
 }
 
-/// The settings of a client, with the effect of each in `client`, and in `run` and `up` if it differs there.
+/// Returns the settings of a client, with the effect of each in `client`, and in `run` and `up` if it differs there.
 fn client_settings(arguments: &[Arg]) -> String {
     let mut text = String::new();
     for argument in arguments {
@@ -136,8 +136,8 @@ fn configuration() -> String {
         arguments::<UpOptions>().iter().map(|argument| setting(argument, "restart")).collect();
     format!(
         "# Configuration keys\n\n\
-         Written by `cargo xtask reference` from the program; `--help` says more. Each key of a TOML file is also the \
-         flag `--KEY`. The words in parentheses say when a change takes effect in a running program \
+         Written by `cargo xtask reference` from the program; `--help` has details. Each key of a TOML file is also \
+         the flag `--KEY`. The words in parentheses show when a change takes effect in a running program \
          ([reload](../operate/reload.md)): *at once*, for *new connections* and requests, after a *restart*, or in \
          *another command*.\n\n\
          ## All programs\n\n{}\n## client, run and up\n\n{}\n## The table `up`\n\n{up}\n\
@@ -149,7 +149,7 @@ fn configuration() -> String {
     )
 }
 
-/// Names of all settings.
+/// Returns the names of all settings.
 fn setting_names() -> BTreeSet<String> {
     let all = [
         arguments::<ClientOptions>(),
@@ -166,7 +166,7 @@ const MANY_SETTINGS: usize = 20;
 /// The command whose subcommands accept the options of other commands.
 const CHECK: &str = "check-config";
 
-/// An option or positional argument as written, with its help.
+/// Returns an option or positional argument as written, with its help.
 fn option(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
     let written = match argument.get_long() {
@@ -176,7 +176,7 @@ fn option(argument: &Arg) -> String {
     format!("- `{written}`: {}\n", help_summary(argument.get_help()))
 }
 
-/// A command with its options except the settings, and its subcommands.
+/// Appends a command with its options except the settings, and its subcommands.
 fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTreeSet<String>) {
     let path = format!("{path} {}", command.get_name());
     let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), help_summary(command.get_about()));
@@ -248,7 +248,7 @@ fn a_first_sentence_ends_outside_of_parentheses() {
 /// Maximum width of a help text, in columns.
 const HELP_COLUMNS: usize = 80;
 
-/// Lines of the help texts of a command and its subcommands that a terminal would wrap.
+/// Finds lines of the help texts of a command and its subcommands that a terminal would wrap.
 fn long_help_lines(command: &Command, found: &mut Vec<String>) {
     let mut shown = command.clone().term_width(HELP_COLUMNS);
     for help in [shown.render_help(), shown.render_long_help()] {

@@ -21,7 +21,7 @@ pub(crate) struct Reloads(mpsc::Receiver<oneshot::Sender<Answer>>);
 /// Sender for the answer to one request.
 pub(crate) type ReplySender = oneshot::Sender<Answer>;
 
-/// The two ends of a channel for reload requests.
+/// Returns the two ends of a channel for reload requests.
 pub(crate) fn reloads() -> (ReloadSender, Reloads) {
     // One waiting request is enough.
     let (ask, asked) = mpsc::channel(1);
@@ -48,7 +48,7 @@ impl ReloadSender {
 }
 
 impl PendingReload {
-    /// Result of the reload.
+    /// Returns the result of the reload.
     ///
     /// # Errors
     /// The error in the configuration and its location. The old configuration remains in force.
@@ -58,7 +58,7 @@ impl PendingReload {
 }
 
 impl Reloads {
-    /// The next request.
+    /// Returns the next request.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<ReplySender> {
         match self.0.poll_recv(cx) {
             Poll::Ready(Some(asker)) => Poll::Ready(asker),

@@ -15,12 +15,12 @@ const KEEPALIVES_PER_TIMEOUT: u32 = 3;
 /// Socket of the manager, if there is one.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// True if there is a service manager.
+/// Returns true if there is a service manager.
 pub fn is_managed() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
 }
 
-/// Sets the status text in `systemctl status`. Empty: no particular status.
+/// Sets the status text in `systemctl status`. An empty text means no particular status.
 pub fn status(text: &str) {
     send_states(&[NotifyState::Status(text)]);
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 const NAME: &str = "client.state";
 const LOG: &str = "run.log";
 
-/// The log file used while a program of `marline run` has the terminal.
+/// Returns the log file used while a program of `marline run` has the terminal.
 #[must_use]
 pub fn run_log_path() -> PathBuf {
     client_state_file().with_file_name(LOG)
 }
 
-/// State file of a client: in systemd's state directory if there is one, or else in the user's or root's.
+/// Returns the state file of a client: in systemd's state directory if there is one, or else in the user's or root's.
 #[must_use]
 pub fn client_state_file() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

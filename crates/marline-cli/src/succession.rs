@@ -78,8 +78,8 @@ pub(crate) fn find_predecessor() -> anyhow::Result<()> {
 }
 
 impl Successor {
-    /// The state passed by the predecessor, if there is one. `network` gets the sockets. To be called before the
-    /// network is opened.
+    /// Returns the state passed by the predecessor, if there is one. `network` gets the sockets. To be called before
+    /// the network is opened.
     ///
     /// # Errors
     /// The predecessor violates the protocol.
@@ -134,7 +134,7 @@ pub struct UpgradeSender(mpsc::Sender<Request>);
 #[derive(Debug)]
 pub(crate) struct Upgrades(mpsc::Receiver<Request>);
 
-/// The two ends of a channel for upgrade requests.
+/// Returns the two ends of a channel for upgrade requests.
 pub(crate) fn upgrades() -> (UpgradeSender, Upgrades) {
     // One waiting request is enough.
     let (ask, asked) = mpsc::channel(1);
@@ -165,7 +165,7 @@ impl UpgradeSender {
 }
 
 impl PendingUpgrade {
-    /// Result of the upgrade, and a sender to drop once the requester has the result.
+    /// Returns the result of the upgrade, and a sender to drop once the requester has the result.
     ///
     /// # Errors
     /// The reason for the failure. The process is unchanged.
@@ -176,7 +176,7 @@ impl PendingUpgrade {
 
 /// Resources of a process, in addition to its network, that an upgrade affects.
 pub(crate) trait UpgradeResources {
-    /// Listening sockets for the successor.
+    /// Returns the listening sockets for the successor.
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
     /// Releases the sockets, which the successor now serves.
@@ -263,8 +263,8 @@ async fn replace(
     }
 }
 
-/// The path with which this process was started. The file may have been replaced since then. For a process that was
-/// started by its bare name, the path of the running file.
+/// Returns the path with which this process was started. The file may have been replaced since then. For a process
+/// that was started by its bare name, the path of the running file.
 fn program_path() -> anyhow::Result<PathBuf> {
     match std::env::args_os().next() {
         Some(name) if name.to_string_lossy().contains('/') => Ok(PathBuf::from(name)),

@@ -11,8 +11,8 @@ pub(crate) struct SudoCaller {
 }
 
 impl SudoCaller {
-    /// `None` if this process does not run as root, if it was not started with `sudo`, or if the password file does not
-    /// contain the user.
+    /// Finds the caller. Returns `None` if this process does not run as root, if it was not started with `sudo`, or if
+    /// the password file does not contain the user.
     pub(crate) fn find() -> Option<SudoCaller> {
         let uid = std::env::var("SUDO_UID").ok()?.parse().ok().filter(|uid| *uid != 0)?;
         if !rustix::process::geteuid().is_root() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// The current time as in log lines: RFC 3339, UTC, microseconds.
+/// Returns the current time as in log lines: RFC 3339, UTC, microseconds.
 #[must_use]
 pub fn time_of_day() -> String {
     let mut text = String::new();
@@ -14,13 +14,13 @@ pub fn time_of_day() -> String {
     text
 }
 
-/// Elapsed time: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
+/// Formats an elapsed time: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
 #[must_use]
 pub fn format_ago(time: Duration) -> String {
     format!("{} ago", span(time))
 }
 
-/// Duration: `10 s`, `16 min`, `3 h`, `9 d`.
+/// Formats a duration: `10 s`, `16 min`, `3 h`, `9 d`.
 #[must_use]
 pub fn span(time: Duration) -> String {
     match time.as_secs() {

@@ -93,8 +93,8 @@ impl Access {
         Ok(Access { token })
     }
 
-    /// Returns the status and text of the refusal, if the request is by a page of another site or for a host name that
-    /// others control.
+    /// Returns the status and text of the refusal, if the request comes from a page of another site, or is for a host
+    /// name that others control.
     pub(crate) fn refusal<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {

@@ -62,7 +62,7 @@ impl fmt::Debug for RunningServer {
 }
 
 impl RunningServer {
-    /// Address on which the server listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.door.address
@@ -76,7 +76,7 @@ impl RunningServer {
         self.door.listener.as_fd().try_clone_to_owned()
     }
 
-    /// Handle for reporting events.
+    /// Returns the handle for reporting events.
     #[must_use]
     pub fn dashboard(&self) -> Dashboard {
         self.dashboard.clone()
@@ -180,13 +180,13 @@ struct SharedState {
 /// State of a connection.
 #[derive(Debug, Default)]
 struct ConnectionState {
-    /// Signal to end the connection at once, even during a write.
+    /// Signal to end the connection immediately, even during a write.
     end: Arc<Notify>,
-    /// Set if the connection is a viewer, without a time limit.
+    /// True if the connection is a viewer, without a time limit.
     watches: AtomicBool,
     /// Notified when the connection becomes a viewer.
     watching: Notify,
-    /// Set if the connection receives samples, so that its CPU time counts toward their cost.
+    /// True if the connection receives samples, so that its CPU time counts toward their cost.
     is_viewer: AtomicBool,
 }
 

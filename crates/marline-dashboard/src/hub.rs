@@ -106,7 +106,7 @@ impl Dashboard {
         wants
     }
 
-    /// Current number of viewers.
+    /// Returns the current number of viewers.
     #[must_use]
     pub fn viewers(&self) -> usize {
         let mut state = self.state();
@@ -182,7 +182,7 @@ impl Dashboard {
     }
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(ran).unwrap_or_default()

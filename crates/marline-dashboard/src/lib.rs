@@ -36,10 +36,10 @@ pub use pace::Pace;
 
 /// Program shown by a dashboard.
 pub trait Source: Send + Sync + 'static {
-    /// Description of the program.
+    /// Returns the description of the program.
     fn describe(&self) -> Description;
 
-    /// Current counters, with the connections if `detailed`.
+    /// Returns the current counters, with the connections if `detailed`.
     fn sample(&self, detailed: bool) -> Sample;
 
     /// Reports the positions of a connection's bytes from now on, until the receiver is dropped or another caller

@@ -34,7 +34,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Text that includes the state.
+    /// Returns the text that includes the state.
     #[must_use]
     pub fn text(&self) -> String {
         let more = match self.state.as_str() {
@@ -58,9 +58,9 @@ pub struct PathSummary {
     pub reason: Option<String>,
     /// Local address.
     pub local: Option<String>,
-    /// Set if the path is used only while no other path works.
+    /// True if the path is used only while no other path works.
     pub backup: bool,
-    /// Set if traffic on the path costs money.
+    /// True if traffic on the path costs money.
     pub metered: bool,
     /// Time since a server last answered, in milliseconds.
     pub last_rx_ms: Option<u64>,
@@ -127,7 +127,7 @@ pub struct Totals {
     pub memory_bytes: u64,
     /// Memory budget in bytes. `None` means no limit.
     pub memory_limit_bytes: Option<u64>,
-    /// Number of waits for memory since the start.
+    /// Number of waits for memory since the process started.
     pub memory_waits: u64,
     /// Longest time for which delivery is currently overdue, in microseconds, with the connection.
     pub waiting: Option<(u64, u64)>,

@@ -8,7 +8,7 @@ use hyper::{HeaderMap, Response};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Content type and bytes of the file at this path.
+/// Returns the content type and bytes of the file at this path.
 pub(crate) fn file(path: &str) -> Option<(&'static str, &'static [u8])> {
     Some(match path {
         "/" => ("text/html; charset=utf-8", include_bytes!("../page/src/index.html").as_slice()),

@@ -18,11 +18,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use marline_core::{Ecn, FourTuple};
 use marline_wire::pcapng::{Capture, CapturedSegment, Direction, PacketInfo, SegmentChecksum};
 
-/// Bytes that are buffered before they are written.
+/// Number of buffered bytes that triggers a write.
 const GATHER_BYTES: usize = 64 << 10;
 /// Maximum time that packets stay in the buffer while more arrive.
 const GATHER_TIME: Duration = Duration::from_millis(200);
-/// Delay before the creation of a file is tried again.
+/// Delay before retrying to create a file.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Minimum time between the log lines about a write failure and about its end.
 const RECOVERY_TIME: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ enum Slot {
     Failed(Instant),
 }
 
-/// Packets of this process that are missing in captures because they could not be written.
+/// Packets of this process that are missing from captures because they could not be written.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of packets of this process that could not be written to its captures, for example on a full
@@ -61,7 +61,7 @@ pub fn packets_not_captured() -> u64 {
 struct CaptureFile {
     file: File,
     capture: Capture,
-    /// First blocks of a file.
+    /// Header blocks of a file.
     head: Vec<u8>,
     gathered: Vec<u8>,
     /// Number of buffered packets.

@@ -76,7 +76,7 @@ impl Alarm {
         PauseDetector::lock().alarms.insert(self.0, at);
     }
 
-    /// Clears the wake-up after it happened or is no longer needed.
+    /// Clears the wake-up time after the wake-up, or when it is no longer needed.
     pub(crate) fn clear(&self) {
         PauseDetector::lock().alarms.remove(&self.0);
     }
@@ -105,7 +105,7 @@ impl Clock {
         Clock { origin: *origin }
     }
 
-    /// The current time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         loop {
@@ -126,7 +126,7 @@ impl Clock {
         }
     }
 
-    /// Number of detected pauses of the process.
+    /// Returns the number of detected pauses of the process.
     pub(crate) fn pauses(&self) -> u64 {
         PAUSE_COUNT.load(Ordering::Acquire)
     }

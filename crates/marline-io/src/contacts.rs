@@ -116,7 +116,7 @@ pub(crate) struct Contacts {
     known: Vec<Contact>,
     /// Peer, local port and acknowledgment number of received segments.
     acknowledged: VecDeque<(SocketAddr, [u8; 2], [u8; 4])>,
-    /// Set while a task waits for a change.
+    /// True while a task waits for a change.
     has_waiter: bool,
 }
 

@@ -64,7 +64,8 @@ impl EchoSocket {
     /// Opens a socket on the current tokio runtime.
     ///
     /// # Errors
-    /// The kernel's error: `PermissionDenied` if `net.ipv4.ping_group_range` does not include this process's group.
+    /// Fails if the socket cannot be opened: with `PermissionDenied` if `net.ipv4.ping_group_range` does not include
+    /// this process's group.
     pub fn open(ipv6: bool) -> io::Result<EchoSocket> {
         let (domain, protocol, any) = match ipv6 {
             true => (Domain::IPV6, Protocol::ICMPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
@@ -82,7 +83,7 @@ impl EchoSocket {
     /// Sends a request with this hop limit (1 to 255).
     ///
     /// # Errors
-    /// The kernel's error: no route, no buffer space, or too long a message.
+    /// Fails if there is no route or no buffer space, or if the message is too long.
     pub fn send(&self, to: IpAddr, hops: u8, sequence: u16, data: &[u8]) -> io::Result<()> {
         let socket = SockRef::from(self.fd.get_ref());
         match self.ipv6 {
@@ -100,11 +101,11 @@ impl EchoSocket {
         sent.or_else(|_| socket.send_to(&message, &to)).map(|_| ())
     }
 
-    /// Waits for answers and passes all available ones to `tell`.
+    /// Waits for answers and passes all available ones to `report`.
     ///
     /// # Errors
     /// The runtime is shutting down.
-    pub async fn answers(&self, mut tell: impl FnMut(&EchoAnswer<'_>)) -> io::Result<()> {
+    pub async fn answers(&self, mut report: impl FnMut(&EchoAnswer<'_>)) -> io::Result<()> {
         let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
         let mut left = ANSWERS_PER_TURN;
         while left > 0
@@ -114,7 +115,7 @@ impl EchoSocket {
             // The send call has already reported an error of this machine.
             if let Some(icmp) = error.icmp {
                 let [.., _, _, high, low] = error.quoted[..HEADER] else { continue };
-                tell(&EchoAnswer::Failed {
+                report(&EchoAnswer::Failed {
                     to: error.remote.ip(),
                     sequence: u16::from_be_bytes([high, low]),
                     icmp,
@@ -129,7 +130,7 @@ impl EchoSocket {
             match self.fd.get_ref().recv_from(&mut buffer) {
                 Ok((len, from)) => {
                     if let Some((sequence, data)) = self.reply(&buffer[..len]) {
-                        tell(&EchoAnswer::Reply { from: from.ip(), sequence, data });
+                        report(&EchoAnswer::Reply { from: from.ip(), sequence, data });
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

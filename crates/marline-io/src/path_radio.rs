@@ -27,7 +27,7 @@ pub enum RadioKind {
 }
 
 impl RadioKind {
-    /// Milliseconds from the last packet until the radio sleeps; 0 for WiFi, which is cheap to wake.
+    /// Returns the milliseconds from the last packet until the radio sleeps; 0 for WiFi, which is cheap to wake.
     ///
     /// From Huang et al., MobiSys 2012, as in the energy estimates: the tail of LTE, and DCH plus FACH of UMTS.
     #[must_use]

@@ -36,7 +36,7 @@ impl LocalEnd {
         LocalEnd { address, bound: address, interface, loopback: false, behind_tun: true, mark: 0 }
     }
 
-    /// Options of a socket with any port.
+    /// Returns the options of a socket with any port.
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
         SocketOptions {
@@ -51,7 +51,7 @@ impl LocalEnd {
     /// Checks that the routing tables contain a route to `remote` from this end, through this interface.
     ///
     /// # Errors
-    /// The kernel's error, or one if the address families differ.
+    /// Fails if there is no such route, or if the address families differ.
     pub fn check_route(&self, remote: IpAddr) -> io::Result<()> {
         if remote.is_ipv4() != self.address.is_ipv4() {
             return Err(io::Error::new(
@@ -106,7 +106,7 @@ impl ResolveError {
     }
 }
 
-/// Interfaces that a path may use.
+/// Returns the interfaces that a path may use.
 fn usable(interfaces: &Interfaces) -> impl Iterator<Item = &Interface> {
     let other = |interface: &&Interface| !interface.loopback && interface.name != GATEWAY_INTERFACE;
     interfaces.list().iter().filter(other)
@@ -171,7 +171,7 @@ impl PathSpec {
         }
     }
 
-    /// Default paths if none are configured: every interface with a default route.
+    /// Returns the default paths if none are configured: every interface with a default route.
     #[must_use]
     pub fn defaults(interfaces: &Interfaces) -> Vec<(PathSpec, Vec<LocalEnd>)> {
         let found = interfaces.with_default_route().into_iter();

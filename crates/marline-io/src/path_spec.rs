@@ -118,7 +118,7 @@ impl fmt::Display for PathSpec {
 }
 
 impl PathSpec {
-    /// Name of the path, or else the interface or address.
+    /// Returns the name of the path, or else the interface or address.
     #[must_use]
     pub fn short_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.local.to_string())
@@ -199,10 +199,10 @@ fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
     }
     let dotted = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if dotted || text.contains(':') {
-        return Err("it is neither an address nor an interface name");
+        return Err("LOCAL is neither an address nor an interface name");
     }
     if text.len() > MAX_INTERFACE_NAME {
-        return Err("an interface name has at most 15 bytes");
+        return Err("the interface name is longer than 15 bytes");
     }
     if text.bytes().any(|b| b == b'/' || b.is_ascii_whitespace() || b == 0) {
         return Err("an interface name must not contain a slash or a space");

@@ -41,7 +41,7 @@ impl PendingTable {
         PendingEntry { table: self.clone(), source, id, evicted }
     }
 
-    /// Number of peers in the table.
+    /// Returns the number of peers in the table.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lock().len()

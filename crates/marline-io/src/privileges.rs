@@ -10,7 +10,7 @@ use crate::sys::privileges::keep_capabilities;
 /// open, and raw sockets can still send.
 ///
 /// # Errors
-/// The kernel's error, or other threads are already running and still have capabilities.
+/// Fails if the kernel refuses, or if other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(KeptCapabilities::Nothing)
 }

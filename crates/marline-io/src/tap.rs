@@ -46,13 +46,13 @@ impl SegmentLog {
         SegmentLog { start: Instant::now(), most, entries: Arc::default() }
     }
 
-    /// Time since the log was created, in microseconds.
+    /// Returns the time since the log was created, in microseconds.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Entries, oldest first.
+    /// Returns the entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<TappedSegment> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

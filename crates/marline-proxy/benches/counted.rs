@@ -76,7 +76,7 @@ fn take<T>(slot: &mut Option<T>, polled: Poll<T>) {
     }
 }
 
-/// True if the relay has asked for another turn.
+/// True if the relay has requested another turn.
 #[derive(Default)]
 struct Woken(AtomicBool);
 

@@ -33,12 +33,12 @@ impl<T> fmt::Debug for Channel<T> {
 }
 
 impl<T> Channel<T> {
-    /// A stream after its TLS handshake.
+    /// Wraps a stream after its TLS handshake.
     pub fn tls(stream: impl Into<TlsStream<T>>) -> Channel<T> {
         Channel::Tls(Box::new(RecordStream::new(stream.into())))
     }
 
-    /// The client's TLS connection, if this is one.
+    /// Returns the client's TLS connection, if this is one.
     pub fn client_tls(&self) -> Option<&rustls::ClientConnection> {
         match self {
             Channel::Tls(stream) => match stream.get_ref() {
@@ -58,7 +58,7 @@ impl<T> Channel<T> {
     }
 
     /// Prepares the connection for another request once both directions have ended
-    /// ([`SealedStream::renew`]). Returns whether it can be reused.
+    /// ([`SealedStream::renew`]). Returns true if it can be reused.
     pub fn renew(&mut self) -> bool {
         match self {
             Channel::Tls(_) => false,
@@ -66,7 +66,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// True if the peer's direction has ended properly and the end was read. Known only for the stream of a
+    /// Returns true if the peer's direction has ended properly and the end was read. Known only for the stream of a
     /// session.
     pub fn has_ended(&self) -> bool {
         match self {
@@ -75,7 +75,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// The stream below the encryption.
+    /// Returns the stream below the encryption.
     fn inner(&self) -> &T {
         match self {
             Channel::Tls(stream) => stream.get_ref().get_ref().0,
@@ -83,7 +83,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// A stream of a session.
+    /// Wraps a stream of a session.
     pub fn session(stream: SealedStream<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))
     }
@@ -108,7 +108,7 @@ impl<T: Transport> Transport for Channel<T> {
         self.inner().mark_authenticated(account);
     }
 
-    /// Not known for TLS, which only the first connections to a server use.
+    /// Returns 0 for TLS, whose buffers are unknown. Only the first connections to a server use TLS.
     fn buffered(&mut self, trim: bool) -> u64 {
         match self {
             Channel::Tls(_) => 0,

@@ -79,7 +79,7 @@ impl Suspensions {
         }
     }
 
-    /// The currently suspended clients.
+    /// Returns the currently suspended clients.
     #[must_use]
     pub fn now(&self) -> Arc<SuspensionReasons> {
         Arc::clone(&self.0.now.lock().unwrap_or_else(PoisonError::into_inner))
@@ -90,7 +90,7 @@ impl Credentials {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// The text is invalid. The error says where.
+    /// The text is invalid. The error contains the position.
     pub fn parse(text: &str) -> anyhow::Result<Credentials> {
         let table: Table = toml::from_str(text)?;
         let mut credentials = Credentials::default();
@@ -122,7 +122,7 @@ impl Credentials {
             bail!("the credential {name:?} already exists");
         }
         if self.list.len() >= MAX_CREDENTIALS {
-            bail!("the limit of {MAX_CREDENTIALS} credentials is reached");
+            bail!("credential limit reached ({MAX_CREDENTIALS})");
         }
         let name = Arc::from(name);
         self.list.push(Credential { name, token_sha256: digest, created_unix_s });
@@ -166,19 +166,19 @@ impl Credentials {
         found
     }
 
-    /// These credentials with some clients suspended. A suspended client is known but not served.
+    /// Returns these credentials with some clients suspended. A suspended client is known but not served.
     #[must_use]
     pub fn with_suspended(self, suspended: Arc<SuspensionReasons>) -> Credentials {
         Credentials { suspended, ..self }
     }
 
-    /// The reason why this client is suspended, if it is.
+    /// Returns the reason why this client is suspended, if it is.
     #[must_use]
     pub fn suspension(&self, name: &str) -> Option<&Arc<str>> {
         self.suspended.get(name)
     }
 
-    /// All credentials, in order of creation.
+    /// Returns all credentials, in order of creation.
     #[must_use]
     pub fn list(&self) -> &[Credential] {
         &self.list
@@ -192,13 +192,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store in this file.
+    /// Creates a store that uses this file.
     #[must_use]
     pub fn in_file(path: PathBuf) -> Store {
         Store { path }
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -227,7 +227,7 @@ impl Store {
     /// Changes the file. Concurrent changes wait for each other.
     ///
     /// # Errors
-    /// The error of reading, of `change` or of writing.
+    /// Fails if the file cannot be read or written, or if `change` fails.
     pub fn change<T>(
         &self,
         change: impl FnOnce(&mut Credentials) -> anyhow::Result<T>,
@@ -239,12 +239,12 @@ impl Store {
         Ok(result)
     }
 
-    /// The credentials, updated until all receivers are dropped. The file is read again when it changes and when
-    /// `again` is notified. If the file becomes invalid, the error is logged and the last valid version stays in
+    /// Returns the credentials, updated until all receivers are dropped. The file is read again when it changes and
+    /// when `again` is notified. If the file becomes invalid, the error is logged and the last valid version stays in
     /// force. Suspended clients follow `suspensions`.
     ///
     /// # Errors
-    /// The error of [`load`](Self::load) for the current file.
+    /// Fails if the current file cannot be [loaded](Self::load).
     pub fn watch_file(
         self,
         again: Arc<Notify>,

@@ -25,7 +25,7 @@ pub struct DeadlineRule {
 }
 
 impl DeadlineRule {
-    /// The first two rules whose ports overlap.
+    /// Returns the first two rules whose ports overlap.
     #[must_use]
     pub fn conflict(rules: &[DeadlineRule]) -> Option<(&DeadlineRule, &DeadlineRule)> {
         let meets = |a: &DeadlineRule, b: &DeadlineRule| a.first <= b.last && b.first <= a.last;
@@ -40,12 +40,12 @@ impl DeadlineRule {
 pub struct Deadlines(Arc<RwLock<Vec<DeadlineRule>>>);
 
 impl Deadlines {
-    /// Applies these rules from the next request on.
+    /// Applies these rules, starting with the next request.
     pub fn change(&self, rules: Vec<DeadlineRule>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// Time limit for targets on this port.
+    /// Returns the time limit for targets on this port.
     #[must_use]
     pub fn for_port(&self, port: u16) -> Option<Duration> {
         let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -70,7 +70,7 @@ pub enum BadInvite {
 }
 
 impl Invite {
-    /// An invite to these servers.
+    /// Creates an invite to these servers.
     ///
     /// # Errors
     /// No server, more than [`MAX_NAMES`], or a name longer than 240 characters.
@@ -101,7 +101,7 @@ impl Invite {
         body
     }
 
-    /// The text of the invite. It contains the client's secret: show it only to that client.
+    /// Returns the text of the invite. It contains the client's secret: show it only to that client.
     #[must_use]
     pub fn to_word(&self) -> String {
         let mut word = String::from(PREFIX);

@@ -47,7 +47,7 @@ pub struct Tally {
     pub sent_bytes: u64,
     /// Bytes received so far.
     pub received_bytes: u64,
-    /// Time of the last use, in seconds since 1970. 0: never.
+    /// Time of the last use, in seconds since 1970, or 0 if never used.
     pub seen_unix_s: u64,
     /// Start of the current month.
     pub period_start_unix_s: u64,
@@ -84,7 +84,7 @@ pub struct Moment {
 }
 
 impl Tally {
-    /// The tally at this moment, with a new month started if the old one is over.
+    /// Returns the tally at this moment, with a new month started if the old one is over.
     #[must_use]
     pub fn counts_in_period(mut self, at: Moment) -> Tally {
         self.begin_period(at);
@@ -217,7 +217,7 @@ pub struct WriteResult {
 }
 
 impl Ledger {
-    /// The ledger in this file, which need not exist.
+    /// Opens the ledger in this file, which need not exist.
     #[must_use]
     pub fn open(path: PathBuf) -> Ledger {
         let (known, version) = (read_or_set_aside(&path), private_file::version(&path));
@@ -232,13 +232,13 @@ impl Ledger {
         }
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of failed writes.
+    /// Returns the number of failed writes.
     #[must_use]
     pub const fn failures(&self) -> u64 {
         self.failures
@@ -269,7 +269,7 @@ impl Ledger {
         self.since_unix_s.get_or_insert(at.now_unix_s);
     }
 
-    /// Usage of a name in the month of this moment.
+    /// Returns the usage of a name in the month of this moment.
     #[must_use]
     pub fn tally_of(&self, name: &str, at: Moment) -> Tally {
         self.known.get(name).cloned().unwrap_or_default().counts_in_period(at)

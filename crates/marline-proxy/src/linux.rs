@@ -36,7 +36,7 @@ pub(crate) fn has_finished(socket: &TcpStream) -> bool {
     ready.is_ok() && polled[0].revents().contains(PollFlags::RDHUP)
 }
 
-/// Signals without a name in `SignalKind`: SIGVTALRM, SIGPROF, SIGPWR, and the real-time signals.
+/// Returns the signals without a name in `SignalKind`: SIGVTALRM, SIGPROF, SIGPWR, and the real-time signals.
 pub(crate) fn unnamed_signals() -> impl Iterator<Item = SignalKind> {
     [26, 27, 30].into_iter().chain(34..=64).map(SignalKind::from_raw)
 }

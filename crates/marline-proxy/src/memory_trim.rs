@@ -8,9 +8,9 @@
 //! made rarely, since the memory would soon be needed again. A process that accepts no new connections does not need
 //! the memory again, so a few ended connections are enough there.
 //!
-//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C library in every build
-//! and different behavior under load. With the current cost of a connection the call is enough.
-//! docs/research/endurance.md has the figures.
+//! Another allocator (jemalloc, mimalloc) would do this by itself, at the cost of another C library in every build and
+//! different behavior under load. With the current cost of a connection the call is enough. docs/research/endurance.md
+//! has the figures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;
 
-/// Another process accepts new connections from now on, so freed memory is no longer needed here.
+/// Records that another process accepts new connections, so that freed memory is no longer needed here.
 pub fn mark_retired() {
     IS_RETIRED.store(true, Ordering::Relaxed);
 }
@@ -54,8 +54,8 @@ struct FloodDetector {
 }
 
 impl FloodDetector {
-    /// True if memory should be released: many connections have ended since the last release, and less than one in
-    /// twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
+    /// Returns true if memory should be released: many connections have ended since the last release, and less than
+    /// one in twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
     fn should_trim(&mut self, ended: u64, retired: bool) -> bool {
         let flood = if retired { 1 } else { MIN_ENDED };
         let (new, since) = (ended - self.last, ended - self.settled);
@@ -102,7 +102,7 @@ pub async fn release_after_floods() {
 mod tests {
     use super::*;
 
-    /// Results of successive checks, given the number of ended connections at each.
+    /// Returns the results of successive checks, given the number of ended connections at each.
     fn looks(ended: &[u64]) -> Vec<bool> {
         let (mut watch, mut all) = (FloodDetector::default(), 0);
         let mut look = |new: &u64| {

@@ -1,4 +1,4 @@
-//! A new stream's wait for memory.
+//! Makes new streams wait until memory is available.
 //!
 //! Existing streams continue however little memory is left (`marline_core`'s `memory.rs`), each with a guaranteed
 //! minimum. Therefore their number must be bounded: a new stream waits until its account has room, behind those

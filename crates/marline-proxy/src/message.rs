@@ -81,7 +81,7 @@ impl ErrorCode {
         (97, ErrorCode::DestinationUnreachable),
     ];
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub fn to_u8(self) -> u8 {
         match self {
@@ -92,7 +92,7 @@ impl ErrorCode {
         }
     }
 
-    /// The code with this number.
+    /// Returns the code with this number.
     #[must_use]
     pub fn from_u8(number: u8) -> ErrorCode {
         let known = Self::KNOWN_CODES.iter().find(|(n, _)| *n == number);
@@ -111,7 +111,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A refusal.
+    /// Creates a failure with this code and text.
     #[must_use]
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Failure {
         Failure { code, text: text.into() }
@@ -137,7 +137,7 @@ pub struct VisitorId([u8; VisitorId::LEN]);
 impl VisitorId {
     const LEN: usize = 16;
 
-    /// A random id.
+    /// Generates a random id.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -145,7 +145,7 @@ impl VisitorId {
         Ok(VisitorId(session::random()?))
     }
 
-    /// The id with these bytes.
+    /// Creates the id with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> VisitorId {
         VisitorId(bytes)
@@ -299,7 +299,7 @@ impl Message {
         out[start + 1..start + HEADER_LEN].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// The message's bytes.
+    /// Returns the message's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
@@ -307,7 +307,7 @@ impl Message {
         out
     }
 
-    /// The message with this type and body.
+    /// Decodes the message with this type and body.
     ///
     /// # Errors
     /// The message type is unknown, or the body does not fit it.
@@ -363,7 +363,8 @@ impl Message {
     /// Reads exactly one message, and no byte beyond it.
     ///
     /// # Errors
-    /// The error of the reader, `InvalidData` with a [`BadMessage`], or `UnexpectedEof` at the end.
+    /// Fails if the reader fails. Also fails with `InvalidData` and a [`BadMessage`], or with `UnexpectedEof` at the
+    /// end.
     pub async fn read(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
         let mut header = [0; HEADER_LEN];
         input.read_exact(&mut header).await?;
@@ -416,7 +417,8 @@ fn decode_address(kind: u8, bytes: &[u8]) -> Result<SocketAddr, BadMessage> {
     }
 }
 
-/// Decodes an offer with or without addresses. Empty input is valid and means no offer. `None`: malformed.
+/// Decodes an offer with or without addresses. Empty input is valid and means no offer. Returns `None` if the input is
+/// malformed.
 fn decode_offer(bytes: &[u8]) -> Option<(Option<Offer>, Vec<SocketAddr>)> {
     if bytes.is_empty() {
         return Some((None, Vec::new()));
@@ -461,7 +463,7 @@ fn decode_host(kind: u8, address_kind: u8, address: &[u8]) -> Result<Host, BadMe
     }
 }
 
-/// The longest prefix of `text` with at most `limit` bytes.
+/// Returns the longest prefix of `text` with at most `limit` bytes.
 fn prefix_of(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {

@@ -22,8 +22,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
-/// The addresses of a target in the order in which they are tried (RFC 8305): with alternating families, starting with
-/// the resolver's first address.
+/// Returns the addresses of a target in the order in which they are tried (RFC 8305): with alternating families,
+/// starting with the resolver's first address.
 ///
 /// # Errors
 /// The target has no address, or the resolver failed.
@@ -63,7 +63,7 @@ fn alternate_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socket
 /// writes of interactive sessions do not wait for acknowledgments. The memory of the connection is charged to `memory`.
 ///
 /// # Errors
-/// The system's error.
+/// The connection fails.
 pub(crate) async fn to_address(
     address: SocketAddr,
     memory: &MemoryAccount,
@@ -89,7 +89,7 @@ pub(crate) async fn to_address(
 /// Connects to a target. The addresses of a name, resolved by this machine, are tried in turn.
 ///
 /// # Errors
-/// The system's error for the last address.
+/// No address can be connected to. The error is that of the last address.
 pub(crate) async fn to_target(target: &Target, memory: &MemoryAccount) -> io::Result<TcpStream> {
     let name = match target.host.as_name() {
         Ok(name) => name,

@@ -36,7 +36,7 @@ pub(crate) fn has_finished(socket: &TcpStream) -> bool {
     matches!(SockRef::from(socket).peek(&mut byte), Ok(0))
 }
 
-/// Signals without a name in `SignalKind`: none.
+/// Returns the signals without a name in `SignalKind`: none.
 pub(crate) fn unnamed_signals() -> impl Iterator<Item = SignalKind> {
     std::iter::empty()
 }

@@ -78,7 +78,7 @@ pub struct Version {
     len: u64,
 }
 
-/// The version of a file. `None` if it does not exist.
+/// Returns the version of a file, or `None` if it does not exist.
 #[must_use]
 pub fn version(path: &Path) -> Option<Version> {
     let meta = std::fs::metadata(path).ok()?;
@@ -94,9 +94,9 @@ pub fn check_mode(path: &Path) -> anyhow::Result<()> {
     check(path, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
 }
 
-/// `credentials` is the directory in which systemd places the files of the unit's `LoadCredential=`. systemd lets
-/// the service's user read these files by an access control list, whose mask appears as the group's bits in the
-/// mode (systemd 254 and later: 0440). No other user can enter the directory.
+/// Checks the mode of a file. `credentials` is the directory in which systemd places the files of the unit's
+/// `LoadCredential=`. systemd lets the service's user read these files by an access control list, whose mask appears
+/// as the group's bits in the mode (systemd 254 and later: 0440). No other user can enter the directory.
 fn check(path: &Path, credentials: Option<&Path>) -> anyhow::Result<()> {
     let shown = path.display();
     let mode = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.mode();
@@ -109,7 +109,7 @@ fn check(path: &Path, credentials: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `path` with a suffix appended to its name.
+/// Returns `path` with a suffix appended to its name.
 #[must_use]
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Default share of a quota at which a warning is logged and the quota is spared.
+/// Default percentage of a quota at which a warning is logged and the rest is used sparingly.
 const SOFT_PERCENT: u8 = 80;
 const DAY_S: u64 = 86_400;
 /// Units of bytes, largest first.
@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 5] =
 pub struct ByteQuota {
     /// Bytes, at least 1.
     pub bytes: u64,
-    /// Share at which the quota is spared, 1 to 100 %.
+    /// Percentage at which the rest of the quota is used sparingly, 1 to 100.
     pub soft_percent: u8,
     /// Day of the month on which the period begins, 1 to 31.
     pub day: u8,
@@ -71,13 +71,13 @@ impl ByteQuota {
         }
     }
 
-    /// The month that contains this time.
+    /// Returns the month that contains this time.
     #[must_use]
     pub fn period(&self, now_unix_s: u64) -> Period {
         period(self.day, now_unix_s)
     }
 
-    /// Usage as text: `41.2GB of 50GB (82%) until 2026-12-01 UTC`.
+    /// Returns the usage as text: `41.2GB of 50GB (82%) until 2026-12-01 UTC`.
     #[must_use]
     pub fn text(&self, used_bytes: u64, now_unix_s: u64) -> String {
         let percent = u128::from(used_bytes) * 100 / u128::from(self.bytes);
@@ -86,7 +86,7 @@ impl ByteQuota {
         format!("{used} of {all} ({percent}%) until {until} UTC")
     }
 
-    /// Reason for refusing a client that has used up the quota.
+    /// Returns the reason for refusing a client that has used up the quota.
     #[must_use]
     pub fn refusal(&self, now_unix_s: u64) -> String {
         let until = date(self.period(now_unix_s).end_unix_s);
@@ -137,20 +137,20 @@ impl fmt::Display for ByteQuota {
 /// `[CLIENT@]VALUE`: a value for one client, or for all clients that have no value of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerClient<T> {
-    /// The client. `None`: all others.
+    /// The client, or `None` for all others.
     pub client: Option<String>,
     /// Value for the client.
     pub value: T,
 }
 
 impl<T> PerClient<T> {
-    /// The value for this client.
+    /// Returns the value for this client.
     pub fn find<'a>(rules: &'a [PerClient<T>], client: &str) -> Option<&'a T> {
         let own = rules.iter().find(|rule| rule.client.as_deref() == Some(client));
         own.or_else(|| rules.iter().find(|rule| rule.client.is_none())).map(|rule| &rule.value)
     }
 
-    /// A client that two of these rules name, if there is one. `*` stands for all others.
+    /// Returns a client that two of these rules name, if there is one. `*` stands for all others.
     #[must_use]
     pub fn duplicate_client(rules: &[PerClient<T>]) -> Option<&str> {
         let later = |at: usize| rules[at + 1..].iter().any(|rule| rule.client == rules[at].client);
@@ -182,7 +182,7 @@ impl<T: fmt::Display> fmt::Display for PerClient<T> {
     }
 }
 
-/// Bytes with a unit, such as `50GB`. `None` if the text is invalid or the number is 0.
+/// Parses bytes with a unit, such as `50GB`. Returns `None` if the text is invalid or the number is 0.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -192,7 +192,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (1..=i64::MAX as u64).contains(&bytes).then_some(bytes)
 }
 
-/// Bytes in the largest unit that leaves a whole number.
+/// Formats bytes in the largest unit that leaves a whole number.
 #[must_use]
 pub fn exact_bytes(bytes: u64) -> String {
     let (name, factor) =
@@ -200,7 +200,7 @@ pub fn exact_bytes(bytes: u64) -> String {
     format!("{}{name}", bytes / factor)
 }
 
-/// Bytes in a few characters, with one decimal.
+/// Formats bytes in a few characters, with one decimal.
 #[must_use]
 pub fn short_bytes(bytes: u64) -> String {
     match UNITS.into_iter().find(|(_, factor)| bytes >= *factor) {
@@ -212,7 +212,7 @@ pub fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// The month that begins on this day and contains this time.
+/// Returns the month that begins on this day and contains this time.
 #[must_use]
 pub fn period(day: u8, now_unix_s: u64) -> Period {
     let (year, month, today) = date_of_day(now_unix_s / DAY_S);
@@ -231,7 +231,7 @@ pub fn period(day: u8, now_unix_s: u64) -> Period {
     }
 }
 
-/// The date in UTC: `2026-12-01`.
+/// Returns the date in UTC: `2026-12-01`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
     let (year, month, day) = date_of_day(unix_s / DAY_S);
@@ -250,7 +250,7 @@ const fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// The previous month, but never one before 1970-01.
+/// Returns the previous month, but never one before 1970-01.
 const fn previous_month(year: u64, month: u64) -> (u64, u64) {
     match (year, month) {
         (1970, 1) => (1970, 1),
@@ -263,7 +263,7 @@ const fn following(year: u64, month: u64) -> (u64, u64) {
     if month == 12 { (year + 1, 1) } else { (year, month + 1) }
 }
 
-/// Days from 1970 to the first of a year.
+/// Returns the number of days from 1970 to the first day of a year.
 const fn days_before_year(year: u64) -> u64 {
     let past = year - 1;
     // Leap years up to 1969: 477.
@@ -274,7 +274,7 @@ fn days_before(year: u64, month: u64) -> u64 {
     days_before_year(year) + (1..month).map(|month| days_in_month(year, month)).sum::<u64>()
 }
 
-/// Year, month and day of a day since 1970.
+/// Returns the year, month and day of a day since 1970.
 fn date_of_day(days: u64) -> (u64, u64, u64) {
     // Assumes 366 days per year, so the estimate is never too late. The loop corrects it.
     let mut year = 1970 + days / 366;

@@ -23,13 +23,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// An unused limit.
+    /// Creates an unused limit.
     #[must_use]
     pub const fn new(rate: Rate) -> RateLimit {
         RateLimit { rate, due: None }
     }
 
-    /// Takes one event. `false` if the limit is reached.
+    /// Takes one event. Returns `false` if the limit is reached.
     pub fn try_take(&mut self, now: Instant) -> bool {
         let paid = self.due.map_or(now, |due| due.max(now));
         let is_within = paid.duration_since(now) <= self.rate.interval * (self.rate.burst - 1);
@@ -39,7 +39,7 @@ impl RateLimit {
         is_within
     }
 
-    /// True if the full burst is available.
+    /// Returns true if the full burst is available.
     fn is_idle(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| due <= now)
     }
@@ -54,13 +54,13 @@ pub struct RateLimits<K> {
 }
 
 impl<K: Ord> RateLimits<K> {
-    /// Limits for at most `capacity` keys in use at a time.
+    /// Creates limits for at most `capacity` keys in use at a time.
     #[must_use]
     pub const fn new(rate: Rate, capacity: usize) -> RateLimits<K> {
         RateLimits { rate, capacity, by_key: BTreeMap::new() }
     }
 
-    /// Takes one event of this key. `false` if its limit is reached, or too many other keys are in use.
+    /// Takes one event of this key. Returns `false` if its limit is reached, or too many other keys are in use.
     pub fn try_take(&mut self, key: K, now: Instant) -> bool {
         if self.by_key.len() >= self.capacity && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, limit| !limit.is_idle(now));

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Plaintext of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
+/// Plaintext bytes of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
 /// every path with an MTU of 1,280 bytes or more.
 pub const FIRST_PLAINTEXT: usize = 1_100;
-/// Plaintext of the largest TLS record.
+/// Plaintext bytes of the largest TLS record.
 pub const MAX_PLAINTEXT: usize = 16_384;
-/// Plaintext of one write at the largest record size. TLS splits it into records.
+/// Plaintext bytes of one write at the largest record size. TLS splits it into records.
 const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
 /// Bytes sent in records of one size before the size grows.
 const GROW_AFTER_BYTES: usize = 64 * 1_024;
@@ -41,7 +41,7 @@ impl Default for RecordSizer {
 }
 
 impl RecordSizer {
-    /// Plaintext that the record written at `now` may hold.
+    /// Returns the number of plaintext bytes that the record written at `now` may hold.
     pub fn next(&mut self, now: Instant) -> usize {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) >= IDLE_TIME) {
             *self = RecordSizer::default();
@@ -69,17 +69,17 @@ pub struct RecordStream<S> {
 }
 
 impl<S> RecordStream<S> {
-    /// Sizes the records of `inner`.
+    /// Wraps `inner` and sizes its records.
     pub fn new(inner: S) -> Self {
         RecordStream { inner, sizer: RecordSizer::default() }
     }
 
-    /// The stream inside.
+    /// Returns the stream inside.
     pub fn into_inner(self) -> S {
         self.inner
     }
 
-    /// A reference to the stream inside.
+    /// Returns a reference to the stream inside.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }

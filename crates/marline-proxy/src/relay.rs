@@ -1,15 +1,15 @@
 //! Bidirectional relay between an application's socket and its encrypted stream.
 //!
 //! The end of one direction is passed on as the end of that direction (FIN, close_notify and DATA_FIN are
-//! equivalent here), and the other direction continues. An error aborts both directions at once, because an
+//! equivalent here), and the other direction continues. An error aborts both directions immediately, because an
 //! application must never mistake a broken transfer for a complete one. A standstill after an end also aborts both:
 //! the sender has finished, and the receiver has accepted nothing for minutes.
 //!
 //! *Memory.* Most connections are idle most of the time, and permanent buffers would be most of their cost: two of 59
 //! KiB for each of ten thousand idle streams take 1.2 GB at each end. Therefore a direction has a buffer only while
 //! bytes are in it. To read, it borrows the buffer of its thread, and returns it when everything is written, which is
-//! nearly always at once. Only while the writer is blocked does the direction keep the buffer. In addition, a buffer
-//! shared by all streams of a thread is likely to be in its CPU's cache.
+//! nearly always immediately. Only while the writer is blocked does the direction keep the buffer. In addition, a
+//! buffer shared by all streams of a thread is likely to be in its CPU's cache.
 //!
 //! When memory is short, a direction reads less at a time, and only once the writer has passed on everything and
 //! has room for more. A blocked direction then mostly holds nothing, because the bytes wait at their source. Any
@@ -45,9 +45,9 @@ use crate::transport::Transport;
 /// Log target of the lines about closed connections, so that a log can include or omit them.
 pub const CONNECTIONS: &str = "marline::connections";
 
-/// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers,
-/// on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the remainder would follow
-/// each.
+/// Size of the read-ahead buffer in bytes: as many as leave in one batch (44 segments) or as one packet, sealed and
+/// with their headers, on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the
+/// remainder would follow each.
 const BUFFER_LEN: usize = 59 * 1_024;
 /// Number of times a buffer is filled before other tasks get their turn: 118 KiB, or a tenth of a millisecond of a bulk
 /// transfer. With tokio's own budget other tasks, and with them messages of other streams, would wait for 2 MB.
@@ -79,7 +79,7 @@ enum TrafficOwner {
     /// All connections of an account.
     All {
         memory: MemoryAccount,
-        /// Set if several accounts share a runtime.
+        /// `Some` if several accounts share a runtime.
         turns: Option<AccountTurns>,
     },
     /// One connection, whose bytes are also added to the account's total.
@@ -93,19 +93,19 @@ impl Default for TrafficOwner {
 }
 
 impl Traffic {
-    /// Traffic of one connection that is also added to `whole`.
+    /// Returns the traffic of one connection that is also added to `whole`.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
         Traffic::for_owner(TrafficOwner::One(Arc::clone(whole)))
     }
 
-    /// Traffic of an account whose memory is charged to `memory`.
+    /// Creates the traffic of an account whose memory is charged to `memory`.
     #[must_use]
     pub fn with_account(memory: MemoryAccount) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: None })
     }
 
-    /// Traffic of an account whose relays take turns with those of other accounts.
+    /// Creates the traffic of an account whose relays take turns with those of other accounts.
     pub(crate) fn with_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: Some(turns) })
     }
@@ -114,7 +114,7 @@ impl Traffic {
         Traffic { from_local: AtomicU64::new(0), to_local: AtomicU64::new(0), of }
     }
 
-    /// The account that is charged for the memory of relaying.
+    /// Returns the account that is charged for the memory of relaying.
     #[must_use]
     pub fn memory(&self) -> &MemoryAccount {
         match &self.of {
@@ -139,7 +139,7 @@ impl Traffic {
         }
     }
 
-    /// Bytes to the local side and from it.
+    /// Returns the number of bytes to the local side and from it.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.to_local.load(Ordering::Relaxed), self.from_local.load(Ordering::Relaxed))
@@ -277,7 +277,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<'_, S> {
     }
 }
 
-/// True if a direction may read only as much as its writer has room for.
+/// Returns true if a direction may read only as much as its writer has room for.
 fn is_short(memory: &MemoryAccount) -> bool {
     memory.allowance() < BUFFER_LEN as u64
 }
@@ -316,7 +316,7 @@ enum Phase {
 #[derive(Debug, Default)]
 struct Pump {
     phase: Phase,
-    /// Set only while the direction is blocked.
+    /// `Some` only while the direction is blocked.
     held: Option<Box<HeldBuffer>>,
     /// Written and filled length of the buffer. Small integers, because every stream has two pumps for its whole
     /// life.
@@ -329,8 +329,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Copies until the reader's end has been passed on. The buffer is charged to `memory`. `has_room`: the writer
-    /// would accept bytes now, as far as is known. This matters only [when memory is short](is_short).
+    /// Copies until the reader's end has been passed on. The buffer is charged to `memory`. `has_room` is true if the
+    /// writer would accept bytes now, as far as is known. This matters only [when memory is short](is_short).
     ///
     /// # Errors
     /// The first error of either side.
@@ -364,17 +364,17 @@ impl Pump {
         self.written.into()..self.filled.into()
     }
 
-    /// True if the direction waits for the writer to accept bytes or the end.
+    /// Returns true if the direction waits for the writer to accept bytes or the end.
     const fn is_blocked(&self) -> bool {
         self.held.is_some() || matches!(self.phase, Phase::Ending)
     }
 
-    /// True if the end has been passed on.
+    /// Returns true if the end has been passed on.
     const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// State of the direction for the detection of a standstill.
+    /// Returns the state of the direction for the detection of a standstill.
     const fn direction(&self) -> Direction {
         Direction {
             written: self.written as usize,
@@ -384,7 +384,7 @@ impl Pump {
         }
     }
 
-    /// True if the direction holds a buffer of its own.
+    /// Returns true if the direction holds a buffer of its own.
     #[cfg(test)]
     fn holds_memory(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.buffer.is_empty())

@@ -27,7 +27,7 @@ pub struct BadRemoteRule {
 }
 
 impl RemoteRule {
-    /// The lowest port that the rule allows. 0 lets the system choose a port.
+    /// Returns the lowest port that the rule allows. 0 lets the system choose a port.
     #[must_use]
     pub const fn first_port(&self) -> u16 {
         if self.first == 0 && self.last > 0 { 1 } else { self.first }
@@ -40,7 +40,7 @@ impl RemoteRule {
     }
 }
 
-/// True if a client may listen at an address.
+/// Returns true if a client may listen at an address.
 #[must_use]
 pub fn is_allowed(rules: &[RemoteRule], client: &str, wanted: SocketAddr) -> bool {
     rules.iter().any(|rule| rule.allows(client, wanted))

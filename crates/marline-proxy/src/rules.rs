@@ -7,7 +7,7 @@
 //! resolves differently the second time gains nothing). IPv6 addresses that embed an IPv4 address (IPv4-mapped,
 //! NAT64, 6to4) are refused, because they lead to another address than they show. The server's own public addresses
 //! are refused too, since connections from inside bypass its firewall. They are determined from the kernel's
-//! routing, and an address is refused if the kernel cannot be asked.
+//! routing, and an address is refused if the kernel cannot be queried.
 //!
 //! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), not
 //! compared entry by entry.
@@ -43,7 +43,7 @@ pub enum BadCidr {
 }
 
 impl Cidr {
-    /// The block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
+    /// Returns the block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
     #[must_use]
     pub fn containing(address: IpAddr, prefix_len: u8) -> Cidr {
         match address {
@@ -62,19 +62,19 @@ impl Cidr {
         }
     }
 
-    /// First address of the block.
+    /// Returns the first address of the block.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Number of leading bits that all addresses of the block share.
+    /// Returns the number of leading bits that all addresses of the block share.
     #[must_use]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// True if the block contains `address` (of the same family).
+    /// Returns true if the block contains `address` (of the same family).
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
@@ -155,7 +155,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Code of the refusal in RFC 8803.
+    /// Returns the code of the refusal in RFC 8803.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -180,7 +180,7 @@ impl Rules {
     /// Checks that the server may connect to `address`.
     ///
     /// # Errors
-    /// The refusal, with the flag that would allow it.
+    /// The rules refuse the address. The error names the flag that would allow it.
     pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
         self.check_by(address, is_local_address)
     }
@@ -210,7 +210,7 @@ impl Rules {
     /// Checks that no denied block contains `address`.
     ///
     /// # Errors
-    /// The refusal.
+    /// A denied block contains the address.
     pub fn check_denied(&self, address: IpAddr) -> Result<(), Refused> {
         let address = address.to_canonical();
         let inner = embedded_ipv4(address).map(IpAddr::V4);
@@ -223,14 +223,14 @@ impl Rules {
     }
 }
 
-/// True if an address is public unicast according to the registries.
+/// Returns true if an address is public unicast according to the registries.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     class_of(address.to_canonical()).is_none()
 }
 
 /// Class of IPv6 addresses that represent IPv4 addresses.
-const MAPPED: &str = "an IPv4 address in the form of IPv6";
+const MAPPED: &str = "an IPv4 address in IPv6 form";
 
 /// Special-purpose IPv4 blocks.
 const V4: &[(&str, [u8; 4], u8)] = &[
@@ -268,7 +268,7 @@ const V6: &[(&str, [u16; 2], u8)] = &[
     ("multicast", [0xff00, 0], 8),
 ];
 
-/// Class of an address that is not public unicast.
+/// Returns the class of an address that is not public unicast.
 fn class_of(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => V4.iter().find_map(|&(class, octets, prefix_len)| {
@@ -287,7 +287,7 @@ fn class_of(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address to which a translator on the path maps an IPv6 address.
+/// Returns the IPv4 address to which a translator on the path maps an IPv6 address.
 fn embedded_ipv4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let [a, b, c, d, e, f, g, h] = v6.segments();

@@ -15,7 +15,7 @@ impl Secret {
     /// Length of a secret in bytes.
     pub const LEN: usize = 32;
 
-    /// A new secret from the operating system's generator.
+    /// Generates a new secret from the operating system's generator.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -27,19 +27,19 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// The secret with these bytes.
+    /// Creates the secret with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Secret {
         Secret(bytes)
     }
 
-    /// The bytes, for invites and the encrypted stream only.
+    /// Returns the bytes, for invites and the encrypted stream only.
     #[must_use]
     pub const fn expose(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// The digest that the server stores.
+    /// Returns the digest that the server stores.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::sha256(&self.0)
@@ -57,9 +57,9 @@ const MAX_HARMLESS_RUN: usize = 39;
 /// Prefix of every invite.
 const INVITE_PREFIX: &str = "marline1";
 
-/// `text` for display, with invites hidden. Errors quote invalid input, which may be a damaged or misplaced invite.
-/// Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be an
-/// invite whose beginning is missing.
+/// Returns `text` for display, with invites hidden. Errors quote invalid input, which may be a damaged or misplaced
+/// invite. Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be
+/// an invite whose beginning is missing.
 #[must_use]
 pub fn hide_invites(text: &str) -> String {
     let ends_run = |c: char| !c.is_ascii_alphanumeric();
@@ -79,7 +79,7 @@ pub fn hide_invites(text: &str) -> String {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     #[must_use]
     pub fn sha256(bytes: &[u8]) -> Digest {
         let mut out = [0; 32];
@@ -87,26 +87,26 @@ impl Digest {
         Digest(out)
     }
 
-    /// The digest with these bytes.
+    /// Creates the digest with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
     }
 
-    /// The bytes of the digest.
+    /// Returns the bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// True if both are equal. Compares in constant time.
+    /// Returns true if both are equal. Compares in constant time.
     #[must_use]
     pub fn matches(&self, other: &Digest) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b));
         std::hint::black_box(difference) == 0
     }
 
-    /// Lower-case hexadecimal digits.
+    /// Returns the bytes as lower-case hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> String {
         use fmt::Write;
@@ -116,7 +116,7 @@ impl Digest {
         })
     }
 
-    /// Reads 64 hexadecimal digits. `None` for anything else.
+    /// Reads 64 hexadecimal digits. Returns `None` for anything else.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Digest> {
         if text.len() != 64 || !text.is_ascii() {

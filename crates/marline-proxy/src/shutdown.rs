@@ -40,7 +40,7 @@ impl Default for Stopper {
 }
 
 impl Stopper {
-    /// A receiver of the signal.
+    /// Returns a receiver of the signal.
     #[must_use]
     pub fn listen(&self) -> Stop {
         Stop { phase: self.phase.subscribe() }
@@ -58,7 +58,7 @@ impl Stopper {
         });
     }
 
-    /// True if the shutdown has begun or another process accepts new work.
+    /// Returns true if the shutdown has begun or another process accepts new work.
     #[must_use]
     pub fn is_over(&self) -> bool {
         *self.phase.borrow() != Phase::Running
@@ -89,7 +89,7 @@ impl Stopper {
     /// lost.
     ///
     /// # Errors
-    /// The error of `work`.
+    /// `work` fails.
     pub async fn run_until_signal(
         &self,
         mut signals: Signals,
@@ -130,7 +130,7 @@ impl Stopper {
     }
 }
 
-/// The next request to the program: a signal, or another request to reload the configuration.
+/// Returns the next request to the program: a signal, or another request to reload the configuration.
 pub async fn next_request(signals: &mut Signals, running: &mut dyn Reload) -> SignalRequest {
     tokio::select! {
         told = signals.next() => told,
@@ -148,7 +148,7 @@ pub trait Reload {
     /// Reloads the configuration.
     fn reload(&mut self);
 
-    /// Time that running work gets to finish at shutdown.
+    /// Returns the time that running work gets to finish at shutdown.
     fn patience(&self) -> Duration;
 }
 

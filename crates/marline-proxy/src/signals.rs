@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::sys;
 
-/// Signals to ignore.
+/// Returns the signals to ignore.
 fn ignored_signals() -> impl Iterator<Item = SignalKind> {
     let named = [
         SignalKind::user_defined1(),

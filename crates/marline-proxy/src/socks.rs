@@ -207,7 +207,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
 /// Answers the request in its version. The bound address is 0.0.0.0:0, since the server's is not disclosed.
 ///
 /// # Errors
-/// The error of writing.
+/// The answer cannot be written.
 pub async fn reply(
     stream: &mut (impl AsyncWrite + Unpin),
     version: Version,
@@ -230,7 +230,7 @@ pub async fn reply(
 /// Answers the request for a UDP association with the address that accepts datagrams.
 ///
 /// # Errors
-/// The error of writing.
+/// The answer cannot be written.
 pub async fn reply_bound(
     stream: &mut (impl AsyncWrite + Unpin),
     bound: SocketAddr,

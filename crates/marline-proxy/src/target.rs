@@ -49,7 +49,7 @@ pub enum BadTarget {
 }
 
 impl Host {
-    /// The name, if this is not an address.
+    /// Returns the name, if this is not an address.
     ///
     /// # Errors
     /// The host is an address, which is returned.
@@ -61,7 +61,7 @@ impl Host {
         }
     }
 
-    /// A name, or the address if it is one in text form.
+    /// Returns a name, or the address if it is one in text form.
     ///
     /// # Errors
     /// The text is too long or contains a byte that is not allowed in host names.
@@ -73,7 +73,7 @@ impl Host {
         Host::name(text)
     }
 
-    /// A checked name.
+    /// Returns a checked name.
     ///
     /// # Errors
     /// Same as [`parse`](Self::parse).
@@ -125,19 +125,19 @@ impl From<IpAddr> for Host {
 const SERVERS_RESOLVER: &str = "resolver.marline.invalid";
 
 impl Target {
-    /// The resolver that the server itself uses, by DNS over TCP.
+    /// Returns the resolver that the server itself uses, by DNS over TCP.
     #[must_use]
     pub fn server_resolver() -> Target {
         Target { host: Host::Name(SERVERS_RESOLVER.to_owned()), port: DNS_PORT }
     }
 
-    /// True if the target is the server's own resolver.
+    /// Returns true if the target is the server's own resolver.
     #[must_use]
     pub fn is_server_resolver(&self) -> bool {
         self.port == DNS_PORT && self.host.as_name() == Ok(SERVERS_RESOLVER)
     }
 
-    /// A checked destination.
+    /// Creates a checked destination.
     ///
     /// # Errors
     /// Port 0.

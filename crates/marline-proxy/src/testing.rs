@@ -38,7 +38,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A server with one client, `laptop`, that may reach loopback.
+    /// Creates a server with one client, `laptop`, that may reach loopback.
     pub(crate) fn new(limits: ServerLimits) -> Bench {
         let mut credentials = Credentials::default();
         let token = credentials.add("laptop").unwrap();
@@ -51,19 +51,19 @@ impl Bench {
         Bench { server: Arc::new(server), key, token, credentials: sender, stopper }
     }
 
-    /// A bench whose server advertises these addresses of its own.
+    /// Returns a bench whose server advertises these addresses of its own.
     pub(crate) fn advertising(own: Vec<SocketAddr>) -> Bench {
         let bench = Bench::new(ServerLimits::default());
         let server = Arc::into_inner(bench.server).expect("no other owner").advertise(own);
         Bench { server: Arc::new(server), ..bench }
     }
 
-    /// A connection from `source` below TLS.
+    /// Returns a connection from `source` below TLS.
     pub(crate) fn dial_from(&self, source: &str) -> DuplexStream {
         self.dial_bound(source, None, None).inner
     }
 
-    /// A connection from `source` whose ends have these bindings.
+    /// Returns a connection from `source` whose ends have these bindings.
     pub(crate) fn dial_bound(
         &self,
         source: &str,
@@ -78,7 +78,7 @@ impl Bench {
         Pipe { peer_known, ..Pipe::new(inner, near) }
     }
 
-    /// A connection with TLS and no message yet.
+    /// Returns a connection with TLS and no message yet.
     pub(crate) async fn dial_tls(&self) -> Channel<DuplexStream> {
         self.tls_over(self.dial_from("192.0.2.1")).await
     }
@@ -182,7 +182,7 @@ impl Connect for BenchConnector {
     }
 }
 
-/// A TCP target that echoes all data, and ends when its peer does.
+/// Returns a TCP target that echoes all data, and ends when its peer does.
 pub(crate) async fn echo_target() -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -202,7 +202,7 @@ pub(crate) async fn echo_target() -> Target {
     address.into()
 }
 
-/// Settings of a lane.
+/// Returns settings of a lane.
 pub(crate) fn lane_config() -> LaneConfig {
     let registry = marline::algos::Registry::default();
     let policy = registry.datagram_policy("auto").unwrap();

@@ -31,7 +31,7 @@ impl std::fmt::Debug for ServerKey {
 }
 
 impl ServerKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -39,7 +39,7 @@ impl ServerKey {
         Ok(ServerKey(Identity::generate()?))
     }
 
-    /// The key in a file written from [`pkcs8`](Self::pkcs8).
+    /// Loads the key from a file written from [`pkcs8`](Self::pkcs8).
     ///
     /// # Errors
     /// The file cannot be read or does not contain an Ed25519 key.
@@ -49,19 +49,19 @@ impl ServerKey {
         identity.map(ServerKey).with_context(|| format!("in {}", path.display()))
     }
 
-    /// The private key in PKCS #8 form, for the key file only.
+    /// Returns the private key in PKCS #8 form, for the key file only.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         self.0.pkcs8()
     }
 
-    /// SHA-256 of the public key, as contained in invites.
+    /// Returns the SHA-256 of the public key, as contained in invites.
     #[must_use]
     pub fn pin(&self) -> [u8; 32] {
         *self.0.pin().as_bytes()
     }
 
-    /// Accepts TLS with this key.
+    /// Creates an acceptor with this key.
     ///
     /// # Errors
     /// The key is not usable.
@@ -72,7 +72,7 @@ impl ServerKey {
     }
 }
 
-/// Connects with TLS only to the server whose key has this SHA-256.
+/// Creates a connector for only the server whose key has this SHA-256.
 ///
 /// # Errors
 /// The crypto provider does not support TLS 1.3, which cannot happen.

@@ -15,16 +15,16 @@ use crate::sys;
 /// State of the peer of a stream that makes no progress.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
-    /// The peer has finished sending. Some of its data may still be unread.
+    /// True if the peer has finished sending. Some of its data may still be unread.
     pub finished: bool,
-    /// The peer answers but accepts no data. `false`: it accepts data, or nothing is received from it.
+    /// True if the peer answers but accepts no data; false if it accepts data or nothing is received from it.
     pub refuses_data: bool,
     /// Written bytes that the peer has not acknowledged.
     pub unacknowledged: u64,
 }
 
 impl PeerState {
-    /// State of a multipath connection's peer.
+    /// Creates the state of a multipath connection's peer.
     #[must_use]
     pub fn from_connection(info: &marline::monitor::ConnectionInfo) -> PeerState {
         PeerState {
@@ -40,12 +40,12 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions immediately, so that the peer sees an error and not an orderly end.
     fn abort(self);
 
-    /// Marks the peer as authenticated. A path that returns is then worth waiting for, and the memory of the stream
-    /// is charged to this account.
+    /// Marks the peer as authenticated. The connection then waits longer for a path to return, and the memory of the
+    /// stream is charged to this account.
     fn mark_authenticated(&self, _account: &MemoryAccount) {}
 
-    /// The socket below this stream, with its buffers in the kernel. `None` if there is none, or if other streams share
-    /// it.
+    /// Returns the socket below this stream, with its buffers in the kernel, or `None` if there is none, or if other
+    /// streams share it.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -56,31 +56,32 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         Poll::Ready(())
     }
 
-    /// Bytes in buffers of this stream, which may stay unchanged for long. `trim`: unused space is freed first.
+    /// Returns the number of bytes in buffers of this stream, which may stay unchanged for long. If `trim` is true,
+    /// unused space is freed first.
     fn buffered(&mut self, _trim: bool) -> u64 {
         0
     }
 
-    /// Both directions have ended properly and the stream is no longer needed. A reusable stream goes back to its
-    /// pool, any other is dropped.
+    /// Called when both directions have ended properly and the stream is no longer needed. A reusable stream goes back
+    /// to its pool, any other is dropped.
     fn finish(self)
     where
         Self: Sized,
     {
     }
 
-    /// Current state of the peer.
+    /// Returns the current state of the peer.
     fn peer_state(&self) -> PeerState {
         PeerState::default()
     }
 
-    /// The multipath stream below this one. `None` if there is none, and then no datagram lane either.
+    /// Returns the multipath stream below this one, or `None` if there is none, and then no datagram lane either.
     fn multipath(&self) -> Option<&marline::Stream> {
         None
     }
 
-    /// Value that uniquely identifies this connection to both ends. `None` if there is none, and then no session can be
-    /// bound to it.
+    /// Returns the value that uniquely identifies this connection to both ends, or `None` if there is none, and then
+    /// no session can be bound to it.
     fn binding(&self) -> Option<Binding> {
         None
     }
@@ -131,8 +132,8 @@ impl Transport for TcpStream {
         }
     }
 
-    /// The kernel reports whether a FIN arrived, even an unread one. A peer that accepts nothing for minutes counts
-    /// as refusing: the kernel's own timeouts end a connection from which nothing is received.
+    /// Queries the kernel, which reports whether a FIN arrived, even an unread one. A peer that accepts nothing for
+    /// minutes counts as refusing: the kernel's own timeouts end a connection from which nothing is received.
     fn peer_state(&self) -> PeerState {
         PeerState { finished: sys::has_finished(self), refuses_data: true, unacknowledged: 0 }
     }
@@ -172,7 +173,7 @@ impl Transport for DuplexStream {
     fn abort(self) {}
 }
 
-/// True if an error means that the peer aborted the stream.
+/// Returns true if an error means that the peer aborted the stream.
 #[must_use]
 pub fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};

@@ -98,7 +98,7 @@ impl Addresses {
         is_taken && place.port() == DNS_PORT
     }
 
-    /// The gateway's address of the same family.
+    /// Returns the gateway's address of the same family.
     #[must_use]
     pub fn gateway_for(&self, address: IpAddr) -> IpAddr {
         match address {

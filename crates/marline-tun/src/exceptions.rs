@@ -1,4 +1,4 @@
-//! Exceptions from the tunnel: destinations that are reached directly, and blocked ones.
+//! Exceptions to the tunnel: destinations that are reached directly, and blocked ones.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ impl Exceptions {
         Exceptions { direct, blocked }
     }
 
-    /// Networks that are reached directly.
+    /// Returns the networks that are reached directly.
     pub fn direct_networks(&self) -> impl Iterator<Item = Cidr> {
         self.direct.iter().filter_map(|destination| match destination {
             Destination::Network(network) => Some(*network),
@@ -101,8 +101,8 @@ impl Exceptions {
         self.direct.iter().chain(&self.blocked).any(is_domain)
     }
 
-    /// Treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If it is both
-    /// direct and blocked, it is blocked.
+    /// Returns the treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If
+    /// it is both direct and blocked, it is blocked.
     #[must_use]
     pub fn treatment_of_name(&self, name: &str) -> Treatment {
         let longest = |destinations: &[Destination]| {

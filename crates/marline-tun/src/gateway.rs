@@ -35,10 +35,11 @@ pub enum PacketSource {
     Program,
     /// This machine, and perhaps those for which it forwards.
     Machine {
-        /// Exceptions from the tunnel.
+        /// Destinations that bypass the tunnel or are blocked.
         exceptions: Exceptions,
-        /// Set if queries to resolvers of a private network are answered here, because these would get names that
-        /// the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered here.
+        /// True if queries to resolvers of a private network are answered here, because those resolvers would get
+        /// names that the tunnel resolves. If there are exceptions for names, queries to all resolvers are answered
+        /// here.
         handles_dns_queries: bool,
         /// Resolution of names that are reached directly.
         direct_names: DirectNames,
@@ -143,13 +144,13 @@ impl Gateway {
         DatagramWriter::new(Arc::clone(&self.tun))
     }
 
-    /// Counters of packets that are not TCP.
+    /// Returns the counters of packets that are not TCP.
     #[must_use]
     pub fn packets(&self) -> Arc<PacketCounters> {
         Arc::clone(&self.packets)
     }
 
-    /// Counters of the core for TCP.
+    /// Returns the counters of the core for TCP.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shard.counters().0
@@ -232,7 +233,8 @@ fn shard_config(connections: usize) -> ShardConfig {
     }
 }
 
-/// Plain TCP with the SYN/ACK withheld until the target is reached.
+/// Returns the configuration of the programs' connections: plain TCP with the SYN/ACK withheld until the target is
+/// reached.
 fn connection_config() -> ConnectionConfig {
     ConnectionConfig {
         mptcp: false,

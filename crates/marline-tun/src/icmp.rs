@@ -124,7 +124,8 @@ impl EchoFailure {
         if ipv6 { matches!(self.icmp.0, 1..=3) } else { matches!(self.icmp.0, 3 | 11) }
     }
 
-    /// First eight bytes of the message, excluding its checksum. The position of the MTU depends on the family.
+    /// Returns the first eight bytes of the message, excluding its checksum. The position of the MTU depends on the
+    /// family.
     fn beginning(self, ipv6: bool) -> [u8; 8] {
         let ((kind, code), [high, low]) = (self.icmp, self.mtu.to_be_bytes());
         let too_big = if ipv6 { kind == 2 } else { (kind, code) == (3, 4) };

@@ -32,7 +32,7 @@ impl ReadyInterface {
         Ok(ReadyInterface { setup, ipv6: added.is_ok() })
     }
 
-    /// Interface index, as used in routes.
+    /// Returns the interface index, as used in routes.
     pub(crate) const fn index(&self) -> u32 {
         self.setup.index()
     }

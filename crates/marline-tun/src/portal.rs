@@ -42,13 +42,13 @@ impl PortalOpener {
         PortalOpener { interface, mark, resolvers }
     }
 
-    /// Name of the interface.
+    /// Returns the name of the interface.
     #[must_use]
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// The first resolver.
+    /// Returns the first resolver.
     #[must_use]
     pub fn resolver(&self) -> Option<SocketAddr> {
         self.resolvers.first().copied()

@@ -48,7 +48,7 @@ impl Resolvers {
         Resolvers { list, current: AtomicUsize::new(0) }
     }
 
-    /// The current resolver.
+    /// Returns the current resolver.
     pub(crate) fn current(&self) -> Target {
         self.list[self.current.load(Ordering::Relaxed)].clone()
     }
@@ -63,7 +63,7 @@ impl Resolvers {
     }
 }
 
-/// All resolvers of this machine on the network, except the gateway's own.
+/// Returns all resolvers of this machine on the network, except the gateway's own.
 pub(crate) fn host_resolvers(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
@@ -95,7 +95,7 @@ fn interface_index(name: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(socket, name).ok()
 }
 
-/// The first resolver of this machine.
+/// Returns the first resolver of this machine.
 ///
 /// # Errors
 /// There is none, or only this machine can reach it: the error describes what to do.
@@ -106,7 +106,7 @@ pub fn first_of_host() -> anyhow::Result<SocketAddr> {
     first.or_else(|error| behind().ok_or(error))
 }
 
-/// The first resolver of a `resolv.conf`.
+/// Returns the first resolver of a `resolv.conf`.
 ///
 /// # Errors
 /// There is none, or only this machine can reach it.

@@ -70,7 +70,7 @@ impl Responder {
         Responder { addresses, queries, counters: Arc::default() }
     }
 
-    /// Packet counters.
+    /// Returns the packet counters.
     #[must_use]
     pub fn counters(&self) -> Arc<PacketCounters> {
         Arc::clone(&self.counters)
@@ -224,7 +224,7 @@ fn wants_path_mtu(packet: &[u8]) -> bool {
         || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
-/// Hop limit of a packet that was parsed.
+/// Returns the hop limit of a packet that was parsed.
 fn hop_limit(packet: &[u8]) -> u8 {
     let at = if packet.first().is_some_and(|first| first >> 4 == 6) { 7 } else { 8 };
     packet.get(at).copied().unwrap_or_default()

@@ -157,7 +157,7 @@ impl<O: Open> Service<O> {
         }
     }
 
-    /// Destination of a connection to this address. The gateway itself offers only DNS.
+    /// Returns the destination of a connection to this address. The gateway itself offers only DNS.
     fn destination(&self, local: SocketAddr) -> Result<Destination, Refusal> {
         let Destinations { exceptions, queries } = &self.destinations;
         let ip = local.ip();

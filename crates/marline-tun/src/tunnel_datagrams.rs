@@ -129,7 +129,7 @@ impl AnswerWriter {
     }
 }
 
-/// Address of a datagram's sender. Programs send only to addresses, so the sender is not a name.
+/// Returns the address of a datagram's sender. Programs send only to addresses, so the sender is not a name.
 fn address(inbound: &InboundDatagram) -> Option<SocketAddr> {
     let ip = inbound.from.host.as_name().err()?;
     Some(SocketAddr::new(ip.to_canonical(), inbound.from.port))

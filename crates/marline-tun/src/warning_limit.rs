@@ -21,7 +21,7 @@ impl Default for WarningLimit {
 }
 
 impl WarningLimit {
-    /// Returns true if this warning is to be logged now, and records it as logged.
+    /// Returns true if this warning should be logged now, and records it as logged.
     pub(crate) fn should_log(&self, text: &str) -> bool {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         limits.try_take(text.to_owned(), Instant::now())

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Bytes per write or read.
+/// Size of a write or read, in bytes.
 const CHUNK: usize = 256 << 10;
 /// Number of turns of each stack, for the median.
 const ROUNDS: usize = 5;
@@ -224,7 +224,7 @@ fn compare(bytes: u64) -> Result<()> {
     let own = own_loopback();
     if !own {
         println!(
-            "not root: using the machine's loopback interface and its MTU, and TCP only with offloads"
+            "not root: using the machine's loopback interface and its MTU, and measuring TCP only with offloads"
         );
     }
     let mut measured = STACKS.map(|_| Vec::new());

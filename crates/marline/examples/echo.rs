@@ -187,7 +187,7 @@ fn compare(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Median of each value.
+/// Returns the median of each value.
 fn median(turns: &[Times]) -> Times {
     [0, 1, 2, 3].map(|part| {
         let mut values: Vec<f64> = turns.iter().map(|turn| turn[part]).collect();

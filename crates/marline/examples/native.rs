@@ -115,7 +115,7 @@ async fn client(options: Options) -> Result<()> {
     read?;
     let took = started.elapsed();
     let stream = reader.unsplit(writer);
-    println!("{} bytes there and back in {took:?}, {}", sent.len(), words(stream.info()));
+    println!("echoed {} bytes in {took:?}, {}", sent.len(), words(stream.info()));
     let mut stream = stream;
     stream.shutdown().await?;
     let rest = stream.read(&mut [0; 1]).await?;

@@ -73,12 +73,12 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Connection settings, for reading or changing.
+    /// Returns the connection settings, to read or change.
     pub const fn transport_mut(&mut self) -> &mut TransportConfig {
         &mut self.transport
     }
 
-    /// Current connection settings.
+    /// Returns the current connection settings.
     #[must_use]
     pub const fn get_transport(&self) -> &TransportConfig {
         &self.transport
@@ -127,7 +127,7 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Current path health monitor.
+    /// Returns the current path health monitor.
     #[must_use]
     pub const fn get_path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.path_health.as_ref()
@@ -147,7 +147,7 @@ impl<S: OwnSettings> Builder<S> {
         self
     }
 
-    /// Limits, for reading or changing.
+    /// Returns the limits, to read or change.
     pub const fn limits_mut(&mut self) -> &mut Limits {
         &mut self.limits
     }

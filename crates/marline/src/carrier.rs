@@ -62,7 +62,7 @@ impl Carrier {
         !matches!(self, Carrier::Udp | Carrier::Auto | Carrier::Tcp)
     }
 
-    /// Name of the transport that a firewall sees.
+    /// Returns the name of the transport that a firewall sees.
     pub(crate) const fn transport(&self) -> &'static str {
         match self {
             Carrier::Udp => "UDP",

@@ -101,7 +101,7 @@ impl Client {
     fn open(config: ClientBuilder) -> Result<Client, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let capture = captures(config.capture_dir.as_deref(), "client", config.capture_secrets)
-            .map_err(|error| BindError::io("capture directory", error))?;
+            .map_err(|error| BindError::io("create the capture directory", error))?;
         let shard = Shard::start(ShardConfig {
             shard: marline_core::Shard::SINGLE,
             reset_seed: None,
@@ -198,9 +198,9 @@ impl Client {
         self.connect_to(&servers, patience.saturating_sub(begun.elapsed()), first).await
     }
 
-    /// Number of bytes that the SYN of a connection to one of these servers could carry now
-    /// ([`connect_with`](Self::connect_with)). Returns `None` if Fast Open is off for that port, no server has issued a
-    /// cookie for the address of a path, or the networks block it.
+    /// Returns the number of bytes that the SYN of a connection to one of these servers could carry now
+    /// ([`connect_with`](Self::connect_with)). Returns `None` if Fast Open is off for that port, no server has issued
+    /// a cookie for the address of a path, or the networks block it.
     #[must_use]
     pub fn fast_open_room(&self, servers: &[SocketAddr]) -> Option<usize> {
         let config = Arc::clone(&lock(&self.inner.connection));
@@ -325,19 +325,19 @@ impl Client {
         self.inner.path_events.subscribe()
     }
 
-    /// Snapshots of all connections.
+    /// Returns snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shard.connections()
     }
 
-    /// Path health monitor of the connections.
+    /// Returns the path health monitor of the connections.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.inner.config.path_health.as_ref()
     }
 
-    /// State of each path.
+    /// Returns the state of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         let shard = &self.inner.shard;
@@ -467,20 +467,20 @@ impl Client {
         set_path_manager(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
-    /// Counters of the core and of the carrier.
+    /// Returns the counters of the core and of the carrier.
     #[must_use]
     pub fn counters(&self) -> (marline_core::Counters, marline_io::carrier::CarrierCounters) {
         self.inner.shard.counters()
     }
 
-    /// Histogram of the time from a write until the peer has received all of it. One write per connection is measured
-    /// at a time.
+    /// Returns the histogram of the time from a write until the peer has received all of it. One write per connection
+    /// is measured at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.inner.shard.delivery_delays()
     }
 
-    /// Counters of datagram lanes.
+    /// Returns the counters of datagram lanes.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         self.inner.shard.lane_counters()
@@ -507,8 +507,8 @@ fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     }
 }
 
-/// Configuration of a single connection. The attempts of `connect` are separate connections, and cover servers as
-/// well as paths.
+/// Returns the configuration of a single connection. The attempts of `connect` are separate connections, and cover
+/// servers as well as paths.
 fn single_connection_config(transport: &TransportConfig) -> ConnectionConfig {
     let mut connection = transport.as_core().clone();
     connection.connection_attempt_delay = None;

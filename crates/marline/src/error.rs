@@ -18,7 +18,7 @@ pub enum BindError {
     NoSuchPath {
         /// The path as configured.
         path: String,
-        /// Why the path is invalid.
+        /// Reason why the path is invalid.
         reason: String,
     },
     /// A socket could not be opened or bound.
@@ -54,8 +54,8 @@ impl fmt::Display for BindError {
                 marline_io::port_help(*address, source)
                     .map_or(Ok(()), |help| write!(f, " ({help})"))
             }
-            BindError::Config(what) => write!(f, "configuration: {what}"),
-            BindError::Io { what, .. } => f.write_str(what),
+            BindError::Config(what) => write!(f, "invalid configuration: {what}"),
+            BindError::Io { what, .. } => write!(f, "cannot {what}"),
         }
     }
 }
@@ -129,19 +129,19 @@ impl Attempt {
         Attempt { path, server, reason }
     }
 
-    /// The path as configured.
+    /// Returns the path as configured.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Address of the server.
+    /// Returns the address of the server.
     #[must_use]
     pub const fn server(&self) -> SocketAddr {
         self.server
     }
 
-    /// Reason for the failure, in one line of text.
+    /// Returns the reason for the failure, in one line of text.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -265,7 +265,7 @@ mod tests {
             ),
             (
                 Box::new(BindError::io("list interfaces", taken())),
-                format!("list interfaces: {}", taken()),
+                format!("cannot list interfaces: {}", taken()),
             ),
             (
                 Box::new(ConnectError::Closed(CloseReason::Refused)),

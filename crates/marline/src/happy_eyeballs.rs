@@ -11,7 +11,7 @@
 //!
 //! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
 //! - paths that it considers good come first, regular paths before backup paths, even if another path won last time,
-//!   because the verdicts are newer;
+//! because its information is newer;
 //! - a backup path starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
 //!   [`RESERVE_WAIT`]: a single lost SYN wakes no radio;
 //! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the first SYNs of the
@@ -266,7 +266,7 @@ impl AttemptSchedule {
         }
     }
 
-    /// Orders the attempts by the verdicts of a path health monitor.
+    /// Orders the attempts by the health in a path health monitor.
     pub(crate) fn order_by_health(
         mut candidates: Vec<Candidate>,
         stagger: Duration,
@@ -297,7 +297,7 @@ impl AttemptSchedule {
         self.waiting.is_empty()
     }
 
-    /// Start time of the next attempt, relative to the start of the race.
+    /// Returns the start time of the next attempt, relative to the start of the race.
     fn time_until_due(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.due)
     }

@@ -84,7 +84,7 @@ impl Reach {
         }
     }
 
-    /// Single word: `unknown`, `answers`, `no-answer`, `refused`, `prohibited` or `unreachable`.
+    /// Returns a single word: `unknown`, `answers`, `no-answer`, `refused`, `prohibited` or `unreachable`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -163,7 +163,7 @@ fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::Delivery
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 
-/// Time at which the problem with a contact began.
+/// Returns the time at which the problem with a contact began.
 fn problem_start(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
     let said = contact.delivery_error.map(|delivery_error| delivery_error.since);
@@ -189,7 +189,7 @@ pub struct ServerReach {
     pub tcp_failure: Option<String>,
 }
 
-/// Reachability of each server, over one path.
+/// Returns the reachability of each server, over one path.
 pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     let of = |contact: &&Contact| ServerReach {
         server: contact.remote,

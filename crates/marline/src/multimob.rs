@@ -29,7 +29,7 @@ pub enum InteractiveParameters {
 }
 
 impl InteractiveParameters {
-    /// Specs of the client's scheduler, the server's scheduler, and the client's path manager.
+    /// Returns the specs of the client's scheduler, the server's scheduler, and the client's path manager.
     #[must_use]
     pub const fn specs(self) -> [&'static str; 3] {
         match self {
@@ -40,7 +40,7 @@ impl InteractiveParameters {
         }
     }
 
-    /// Parameters of the process's path health monitor.
+    /// Returns the parameters of the process's path health monitor.
     #[must_use]
     pub const fn path_health_config(self) -> PathHealthConfig {
         match self {
@@ -62,8 +62,8 @@ impl InteractiveParameters {
         }
     }
 
-    /// Without these, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does not
-    /// use them.
+    /// Returns the keepalives of a connection's only subflow. Without them, data that a server sends after a pause in
+    /// which WiFi failed would never arrive. MultiMob has none.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
         (self == InteractiveParameters::Prompt).then(LoneKeepalive::default)
     }

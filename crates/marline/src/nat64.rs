@@ -89,10 +89,10 @@ impl PrefixWatch {
         }
     }
 
-    /// Listens to routers, queries resolvers that are due, and passes each result to `tell`, until the future is
+    /// Listens to routers, queries resolvers that are due, and passes each result to `report`, until the future is
     /// dropped.
-    pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
-        let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.query_prefixes(tell)));
+    pub(crate) async fn run(self: Arc<Self>, report: impl FnMut(&LocalEnd, Option<Prefix64>)) {
+        let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.query_prefixes(report)));
         let mut deaf = false;
         poll_fn(|cx| {
             deaf = deaf || listening.as_mut().poll(cx).is_ready();
@@ -121,7 +121,7 @@ impl PrefixWatch {
         }
     }
 
-    async fn query_prefixes(&self, mut tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
+    async fn query_prefixes(&self, mut report: impl FnMut(&LocalEnd, Option<Prefix64>)) {
         loop {
             let now = Instant::now();
             let due: Option<(LocalEnd, Instant)> = {
@@ -141,7 +141,7 @@ impl PrefixWatch {
                         }
                     };
                     if let Some(prefix) = found {
-                        tell(&end, prefix);
+                        report(&end, prefix);
                     }
                     self.answered.notify_waiters();
                 }

@@ -60,9 +60,9 @@ struct Key {
 /// All paths of a client.
 #[derive(Debug)]
 pub(crate) struct PathTable {
-    /// Set if the paths were found automatically.
+    /// True if the paths were found automatically.
     automatic: bool,
-    /// Set if the paths do not depend on the machine's interfaces.
+    /// True if the paths do not depend on the machine's interfaces.
     fixed: bool,
     /// Mark of the paths' packets for routing rules; 0 for none.
     mark: u32,
@@ -285,14 +285,14 @@ impl PathTable {
         Some(AddressId(id))
     }
 
-    /// Local addresses for new connections.
+    /// Returns the local addresses for new connections.
     pub(crate) fn local_addresses(&self) -> Vec<LocalAddress> {
         self.last_logged.values().copied().collect()
     }
 
-    /// Candidates for the attempts to connect to `servers`, in this order: the last winner; other servers on the
-    /// winner's path; all paths and servers in turn, so that neither a failed path nor a failed server delays all
-    /// others; backup paths last.
+    /// Returns the candidates for the attempts to connect to `servers`, in this order: the last winner; other servers
+    /// on the winner's path; all paths and servers in turn, so that neither a failed path nor a failed server delays
+    /// all others; backup paths last.
     pub(crate) fn candidates(
         &self,
         servers: &[SocketAddr],
@@ -337,7 +337,7 @@ impl PathTable {
         servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
     }
 
-    /// Local ends of the paths that may currently be used.
+    /// Returns the local ends of the paths that may currently be used.
     pub(crate) fn usable_local_ends(&self) -> Vec<LocalEnd> {
         let usable = self.entries.iter().filter(|entry| entry.is_up());
         usable.flat_map(|entry| &entry.ends).filter(|end| !end.behind_tun).cloned().collect()
@@ -347,7 +347,7 @@ impl PathTable {
         self.entries.iter().filter_map(|entry| entry.nat64(&self.prefixes)).collect()
     }
 
-    /// Ends of IPv6-only networks without a configured prefix, one per interface.
+    /// Returns the ends of IPv6-only networks without a configured prefix, one per interface.
     pub(crate) fn nat64_lookup_ends(&self) -> Vec<LocalEnd> {
         let unknown = |entry: &&Entry| entry.has_only_ipv6() && entry.spec.nat64.is_none();
         let mut ends: Vec<LocalEnd> = Vec::new();
@@ -376,7 +376,7 @@ impl PathTable {
         before != prefix
     }
 
-    /// Paths that are up, each with its name and contacts.
+    /// Returns the paths that are up, each with its name and contacts.
     pub(crate) fn known_contacts<'a>(
         &self,
         contacts: &'a [Contact],
@@ -472,7 +472,7 @@ impl PathTable {
     }
 }
 
-/// Reason why an interface that was a path no longer is one.
+/// Returns the reason why an interface that was a path no longer is one.
 fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     let interface = match &entry.spec.local {
         LocalSpec::Interface(name) => interfaces.find_by_name(name),

@@ -31,7 +31,7 @@ impl Routes {
     /// Checks that the routing tables contain a route from `end` to `remote`, with an answer at most a second old.
     ///
     /// # Errors
-    /// The kernel's error, or one if the address families differ.
+    /// Fails if there is no such route, or if the address families differ.
     pub(crate) fn check(&self, end: &LocalEnd, remote: IpAddr) -> io::Result<()> {
         self.check_at(Instant::now(), end, remote, |end, remote| end.check_route(remote))
     }

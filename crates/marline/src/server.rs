@@ -171,14 +171,14 @@ impl Server {
         }
     }
 
-    /// First listening address, with its port.
+    /// Returns the first listening address, with its port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         // There is at least one: `bind` requires it.
         self.inner.listen[0]
     }
 
-    /// Listening addresses, with their ports.
+    /// Returns the listening addresses, with their ports.
     #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.inner.listen
@@ -238,13 +238,13 @@ impl Server {
         Some(traffic_of(self.inner.shard_of(of)?, of))
     }
 
-    /// Path health monitor of the connections.
+    /// Returns the path health monitor of the connections.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
         self.inner.config.path_health.as_ref()
     }
 
-    /// Snapshots of all connections.
+    /// Returns snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shards.iter().flat_map(|shard| shard.connections()).collect()
@@ -268,14 +268,14 @@ impl Server {
         set_path_manager(&self.inner.config.registry, shard, id, spec)
     }
 
-    /// Counters of the core and of the carrier, per shard.
+    /// Returns the counters of the core and of the carrier, per shard.
     #[must_use]
     pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
         self.inner.shards.iter().map(|shard| shard.counters()).collect()
     }
 
-    /// Histogram, across all shards, of the time from a write until the peer has received all of it. One write per
-    /// connection is measured at a time.
+    /// Returns the histogram, across all shards, of the time from a write until the peer has received all of it. One
+    /// write per connection is measured at a time.
     #[must_use]
     pub fn delivery_delays(&self) -> DelayHistogram {
         let mut sum = DelayHistogram::default();
@@ -283,7 +283,7 @@ impl Server {
         sum
     }
 
-    /// Counters of datagram lanes, across all shards.
+    /// Returns the counters of datagram lanes, across all shards.
     #[must_use]
     pub fn lane_counters(&self) -> LaneCounters {
         let mut sum = LaneCounters::default();
@@ -358,7 +358,7 @@ fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Prefix of a shard's capture file names.
+/// Returns the prefix of a shard's capture file names.
 fn capture_name(config: &ServerBuilder, index: u8) -> String {
     let mut name = match config.own.shards {
         1 => "server".to_owned(),
@@ -380,7 +380,7 @@ fn start_shard(
 ) -> Result<Arc<ShardHandle>, BindError> {
     let name = capture_name(config, index);
     let capture = captures(config.capture_dir.as_deref(), &name, config.capture_secrets)
-        .map_err(|error| BindError::io("capture directory", error))?;
+        .map_err(|error| BindError::io("create the capture directory", error))?;
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard {
             index,

@@ -37,19 +37,20 @@ impl Stream {
         &self.inner
     }
 
-    /// Connection id within its client or server.
+    /// Returns the connection id within its client or server.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
         self.inner.id()
     }
 
-    /// Peer's address on the first subflow. On the UDP carrier, a client's port is the inner TCP port.
+    /// Returns the peer's address on the first subflow. On the UDP carrier, a client's port is the inner TCP port.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.peer_addr()
     }
 
-    /// Local address of the oldest existing subflow. On the UDP carrier, a client's port is the inner TCP port.
+    /// Returns the local address of the oldest existing subflow. On the UDP carrier, a client's port is the inner TCP
+    /// port.
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected): the connection has no subflow, or is closed.
@@ -59,21 +60,21 @@ impl Stream {
         Ok(oldest.path.local)
     }
 
-    /// Snapshot of the connection; `None` once it is closed.
+    /// Returns a snapshot of the connection; `None` once it is closed.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         self.inner.info()
     }
 
-    /// Reason why the connection is plain TCP; `None` if it is Multipath TCP, or closed.
+    /// Returns the reason why the connection is plain TCP; `None` if it is Multipath TCP, or closed.
     #[must_use]
     pub fn fallback(&self) -> Option<FallbackReason> {
         self.info().and_then(|info| info.fallback)
     }
 
-    /// Value that identifies this connection to an inner protocol, equal on both sides: HMAC-SHA-256 over `label` with
-    /// both MPTCP keys, each of which one side generated at random. The value is unique but not secret, because the
-    /// keys are sent in plaintext. `None` for plain TCP.
+    /// Returns the value that identifies this connection to an inner protocol, equal on both sides: HMAC-SHA-256 over
+    /// `label` with both MPTCP keys, each of which one side generated at random. The value is unique but not secret,
+    /// because the keys are sent in plaintext. Returns `None` for plain TCP.
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
         self.inner.export_binding(label)

@@ -90,8 +90,8 @@ impl fmt::Display for TlsError {
         match self {
             TlsError::Connect(_) => f.write_str("cannot connect"),
             TlsError::WrongKey => f.write_str("the server's key differs from the pinned key"),
-            TlsError::Handshake(_) => f.write_str("TLS handshake"),
-            TlsError::Config(_) => f.write_str("TLS configuration"),
+            TlsError::Handshake(_) => f.write_str("TLS handshake failed"),
+            TlsError::Config(_) => f.write_str("invalid TLS configuration"),
         }
     }
 }
@@ -174,7 +174,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Creates an acceptor with this key.
+    /// Creates an acceptor with this identity.
     ///
     /// # Errors
     /// [`TlsError::Config`]: the key is not usable.
@@ -203,7 +203,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// Server configuration for rustls, for protocols that also negotiate other parameters, such as ALPN.
+/// Creates the server configuration for rustls, for protocols that also negotiate other parameters, such as ALPN.
 ///
 /// # Errors
 /// The key is not usable.
@@ -223,7 +223,7 @@ pub fn server_config(identity: &Identity) -> Result<rustls::ServerConfig, rustls
     Ok(config)
 }
 
-/// Client configuration for rustls.
+/// Creates the client configuration for rustls.
 ///
 /// # Errors
 /// The provider does not support TLS 1.3 (the one used here does).
@@ -241,7 +241,7 @@ pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error>
     Ok(config)
 }
 
-/// Name required by rustls; it is neither sent nor checked.
+/// Returns the name required by rustls; it is neither sent nor checked.
 #[must_use]
 pub fn server_name() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
@@ -255,7 +255,7 @@ pub fn is_pin_mismatch(error: &io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidCertificate(found)) if *found == wrong)
 }
 
-/// Provider `ring`, with the hybrid key exchange as first choice.
+/// Returns the provider `ring`, with the hybrid key exchange as first choice.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.kx_groups.insert(0, &X25519MlKem768);

@@ -58,7 +58,7 @@ impl TransportConfig {
         send_buffer: u64;
         /// Maximum receive buffer, in bytes of payload.
         receive_buffer: u64;
-        /// How buffers grow to their maximum.
+        /// Growth of buffers up to their maximum.
         buffer_tuning: BufferTuning;
         /// Initial congestion window in segments (RFC 6928: 10, the default).
         initial_window: u32;
@@ -137,13 +137,13 @@ impl TransportConfig {
         self
     }
 
-    /// Configuration of the protocol core, with every field.
+    /// Returns the configuration of the protocol core, with every field.
     #[must_use]
     pub const fn as_core(&self) -> &ConnectionConfig {
         &self.core
     }
 
-    /// Mutable configuration of the protocol core, for fields without a setter here.
+    /// Returns the mutable configuration of the protocol core, for fields without a setter here.
     pub const fn as_core_mut(&mut self) -> &mut ConnectionConfig {
         &mut self.core
     }

@@ -143,14 +143,15 @@ async fn greet(listener: TcpListener) {
 /// use concurrently.
 type Came = (Duration, TcpStream);
 
-/// Time until the target's first byte, over a direct connection.
+/// Returns the time until the target's first byte, over a direct connection.
 async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let mut stream = socket.connect(to).await?;
     stream.read_u8().await?;
     Ok((begin.elapsed(), stream))
 }
 
-/// Time until the target's first byte, over a connection to the proxy that has negotiated no authentication.
+/// Returns the time until the target's first byte, over a connection to the proxy that has negotiated no
+/// authentication.
 async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let SocketAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
     let mut request = vec![5, 1, 0, 1];
@@ -171,7 +172,7 @@ fn sockets(namespace: &str) -> Vec<TcpSocket> {
     netns::run_in(namespace, make).expect("sockets")
 }
 
-/// Sorted times of the successful connections, in ms. The others failed.
+/// Returns the times of the successful connections in ms, sorted.
 async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
     let (mut came, mut held) = (Vec::new(), Vec::new());
     let all = async {

@@ -21,7 +21,7 @@ struct Crowd {
     requests: usize,
 }
 
-/// Requests per second.
+/// Returns the requests per second.
 fn rate(ab: &Path, port: u16, crowd: Crowd) -> f64 {
     let Crowd { clients, requests } = crowd;
     let mut command = Command::new(ab);

@@ -128,7 +128,7 @@ pub(crate) struct Quic {
 }
 
 impl Quic {
-    /// A relay in front of `target`.
+    /// Returns a relay in front of `target`.
     pub(crate) fn to(target: SocketAddr) -> Quic {
         let (far, at) = start(&format!("far {target}"));
         let (near, address) = start(&format!("near {at}"));
@@ -163,7 +163,7 @@ fn start(role: &str) -> (Child, SocketAddr) {
 /// Path of the module in Debian.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// A stream proxy in front of `target`, and its address for applications. `None` without the module.
+/// Returns a stream proxy in front of `target`, and its address for applications. `None` without the module.
 pub(crate) fn front(
     program: &Path,
     dir: &Path,

@@ -70,7 +70,7 @@ impl End {
     }
 }
 
-/// An address of this machine other than loopback, if it has one.
+/// Returns an address of this machine other than loopback, if it has one.
 fn own_address() -> IpAddr {
     let found = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
@@ -105,7 +105,7 @@ impl Drop for Busy {
     }
 }
 
-/// A server and a client in front of `target`, and the client's forward.
+/// Returns a server and a client in front of `target`, and the client's forward.
 fn start(dir: &Path, count: usize, target: SocketAddr) -> (End, End, SocketAddr) {
     let own = own_address();
     let listen = SocketAddr::new(own, free_port()).to_string();

@@ -76,7 +76,7 @@ fn main() {
 /// Rounds of each case.
 const ROUNDS: usize = 5;
 
-/// The value below which this percentage of the values lies.
+/// Returns the value below which this percentage of the values lies.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }

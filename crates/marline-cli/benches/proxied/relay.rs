@@ -36,7 +36,7 @@ impl Proxied {
     }
 }
 
-/// A client with a forward to a target.
+/// Returns a client with a forward to a target.
 pub(crate) fn client_of(
     dir: &Path,
     server: &ServerSide,
@@ -97,7 +97,7 @@ fn serve(mut stream: TcpStream, taken: &AtomicU64) {
     }
 }
 
-/// Rate of this connection in Gbit/s, and CPU seconds of these processes per GB.
+/// Returns the rate of this connection in Gbit/s, and the CPU seconds of these processes per GB.
 pub(crate) fn transfer(
     bulk: &Bulk,
     mut stream: TcpStream,

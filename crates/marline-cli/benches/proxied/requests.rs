@@ -51,7 +51,7 @@ fn output_of(command: &mut Command) -> String {
     text
 }
 
-/// Requests per second, measured by wrk.
+/// Returns the requests per second, measured by wrk.
 fn wrk(program: &Path, address: SocketAddr, clients: usize, keep_alive: bool) -> f64 {
     let mut command = Command::new(program);
     command.args(["-t1", &format!("-c{clients}"), "-d2s"]);
@@ -61,7 +61,7 @@ fn wrk(program: &Path, address: SocketAddr, clients: usize, keep_alive: bool) ->
     requests_per_second(command.arg(format!("http://{address}/")))
 }
 
-/// Requests per second in wrk's output.
+/// Returns the requests per second in wrk's output.
 fn requests_per_second(command: &mut Command) -> f64 {
     let text = output_of(command);
     let line = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
@@ -83,7 +83,7 @@ fn http(nginx_program: &Path) {
     by_turns("http", nginx_program, address, &rates);
 }
 
-/// A program that starts nginx with Multipath TCP sockets.
+/// Returns a program that starts nginx with Multipath TCP sockets.
 fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let script = dir.join("nginx-by-mptcpize");
@@ -139,7 +139,7 @@ fn churn(nginx_program: &Path) {
     println!("figure churn-alike {:.2}", of_like.median);
 }
 
-/// GETs per second, measured by redis-benchmark.
+/// Returns the GETs per second, measured by redis-benchmark.
 fn gets(program: &Path, address: SocketAddr, clients: usize, count: usize) -> f64 {
     let mut command = Command::new(program);
     command.args(["-h", "127.0.0.1", "-p", &address.port().to_string(), "-t", "get", "--csv"]);
@@ -188,7 +188,7 @@ fn websocket_echo() -> SocketAddr {
     address
 }
 
-/// Round trips per second, from the median time of messages of 200 bytes.
+/// Returns the round trips per second, from the median time of messages of 200 bytes.
 fn websocket(address: SocketAddr) -> f64 {
     const COUNT: usize = 3_000;
     let stream = TcpStream::connect(address).expect("a connection");

@@ -27,7 +27,7 @@ fn socket() -> Socket {
     socket.expect("Multipath TCP of the kernel")
 }
 
-/// A Multipath TCP connection of the kernel.
+/// Returns a Multipath TCP connection of the kernel.
 fn connected(address: SocketAddr) -> TcpStream {
     let socket = socket();
     socket.connect(&address.into()).expect("a connection");

@@ -85,7 +85,7 @@ impl Setup {
         setup
     }
 
-    /// Resident memory of the server, and of all clients together, in KiB.
+    /// Returns the resident memory of the server, and of all clients together, in KiB.
     fn held_kib(&self) -> [u64; 2] {
         let clients = self.clients.iter().map(|client| resident_kib(client.id())).sum();
         [resident_kib(self.server.process.id()), clients]
@@ -240,14 +240,14 @@ impl Drop for Share {
 struct Shares(Vec<Share>);
 
 impl Shares {
-    /// Number of lost streams, and the longest time of a share in seconds.
+    /// Returns the number of lost streams, and the longest time of a share in seconds.
     fn all(&mut self, what: &dyn Display) -> (usize, f64) {
         self.0.iter_mut().for_each(|share| share.tell(what));
         let answers = self.0.iter_mut().map(Share::answer::<usize, f64>);
         answers.fold((0, 0.0), |(lost, longest), (more, took)| (lost + more, longest.max(took)))
     }
 
-    /// Resident memory of the servers and of the clients, in KiB.
+    /// Returns the resident memory of the servers and of the clients, in KiB.
     fn held_kib(&mut self) -> [u64; 2] {
         self.0.iter_mut().for_each(|share| share.tell(&"held"));
         let answers = self.0.iter_mut().map(Share::answer::<u64, u64>);
@@ -255,7 +255,7 @@ impl Shares {
     }
 }
 
-/// Number of servers: one, if a process may have enough descriptors.
+/// Returns the number of servers: one, if a process may have enough descriptors.
 pub(crate) fn servers(count: usize) -> usize {
     let descriptors = count as u64 + OTHER_DESCRIPTORS;
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };

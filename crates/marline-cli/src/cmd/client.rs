@@ -81,7 +81,7 @@ pub fn prepare(args: Args) -> anyhow::Result<PreparedClient> {
     Ok(PreparedClient { plan, settings, ports, transparent, udp_ports })
 }
 
-/// The configured ports for SOCKS5 and forwards.
+/// Returns the configured ports for SOCKS5 and forwards.
 fn wanted_ports(plan: &ClientPlan) -> Vec<WantedPort> {
     let socks5 = plan.socks5.iter();
     let socks5 = socks5.map(|address| WantedPort { address: *address, service: Service::Socks5 });

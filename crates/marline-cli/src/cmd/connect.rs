@@ -27,7 +27,7 @@ use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;
 use crate::native::{CarrierChoice, drop_privileges};
 
-/// Bytes read ahead per direction.
+/// Size of the read-ahead buffer per direction, in bytes.
 const BUFFER_LEN: usize = 32 * 1_024;
 
 /// Time limit for the answer of a SOCKS5 port, including the connection behind it.

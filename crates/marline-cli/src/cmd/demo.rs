@@ -99,7 +99,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Description of the links and the run, above the table.
+/// Returns the description of the links and the run, above the table.
 fn introduction(plan: &DemoPlan) -> String {
     let lines = [
         String::new(),
@@ -122,7 +122,7 @@ fn introduction(plan: &DemoPlan) -> String {
     lines.iter().map(|line| wrap_line(line)).collect()
 }
 
-/// Reasons to distrust the figures, such as properties of the links, in one line.
+/// Returns the reasons why the figures are unreliable, such as properties of the links, in one line.
 fn describe_unreliable_links(reports: &[RelayReport]) -> Option<String> {
     let doubtful: Vec<&RelayReport> = reports.iter().filter(|r| !r.doubts().is_empty()).collect();
     if doubtful.is_empty() {

@@ -50,7 +50,7 @@ impl PidFile {
         Ok(PidFile { _locked: locked })
     }
 
-    /// The locked file, once no other process holds the lock.
+    /// Returns the locked file, once no other process holds the lock.
     fn lock(path: &Path) -> anyhow::Result<fs::File> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o644);
@@ -69,7 +69,7 @@ impl PidFile {
         Ok(file)
     }
 
-    /// The process that wrote the file, if it is still running.
+    /// Returns the process that wrote the file, if it is still running.
     fn running_process() -> anyhow::Result<Option<rustix::fd::OwnedFd>> {
         let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
@@ -133,7 +133,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if the process ends in time.
+/// Returns true if the process ends in time.
 fn wait_for_exit(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
     let mut polled = [PollFd::new(process, PollFlags::IN)];
     let patience = Timespec { tv_sec: STOP_TIMEOUT.as_secs() as i64, tv_nsec: 0 };

@@ -123,7 +123,7 @@ impl Drop for HiddenInput {
     }
 }
 
-/// The invite in this text, which may contain line breaks or other words.
+/// Returns the invite in this text, which may contain line breaks or other words.
 fn parse(text: &str) -> anyhow::Result<Invite> {
     if text.trim().is_empty() {
         bail!("no invite given: paste the word that starts with \"marline1\"");

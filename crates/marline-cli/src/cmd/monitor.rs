@@ -94,7 +94,7 @@ impl ShownDecisions {
     /// Largest number of remembered kinds. Beyond it, old ones are removed.
     const MAX_KINDS: usize = 1_000;
 
-    /// The line to show for this event. `None` for a decision whose kind was shown less than a second ago.
+    /// Returns the line to show for this event, or `None` for a decision whose kind was shown less than a second ago.
     fn line(&mut self, event: &Event) -> Option<String> {
         let Some(rule) = event.rule.clone() else { return Some(event.to_line()) };
         if self.shown.len() > Self::MAX_KINDS {
@@ -155,7 +155,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
 /// Writes to standard output without buffering. An error, such as a closed pipe (`| head`), ends the program quietly.
 ///
 /// # Errors
-/// The system's error.
+/// Standard output cannot be written.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;

@@ -5,8 +5,8 @@ use marline_tun::resolver::{self, Resolvers};
 
 use crate::config::client::{ClientPlan, Route};
 
-/// The resolvers for programs behind the interface: the configured one, or else the server's own, followed by the first
-/// of this machine's resolvers, reached through the server, in case the server refuses its own.
+/// Returns the resolvers for programs behind the interface: the configured one, or else the server's own, followed by
+/// the first of this machine's resolvers, reached through the server, in case the server refuses its own.
 ///
 /// # Errors
 /// There is no server, and the resolver is reachable only from this machine.

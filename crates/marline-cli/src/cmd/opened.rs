@@ -40,7 +40,7 @@ pub(super) struct OpenedClient {
 }
 
 impl OpenedClient {
-    /// Opens the network. `reloads`: sender of reload requests.
+    /// Opens the network. `reloads` sends reload requests.
     pub(super) async fn open(
         plan: &ClientPlan,
         reloads: Option<ReloadSender>,

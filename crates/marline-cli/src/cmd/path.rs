@@ -62,7 +62,7 @@ pub enum Hint {
 }
 
 impl Args {
-    /// The requested change.
+    /// Returns the requested change.
     fn change(&self) -> anyhow::Result<Option<PathChange>> {
         let change = match (self.change, self.hint) {
             (None, _) => return Ok(None),
@@ -103,7 +103,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The paths as a table, followed by the causes of faults. Lines fit 80 columns with IPv4 addresses.
+/// Returns the paths as a table, followed by the causes of faults. Lines fit 80 columns with IPv4 addresses.
 fn list(paths: &[Path]) -> String {
     let mut rows = vec![["#", "path", "state", "local", "remote"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
@@ -119,7 +119,7 @@ fn list(paths: &[Path]) -> String {
     align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &describe_nat64(paths) + &servers(paths)
 }
 
-/// What holds for a path, joined by commas: `up,backup,limited,usable`.
+/// Returns the properties of a path, joined by commas: `up,backup,limited,usable`.
 fn state_words(path: &Path) -> String {
     let has_failed = path.up && path.health == PathHealth::Unreachable;
     let words = [
@@ -139,14 +139,14 @@ fn state_words(path: &Path) -> String {
         .join(",")
 }
 
-/// An empty line, then a line for each path with a fault.
+/// Returns an empty line, then a line for each path with a fault.
 fn causes(paths: &[Path]) -> String {
     let line = |path: &Path| Some(format!("{}: {}\n", path.name, path.cause.as_ref()?));
     let lines: String = paths.iter().filter_map(line).collect();
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// An empty line, then a line for each path whose network has only IPv6.
+/// Returns an empty line, then a line for each path whose network has only IPv6.
 fn describe_nat64(paths: &[Path]) -> String {
     let of = |path: &Path| {
         let prefix = path.nat64.as_ref()?;
@@ -156,7 +156,7 @@ fn describe_nat64(paths: &[Path]) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// An empty line, then the state of each server over each path. Empty if no server was tried.
+/// Returns an empty line, then the state of each server over each path. Empty if no server was tried.
 fn servers(paths: &[Path]) -> String {
     let mut rows = vec![["path", "server", "reachability"].map(str::to_owned)];
     for path in paths {
@@ -168,7 +168,7 @@ fn servers(paths: &[Path]) -> String {
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
 }
 
-/// State of a server, with the carrier if it is TCP.
+/// Returns the state of a server, with the carrier if it is TCP.
 fn describe_reachability(reached: &Reached) -> String {
     match &reached.tcp_failure {
         _ if reached.by_tcp => format!("{}, over TCP", reached.text),

@@ -75,7 +75,7 @@ pub enum PreparedPortal {
 }
 
 /// Splits the process if there is a program: one half becomes the program and does not return from here. Must be
-/// called before threads are started. `None`: the other half failed and has reported why.
+/// called before threads are started. Returns `None` if the other half failed and has reported why.
 ///
 /// # Errors
 /// The interface does not exist, or it is ambiguous.

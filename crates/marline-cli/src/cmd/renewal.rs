@@ -30,7 +30,7 @@ struct TunnelSettings {
 }
 
 impl TunnelSettings {
-    /// The settings in this plan. `None`: the plan uses no server.
+    /// Returns the settings in this plan, or `None` if the plan uses no server.
     fn from_plan(plan: &ClientPlan) -> Option<TunnelSettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behavior) = (invite.clone(), plan.behavior.clone());
@@ -46,13 +46,13 @@ pub(super) struct Renewal<'a> {
     pub(super) way: CurrentTunnel,
     transport: &'static str,
     used: RefCell<TunnelSettings>,
-    /// Settings of new lanes for datagrams. `None`: the carrier does not support lanes.
+    /// Settings of new lanes for datagrams; `None` if the carrier does not support lanes.
     lanes: Option<watch::Sender<LaneConfig>>,
 }
 
 impl<'a> Renewal<'a> {
-    /// Creates the first tunnel. `deadlines`: latency requirements of applications, which can change without a new
-    /// tunnel.
+    /// Creates the first tunnel. `deadlines` are the latency requirements of applications, which can change without a
+    /// new tunnel.
     ///
     /// # Errors
     /// There is no server, or the invite is not usable.
@@ -72,7 +72,7 @@ impl<'a> Renewal<'a> {
         Ok(Renewal { client, deadlines, names, way, transport, used, lanes })
     }
 
-    /// Receiver of the settings of new lanes. `None`: the carrier does not support lanes.
+    /// Returns the receiver of the settings of new lanes, or `None` if the carrier does not support lanes.
     pub(super) fn lanes(&self) -> Option<watch::Receiver<LaneConfig>> {
         self.lanes.as_ref().map(watch::Sender::subscribe)
     }
@@ -125,7 +125,7 @@ pub(super) fn dialer(
     Dialer::new(client.clone(), invite.servers.clone(), transport).resolving(names.clone())
 }
 
-/// A tunnel to the server of this invite.
+/// Returns a tunnel to the server of this invite.
 ///
 /// # Errors
 /// The invite is not usable.

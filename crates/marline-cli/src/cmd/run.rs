@@ -75,7 +75,7 @@ pub struct PreparedRelay {
 }
 
 /// Splits the process: one half becomes the program and does not return from here. Must be called before threads
-/// are started. `None`: the other half failed and has reported why.
+/// are started. Returns `None` if the other half failed and has reported why.
 #[must_use]
 pub fn prepare(args: Args) -> Option<PreparedRelay> {
     let addresses = Addresses::default();

@@ -42,7 +42,7 @@ pub struct PreparedFront {
 }
 
 impl PreparedFront {
-    /// Number of threads that share the ports.
+    /// Returns the number of threads that share the ports.
     #[must_use]
     pub const fn shards(&self) -> usize {
         self.plan.shards

@@ -105,14 +105,14 @@ pub struct PreparedServer {
 }
 
 impl PreparedServer {
-    /// Number of threads that share the port, with one driver each.
+    /// Returns the number of threads that share the port, with one driver each.
     #[must_use]
     pub const fn shards(&self) -> usize {
         self.plan.shards
     }
 }
 
-/// The server to run, if any. All other commands are complete when this returns.
+/// Returns the server to run, if any. All other commands are complete when this returns.
 ///
 /// Completes the privileged setup, then drops the privileges.
 ///
@@ -263,9 +263,9 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The secret that authenticates resets. It is derived from the key and therefore outlives the process. Members of a
-/// fleet share a key and perhaps an address, but must not reset each other's connections, so it also depends on the
-/// member's own addresses.
+/// Returns the secret that authenticates resets. It is derived from the key and therefore outlives the process.
+/// Members of a fleet share a key and perhaps an address, but must not reset each other's connections, so it also
+/// depends on the member's own addresses.
 fn reset_seed(key: &ServerKey, own: &[SocketAddr]) -> ResetSeed {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.pkcs8());
     let mut what = b"Marline server: seed of carrier resets".to_vec();

@@ -33,7 +33,7 @@ pub(super) trait Options: Reloadable {
     /// Merges these flags with the file. Returns the plan, and all effective settings as a table.
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(Self::Plan, toml::Table)>;
 
-    /// Monitoring and shutdown options of a plan.
+    /// Returns the monitoring and shutdown options of a plan.
     fn runtime(plan: &Self::Plan) -> &RuntimeOptions;
 }
 
@@ -82,7 +82,7 @@ pub(super) struct LiveSettings<O, F> {
     settings: Settings<O>,
     apply: F,
     reloads: Reloads,
-    /// The requester of the next reload. `None`: a signal.
+    /// The requester of the next reload; `None` for a signal.
     requester: Option<ReplySender>,
     /// True if the program notifies the service manager, if there is one.
     is_service: bool,
@@ -120,7 +120,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettin
         }
     }
 
-    /// Called once, when the shutdown begins.
+    /// Returns the drain time. Called once, when the shutdown begins.
     fn patience(&self) -> Duration {
         service::notify_stopping();
         self.settings.drain
@@ -150,8 +150,8 @@ impl<O: Options> Settings<O> {
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
 
-    /// Reads the configuration again and applies it. On any error nothing changes. `by`: source of the request, for
-    /// the log.
+    /// Reads the configuration again and applies it. On any error nothing changes. `by` is the source of the request,
+    /// for the log.
     fn reload_plan(
         &mut self,
         by: &str,
@@ -199,7 +199,7 @@ impl<O: Options> Settings<O> {
     }
 }
 
-/// Settings whose values differ, by when the new values take effect.
+/// Returns settings whose values differ, by when the new values take effect.
 fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
     let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let mut reloaded = Reloaded::default();
@@ -218,7 +218,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
     reloaded
 }
 
-/// A value for display, without secrets: an invite is printed without its token.
+/// Returns a value for display, without secrets: an invite is printed without its token.
 fn display_value(value: &toml::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(MAX_VALUE_CHARS) {

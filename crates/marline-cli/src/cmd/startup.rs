@@ -15,7 +15,7 @@ use crate::service;
 
 /// Time without an answer after which the attempt is repeated.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest pause between two attempts.
+/// Maximum delay between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// Interval of checks for paths while waiting for one.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -145,7 +145,7 @@ async fn pause_until_change(client: &Client, pause: Duration) {
     }
 }
 
-/// True if a user sees the output and can repeat the command.
+/// Returns true if a user sees the output and can repeat the command.
 fn is_at_terminal() -> bool {
     std::io::stderr().is_terminal() && !service::is_managed()
 }

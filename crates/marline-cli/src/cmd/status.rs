@@ -121,7 +121,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Status {
-    /// True if data gets through on some path.
+    /// Returns true if data gets through on some path.
     fn has_working_path(&self) -> bool {
         self.paths.iter().any(|path| path.state.is_usable())
     }
@@ -156,7 +156,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     }
 }
 
-/// The status as text, in at most 80 columns except for causes.
+/// Returns the status as text, in at most 80 columns except for causes.
 fn status_text(status: &Status) -> String {
     let Status { role, version, pid, connections, .. } = status;
     let plural = |count: usize| if count == 1 { "" } else { "s" };
@@ -192,7 +192,7 @@ fn status_text(status: &Status) -> String {
     text + &status.targets.as_deref().map(format_targets).unwrap_or_default()
 }
 
-/// A line about memory, if memory is scarce or a writer had to wait for it.
+/// Returns a line about memory, if memory is scarce or a writer had to wait for it.
 fn format_memory(memory: &Memory) -> String {
     let Memory { limit: Some(limit), used, waits, by_kind } = memory else { return String::new() };
     if *waits == 0 && *used < limit / 2 {
@@ -206,7 +206,7 @@ fn format_memory(memory: &Memory) -> String {
     format!("memory: {used} of {limit} ({}), waited {waits} times\n", kinds.join(", "))
 }
 
-/// A row for each path, and additional remarks.
+/// Returns a row for each path, and additional remarks.
 fn format_paths(paths: &[PathSummary]) -> String {
     let head = ["path", "state", "local", "last rx", "srtt", "retx", "sent", "copies", "recv"];
     let mut rows = vec![head.map(str::to_owned)];
@@ -233,7 +233,7 @@ fn format_paths(paths: &[PathSummary]) -> String {
     text
 }
 
-/// A row for each stream, in order of opening. Only the last column has no limit.
+/// Returns a row for each stream, in order of opening. Only the last column has no limit.
 fn format_targets(targets: &[OpenTarget]) -> String {
     if targets.is_empty() {
         return "no open streams\n".to_owned();
@@ -252,8 +252,8 @@ fn format_targets(targets: &[OpenTarget]) -> String {
     align(&rows, &[4])
 }
 
-/// Shares of the paths in the first transmissions of the open connections, and reasons for paths without a share.
-/// `None`: there is only one path, or nothing was sent.
+/// Returns the shares of the paths in the first transmissions of the open connections, and the reasons for paths
+/// without a share. Returns `None` if there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
     /// A share below this rounds to zero.
     const MIN_SHARE: f64 = 0.005;
@@ -278,7 +278,7 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     Some(text)
 }
 
-/// Reason why a path has no share.
+/// Returns the reason why a path has no share.
 fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = paths.iter().filter(|other| other.state == PathHealth::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
@@ -296,7 +296,7 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     }
 }
 
-/// Up to 20 clients: those with connections, then the most recent ones.
+/// Returns rows for up to 20 clients: those with connections, then the most recent ones.
 fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
     const MAX_TARGETS: usize = 20;
     let mut text = String::new();
@@ -352,7 +352,7 @@ fn row(path: &PathSummary) -> [String; 9] {
     ]
 }
 
-/// A number of bytes in at most six characters.
+/// Returns a number of bytes in at most six characters.
 fn bytes(count: u64) -> String {
     let scaled = |unit: f64, name: &str| {
         let value = count as f64 / unit;

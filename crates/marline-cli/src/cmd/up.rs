@@ -71,7 +71,7 @@ pub struct PreparedTunnel {
 }
 
 /// Completes the privileged setup, then drops all privileges except CAP_NET_ADMIN. Must be called before threads are
-/// started. `None`: the request is already complete.
+/// started. Returns `None` if the request is already complete.
 ///
 /// # Errors
 /// An error message for the user.
@@ -210,8 +210,8 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Adds the resulting state of the machine to the error of an `up` that did not reach its server. `held`: a kill switch
-/// was already engaged.
+/// Adds the resulting state of the machine to the error of an `up` that did not reach its server. `held` is true if a
+/// kill switch was already engaged.
 fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
     let state = match held {
         true => "the kill switch stays on (`sudo marline down` removes it)",

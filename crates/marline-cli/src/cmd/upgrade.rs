@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The only socket in a directory. Any other path is returned unchanged.
+/// Returns the only socket in a directory. Any other path is returned unchanged.
 fn socket_in(path: &Path) -> anyhow::Result<PathBuf> {
     match path.is_dir() {
         true => socket_path::find_socket_in(path).map_err(anyhow::Error::msg),

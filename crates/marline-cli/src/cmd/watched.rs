@@ -162,10 +162,10 @@ fn serve_control(
             Ok(Some(server))
         }
         Err(error) if wanted.is_some() => {
-            Err(error).with_context(|| format!("control socket {}", path.display()))
+            Err(error).with_context(|| format!("cannot serve control socket {}", path.display()))
         }
         Err(error) => {
-            tracing::warn!("no control socket {}: {error}", path.display());
+            tracing::warn!("cannot serve control socket {}: {error}", path.display());
             Ok(None)
         }
     }
@@ -223,7 +223,9 @@ impl ServedViews {
             None if wanted.is_none() => Ok(Step::Keep),
             _ => {
                 let served = control::serve(&path, Arc::clone(&self.handle));
-                served.map(Step::Open).with_context(|| format!("control socket {}", path.display()))
+                served
+                    .map(Step::Open)
+                    .with_context(|| format!("cannot serve control socket {}", path.display()))
             }
         }
     }
@@ -302,7 +304,7 @@ impl ServedViews {
 }
 
 impl UpgradeResources for ServedViews {
-    /// Duplicate descriptors of the sockets at configured addresses.
+    /// Duplicates the descriptors of the sockets at configured addresses.
     fn copies(&self) -> io::Result<InheritedSockets> {
         let shown = self.shown.borrow();
         let mut copies = InheritedSockets::new();

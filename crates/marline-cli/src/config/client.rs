@@ -53,8 +53,8 @@ options! {
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<StringValue<PathSpec>>,
         /// Monthly quota of a path for both directions, for example `lte=10GB`, optionally with `,soft=80%`
-        /// (share from which on the path is metered) and `,day=15` (first day of the month, UTC); may be
-        /// repeated (docs/operate/quotas.md)
+        /// (share at which the path becomes metered) and `,day=15` (first day of the month, UTC); may be repeated
+        /// (docs/operate/quotas.md)
         #[arg(long, value_name = "PATH=BYTES")]
         pub path_quota: Vec<StringValue<PathQuota>>,
         /// Listening address for applications that use SOCKS5, SOCKS4 or an HTTP proxy (PAC file: /proxy.pac)
@@ -158,11 +158,11 @@ pub struct ClientPlan {
     pub behavior: String,
     /// True if the configuration sets a scheduler, path manager or datagram policy instead of the mode's.
     pub has_custom_policies: bool,
-    /// Paths. Empty: every interface with a default route.
+    /// Paths; if empty, every interface with a default route.
     pub paths: Vec<PathSpec>,
     /// Quotas of paths.
     pub path_quotas: Vec<PathQuota>,
-    /// Thresholds of a fading WiFi signal. `None`: the signal is not read.
+    /// Thresholds of a fading WiFi signal; `None` if the signal is not read.
     pub wifi_signal: Option<SignalThresholds>,
     /// File with the paths' usage.
     pub state_file: PathBuf,
@@ -176,7 +176,7 @@ pub struct ClientPlan {
     pub transparent: Option<u16>,
     /// Forwards of UDP ports.
     pub udp_forwards: Vec<Forward>,
-    /// Settings of lanes for datagrams. `None`: the carrier does not support lanes.
+    /// Settings of lanes for datagrams; `None` if the carrier does not support lanes.
     pub datagrams: Option<LaneConfig>,
     /// Latency requirements of applications.
     pub deadlines: Vec<DeadlineRule>,
@@ -184,7 +184,7 @@ pub struct ClientPlan {
     pub warm: usize,
     /// Limit on application connections.
     pub max_connections: usize,
-    /// Resolver for programs behind an interface. `None`: the server's.
+    /// Resolver for programs behind an interface; `None` for the server's.
     pub dns: Option<SocketAddr>,
     /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
@@ -214,7 +214,7 @@ impl ClientOptions {
         Ok(self.with_defaults(lower))
     }
 
-    /// These options, with those of `lower` for unset ones.
+    /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, mut lower: ClientOptions) -> ClientOptions {
         // Each way to name the invite overrides both.
@@ -228,7 +228,7 @@ impl ClientOptions {
         self.layered(lower)
     }
 
-    /// These options with the defaults filled in.
+    /// Returns these options with the defaults filled in.
     #[must_use]
     pub fn into_effective(mut self) -> ClientOptions {
         let forwards =
@@ -271,8 +271,8 @@ impl ClientOptions {
         Ok(())
     }
 
-    /// These options without those that only `marline client` has. In a file those are allowed, because `marline
-    /// client` reads the same file.
+    /// Returns these options without those that only `marline client` has. In a file those are allowed, because
+    /// `marline client` reads the same file.
     #[must_use]
     pub fn without_ports(self) -> ClientOptions {
         ClientOptions {
@@ -324,7 +324,7 @@ impl ClientOptions {
         Ok(Route::Direct)
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

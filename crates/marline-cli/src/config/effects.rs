@@ -12,18 +12,18 @@ use super::server::ServerOptions;
 /// Time at which a change of a setting takes effect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// At once, also for existing connections.
+    /// Immediately, also for existing connections.
     AtOnce,
     /// For new connections, sessions and requests.
     New,
     /// After a restart of the program.
     Restart,
-    /// When another command runs, which reads the setting. Never in the running program.
+    /// When another command reads the setting. Never in the running program.
     OtherCommand,
 }
 
 impl Effect {
-    /// Text form in the documentation.
+    /// Returns the text form in the documentation.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ pub trait Reloadable {
     /// Settings that only this command has.
     const OWN: Effects;
 
-    /// The effect of changing this setting. A setting in no table needs a restart.
+    /// Returns the effect of changing this setting. A setting in no table needs a restart.
     #[must_use]
     fn effect(setting: &str) -> Effect {
         let known = Self::OWN.iter().chain(SHARED).find(|(name, _)| *name == setting);
@@ -194,7 +194,7 @@ const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
 mod tests {
     use super::*;
 
-    /// The settings of a command's file: its flags and its tables.
+    /// Returns the settings of a command's file: its flags and its tables.
     fn settings_of<O: clap::Args>(tables: &[&str]) -> Vec<String> {
         let command = O::augment_args(clap::Command::new("test"));
         let flags = command.get_arguments().filter_map(|a| a.get_long().map(str::to_owned));

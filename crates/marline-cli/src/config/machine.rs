@@ -27,7 +27,7 @@ pub struct MachinePlan {
     pub client: ClientPlan,
     /// Routing of traffic through the tunnel.
     pub routing: RoutingSettings,
-    /// Exceptions from the routing.
+    /// Exceptions to the routing.
     pub exceptions: Exceptions,
 }
 
@@ -42,13 +42,13 @@ impl MachineOptions {
         Ok(MachineOptions { options, up })
     }
 
-    /// These options with the defaults filled in, as in a file.
+    /// Returns these options with the defaults filled in, as in a file.
     #[must_use]
     pub fn into_effective(self) -> ClientOptions {
         ClientOptions { up: self.up, ..self.options.into_effective() }
     }
 
-    /// Only the routing of traffic through the tunnel.
+    /// Returns only the routing of traffic through the tunnel.
     ///
     /// # Errors
     /// Contradictory options.
@@ -56,7 +56,7 @@ impl MachineOptions {
         Ok(self.up.plan()?.0)
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

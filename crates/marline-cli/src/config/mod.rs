@@ -43,7 +43,7 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     Ok(toml::from_str(text)?)
 }
 
-/// `path`, relative to the directory of the file that contains it.
+/// Returns `path`, relative to the directory of the file that contains it.
 #[must_use]
 pub fn resolve_relative(file: &Path, path: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("")).join(path)

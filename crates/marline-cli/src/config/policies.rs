@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::DurationValue;
 
-/// Registry of all policies: those passed to [`crate::main_with`], or else the built-in ones and those of the
-/// literature.
+/// Returns the registry of all policies: those passed to [`crate::main_with`], or else the built-in ones and those of
+/// the literature.
 #[must_use]
 pub fn registry() -> Registry {
     CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
@@ -64,7 +64,7 @@ pub enum Side {
 }
 
 impl Mode {
-    /// Name of the mode.
+    /// Returns the name of the mode.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Mode {
         }
     }
 
-    /// Scheduler and path manager of the mode.
+    /// Returns the scheduler and path manager of the mode.
     #[must_use]
     pub const fn policies(self, side: Side) -> (&'static str, &'static str) {
         let [client, server, path_manager] = InteractiveParameters::Prompt.specs();
@@ -90,7 +90,7 @@ impl Mode {
         }
     }
 
-    /// Datagram policy of the mode, with the same budget as for streams.
+    /// Returns the datagram policy of the mode, with the same budget as for streams.
     #[must_use]
     pub const fn datagram_policy(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Mode {
         }
     }
 
-    /// The path health monitor of the mode.
+    /// Returns the path health monitor of the mode.
     #[must_use]
     pub fn path_health(self) -> Option<PathHealthConfig> {
         (self == Mode::Interactive).then(|| InteractiveParameters::Prompt.path_health_config())
@@ -131,7 +131,7 @@ pub struct PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// Effective specs: scheduler, path manager, congestion control, loss recovery.
+    /// Returns the effective specs: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
     pub fn names(&self, side: Side) -> [String; 4] {
         let (scheduler, path_manager) = self.mode.policies(side);
@@ -146,7 +146,7 @@ impl PolicyChoice {
         ]
     }
 
-    /// The configuration of lanes for datagrams, with this policy instead of the mode's.
+    /// Returns the configuration of lanes for datagrams, with this policy instead of the mode's.
     ///
     /// # Errors
     /// Same as [`connection`](Self::connection).
@@ -159,7 +159,7 @@ impl PolicyChoice {
         Ok(LaneConfig::new(policy, registry.congestion(&congestion).map_err(wrong)?))
     }
 
-    /// The configuration of connections.
+    /// Returns the configuration of connections.
     ///
     /// # Errors
     /// An unknown name, key or value; the error lists the known ones.

@@ -21,13 +21,13 @@ impl ProgramOptions {
         Ok(ProgramOptions(options))
     }
 
-    /// These options with the defaults filled in, as in a file.
+    /// Returns these options with the defaults filled in, as in a file.
     #[must_use]
     pub fn into_effective(self) -> ClientOptions {
         self.0.into_effective()
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory or missing options.

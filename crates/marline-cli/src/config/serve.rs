@@ -126,7 +126,7 @@ impl ServeOptions {
         Ok(self.layered(lower))
     }
 
-    /// These options with the defaults filled in.
+    /// Returns these options with the defaults filled in.
     #[must_use]
     pub fn into_effective(mut self) -> ServeOptions {
         let shared = self.shared().into_effective(CarrierChoice::Raw, Side::Server);
@@ -141,7 +141,7 @@ impl ServeOptions {
         self
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

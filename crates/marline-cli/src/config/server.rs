@@ -84,8 +84,8 @@ options! {
         #[arg(long, value_name = "[CLIENT@]N")]
         pub max_sessions: Vec<StringValue<SessionLimit>>,
         /// Monthly quota of each client, or of CLIENT, for both directions, for example `50GB`, optionally
-        /// with `,soft=80%` (share from which on the log warns) and `,day=15` (first day of the month, UTC);
-        /// may be repeated (docs/operate/quotas.md)
+        /// with `,soft=80%` (share at which the log warns) and `,day=15` (first day of the month, UTC); may be
+        /// repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "[CLIENT@]BYTES")]
         pub quota: Vec<StringValue<ClientQuota>>,
         /// File with the usage of clients [default: next to the configuration file]
@@ -151,7 +151,7 @@ pub struct ServerPlan {
 }
 
 impl ServerOptions {
-    /// The options of a file.
+    /// Creates the options of a file.
     ///
     /// # Errors
     /// Errors in the file, with their location.
@@ -171,13 +171,13 @@ impl ServerOptions {
         Ok(options)
     }
 
-    /// These options, with those of `lower` for unset ones.
+    /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
     }
 
-    /// These options with the defaults filled in. `file` is the configuration file.
+    /// Returns these options with the defaults filled in. `file` is the configuration file.
     #[must_use]
     pub fn into_effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().into_effective(CarrierChoice::Auto, Side::Server);
@@ -194,7 +194,7 @@ impl ServerOptions {
         self
     }
 
-    /// Addresses for invites: `public`, or the listening addresses if clients can use them.
+    /// Returns the addresses for invites: `public`, or the listening addresses if clients can use them.
     ///
     /// # Errors
     /// A listening address is not usable by clients, and there is no public address.
@@ -209,7 +209,7 @@ impl ServerOptions {
             let why = match address.ip().to_canonical() {
                 _ if address.port() == 0 => "has no fixed port",
                 ip if ip.is_unspecified() => "is a wildcard address",
-                ip if is_private(ip) => "is private: clients elsewhere cannot reach it",
+                ip if is_private(ip) => "is private: clients in other networks cannot reach it",
                 _ => continue,
             };
             bail!("{address} {why}; give the address that clients use: --public HOST:PORT");
@@ -217,7 +217,7 @@ impl ServerOptions {
         Ok(self.listen.iter().copied().map(Target::from).collect())
     }
 
-    /// The complete configuration.
+    /// Returns the complete configuration.
     ///
     /// # Errors
     /// Contradictory options.

@@ -23,10 +23,10 @@ use crate::qlog::{self, Bounds, Traces};
 
 /// An optional setting of flags or a file.
 pub trait Layer: Sized {
-    /// True if the setting was not given.
+    /// Returns true if the setting was not given.
     fn is_unset(&self) -> bool;
 
-    /// This value, or that of the lower layer if this is unset.
+    /// Returns this value, or that of the lower layer if this is unset.
     #[must_use]
     fn with_defaults(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }
@@ -173,7 +173,7 @@ macro_rules! options {
                 }
             }
 
-            /// The shared fields alone.
+            /// Returns the shared fields alone.
             fn shared(&self) -> $crate::config::shared::SharedOptions {
                 $crate::config::shared::SharedOptions { $($shared: self.$shared.clone(),)* }
             }
@@ -230,7 +230,7 @@ pub struct RuntimeOptions {
     pub log_connections: bool,
     /// Log level.
     pub log: LogLevel,
-    /// Memory budget in bytes. `None`: derived from the system.
+    /// Memory budget in bytes; `None` to derive it from the system.
     pub memory: Option<u64>,
     /// Mode of using the paths.
     pub mode: Mode,
@@ -250,14 +250,14 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// True if `other` has different captures.
+    /// Returns true if `other` has different captures.
     #[must_use]
     pub fn captures_differ(&self, other: &Recording) -> bool {
         let captures = |of: &Recording| of.pcap.clone().map(|dir| (dir, of.pcap_secrets));
         captures(self) != captures(other)
     }
 
-    /// Traces of a program, if enabled, with these connection numbers. Creates the directory.
+    /// Creates the traces of a program, if enabled, with these connection numbers, and their directory.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -274,7 +274,7 @@ impl Recording {
 }
 
 impl SharedOptions {
-    /// The choices for connections.
+    /// Returns the choices for connections.
     #[must_use]
     pub fn choice(&self, path_manager: Option<String>) -> PolicyChoice {
         PolicyChoice {
@@ -288,7 +288,7 @@ impl SharedOptions {
         }
     }
 
-    /// Path health monitor of the program.
+    /// Returns the path health monitor of the program.
     #[must_use]
     pub fn path_health_monitor(&self) -> Option<PathHealthMonitor> {
         let mode = self.mode.unwrap_or_default();
@@ -312,7 +312,7 @@ impl SharedOptions {
         self
     }
 
-    /// Carrier of segments. The defaults must be filled in.
+    /// Returns the carrier of segments. The defaults must be filled in.
     ///
     /// # Errors
     /// TUN interfaces without --carrier tun, or the reverse.
@@ -361,7 +361,7 @@ impl SharedOptions {
         }
     }
 
-    /// Monitoring and shutdown options.
+    /// Returns the monitoring and shutdown options.
     #[must_use]
     pub fn runtime(&self) -> RuntimeOptions {
         RuntimeOptions {
@@ -382,7 +382,7 @@ impl SharedOptions {
 /// Default time for connections to continue after an upgrade, in seconds.
 pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 
-/// Duration of `--busy-poll`, if a driver supports it.
+/// Returns the duration of `--busy-poll`, if a driver supports it.
 pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Duration> {
     let length = marline::time::Duration::from_micros(given.unwrap_or(0).into());
     let longest = marline::config::MAX_BUSY_POLL;
@@ -392,12 +392,12 @@ pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Dur
     Ok(length)
 }
 
-/// A time of `count` seconds.
+/// Returns a time of `count` seconds.
 pub(super) fn seconds(count: u64) -> StringValue<DurationValue> {
     StringValue(DurationValue(Duration::from_secs(count)))
 }
 
-/// Number of threads that share the ports, if it is valid.
+/// Returns the number of threads that share the ports, if it is valid.
 pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     let count = count.unwrap_or(1);
     if !count.is_power_of_two() || count > 128 {
@@ -406,7 +406,7 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// Limit on connections, if it is valid.
+/// Returns the limit on connections, if it is valid.
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),

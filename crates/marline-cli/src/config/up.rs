@@ -97,7 +97,7 @@ impl Layer for UpOptions {
 }
 
 impl UpOptions {
-    /// The routing of traffic, and the exceptions.
+    /// Returns the routing of traffic, and the exceptions.
     ///
     /// # Errors
     /// Contradictory options.

@@ -310,7 +310,7 @@ impl Display for PathQuota {
 pub struct PortDeadline(pub DeadlineRule);
 
 impl PortDeadline {
-    /// The rules in this list.
+    /// Returns the rules in this list.
     ///
     /// # Errors
     /// Two rules name the same port.
@@ -341,7 +341,7 @@ impl FromStr for PortDeadline {
         let DurationValue(within) = within.parse().map_err(|why: String| wrong(&why))?;
         let (least, most) = deadlines::RANGE;
         if within < least || within > most {
-            return Err(wrong("the time must be 1ms to 10s"));
+            return Err(wrong("the deadline must be between 1ms and 10s"));
         }
         Ok(PortDeadline(DeadlineRule { first, last, within }))
     }
@@ -382,7 +382,7 @@ impl Display for Tun {
     }
 }
 
-/// An address with a port, or without (port 0).
+/// Returns an address with a port, or without (port 0).
 fn address_and_port(text: &str) -> Option<SocketAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let alone = bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));

@@ -49,7 +49,7 @@ impl ControlClient {
         }
     }
 
-    /// Snapshot of all connections.
+    /// Returns a snapshot of all connections.
     ///
     /// # Errors
     /// Same as [`Self::request`].
@@ -60,7 +60,7 @@ impl ControlClient {
         }
     }
 
-    /// Snapshot of the paths.
+    /// Returns a snapshot of the paths.
     ///
     /// # Errors
     /// Same as [`Self::request`].
@@ -71,7 +71,7 @@ impl ControlClient {
         }
     }
 
-    /// Snapshot of the path health monitor's table.
+    /// Returns a snapshot of the path health monitor's table.
     ///
     /// # Errors
     /// Same as [`Self::request`].
@@ -82,7 +82,7 @@ impl ControlClient {
         }
     }
 
-    /// The next event after [`Command::Monitor`]. `None` when the process has ended.
+    /// Returns the next event after [`Command::Monitor`], or `None` when the process has ended.
     ///
     /// # Errors
     /// The line is not an event.

@@ -59,7 +59,7 @@ pub struct ClientHandle {
     pub quotas: PathQuotas,
     /// Current tunnel through a server, once there is one.
     pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
-    /// Sender of reload requests. `None`: reloads are not supported.
+    /// Sender of reload requests; `None` if reloads are not supported.
     pub reloads: Option<ReloadSender>,
     /// Targets of its applications' streams.
     pub targets: OpenTargets,
@@ -91,7 +91,7 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// The handle of a server if there is a `proxy`, or else of a front.
+    /// Creates the handle of a server if there is a `proxy`, or else of a front.
     #[must_use]
     pub fn new(
         listener: Server,
@@ -310,7 +310,7 @@ impl Handle for ServerHandle {
     }
 }
 
-/// Connections with their numbers for display.
+/// Returns the connections with their numbers for display.
 fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
     let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
     let numbers = numbers.numbers_of(&ids);

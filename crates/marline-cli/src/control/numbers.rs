@@ -31,7 +31,7 @@ struct Numbers {
 }
 
 impl ConnectionNumbers {
-    /// The number of a connection.
+    /// Returns the number of a connection.
     #[must_use]
     pub fn number_of(&self, id: ConnectionId) -> u64 {
         let mut numbers = self.lock();
@@ -42,13 +42,13 @@ impl ConnectionNumbers {
         number.into()
     }
 
-    /// The connection that has this number, or was the last to have it.
+    /// Returns the connection that has this number, or was the last to have it.
     #[must_use]
     pub fn holder(&self, number: u64) -> Option<ConnectionId> {
         self.lock().holders.get(&u32::try_from(number).ok()?).copied()
     }
 
-    /// The numbers of these open connections, in the same order. Most ended connections are forgotten.
+    /// Returns the numbers of these open connections, in the same order. Most ended connections are forgotten.
     #[must_use]
     pub fn numbers_of(&self, open: &[ConnectionId]) -> Vec<u64> {
         let mut numbers = self.lock();
@@ -115,7 +115,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// An id in the form that an endpoint creates: shard, use count of the slot, slot.
+    /// Returns an id in the form that an endpoint creates: shard, use count of the slot, slot.
     fn id(shard: u64, generation: u64, slot: u64) -> ConnectionId {
         ConnectionId(shard << 56 | generation << 32 | slot)
     }

@@ -30,12 +30,12 @@ impl PathNames {
         }
     }
 
-    /// The name of a subflow's path, if it is known without a lookup.
+    /// Returns the name of a subflow's path, if it is known without a lookup.
     pub(crate) fn known_name(&self, connection: u64, id: SubflowId) -> Option<&str> {
         self.known.get(&(connection, id.0)).map(String::as_str)
     }
 
-    /// The name of a subflow's path.
+    /// Returns the name of a subflow's path.
     pub(crate) fn name(&mut self, connection: u64, id: SubflowId, handle: &dyn Handle) -> String {
         if !self.known.contains_key(&(connection, id.0)) {
             self.look_up(handle);
@@ -63,7 +63,7 @@ impl PathNames {
     }
 }
 
-/// The path with the subflow's local address. Without a list of paths, the peer's address.
+/// Returns the path with the subflow's local address. Returns the peer's address if there is no list of paths.
 fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     let Some(paths) = paths else { return ip(&subflow.remote) };
     let local = ip(&subflow.local);
@@ -74,7 +74,7 @@ fn name_of(subflow: &Subflow, paths: Option<&[Path]>) -> String {
     paths.iter().find(has_it).map_or_else(|| local.clone(), |path| path.name.clone())
 }
 
-/// An endpoint without its port.
+/// Returns an endpoint without its port.
 fn ip(end: &str) -> String {
     let parsed = end.parse::<std::net::SocketAddr>();
     parsed.map_or_else(|_| end.to_owned(), |end| end.ip().to_string())

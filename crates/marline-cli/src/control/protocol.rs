@@ -146,10 +146,10 @@ pub struct Hello {
     /// Mode of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Number of repair segments sent since the start, from which the peer repairs losses.
+    /// Number of repair segments sent since the process started, from which the peer recovers lost data.
     #[serde(default)]
     pub repairs_sent: u64,
-    /// Bytes repaired with the peer's sums.
+    /// Bytes recovered from the peer's repair segments.
     #[serde(default)]
     pub bytes_repaired: u64,
     /// Use of the memory budget.
@@ -247,7 +247,7 @@ pub struct Reached {
     /// Number of attempts since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
-    /// Sender of the error, for `prohibited` and `unreachable`. Absent: this machine.
+    /// Sender of the error, for `prohibited` and `unreachable`; absent for this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// True if connections to the server use TCP on this path, because UDP gets no answer there or is slower.
@@ -323,10 +323,10 @@ pub struct Connection {
     pub bytes_acked: u64,
     /// Bytes held in buffers.
     pub buffered: u64,
-    /// Time at which the peer's acknowledgment of data became due. Absent: everything sent is acknowledged.
+    /// Time at which the peer's acknowledgment of data became due; absent if everything sent is acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ack_due_since_us: Option<u64>,
-    /// Time at which data was found to be missing that the peer has sent. Absent: none is missing.
+    /// Time at which data that the peer has sent was found to be missing; absent if none is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_due_since_us: Option<u64>,
     /// The subflows.
@@ -452,7 +452,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The event as a line of text: time, name, and fields in the format of `ip mptcp monitor`.
+    /// Returns the event as a line of text: time, name, and fields in the format of `ip mptcp monitor`.
     #[must_use]
     pub fn to_line(&self) -> String {
         use std::fmt::Write;

@@ -35,7 +35,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Path of the socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -113,7 +113,7 @@ fn serve_at(
     Ok(ControlServer { path: path.to_path_buf(), copy, task })
 }
 
-/// A listening socket at `path` for this user only. Peers still have to be checked with [`is_allowed`].
+/// Returns a listening socket at `path` for this user only. Peers still have to be checked with [`is_allowed`].
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         socket_path::prepare(directory)?;
@@ -159,7 +159,8 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
     }
 }
 
-/// True if the peer is the same user or root. The file's mode also ensures this, but is set only after the file exists.
+/// Returns true if the peer is the same user or root. The file's mode also ensures this, but is set only after the
+/// file exists.
 pub fn is_allowed(stream: &UnixStream) -> bool {
     let ours = rustix::process::getuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
@@ -211,8 +212,8 @@ async fn serve_connection(stream: UnixStream, handle: &dyn Handle) -> io::Result
     Ok(())
 }
 
-/// A line without its end. `None` at the end of the stream. A line above the limit is an error, because its rest
-/// could not be distinguished from a new request.
+/// Returns a line without its end, or `None` at the end of the stream. A line above the limit is an error, because its
+/// rest could not be distinguished from a new request.
 async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let count = reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
@@ -260,7 +261,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
         // These commands take time, so the caller handles them.
         Command::Upgrade { .. } | Command::Reload => {
-            Err("internal error: request handled elsewhere".to_owned())
+            Err("internal error: unexpected request".to_owned())
         }
     };
     respond(id, result)
@@ -294,7 +295,7 @@ impl Events {
     }
 }
 
-/// The next event. Pends forever if there is no receiver.
+/// Returns the next event. Pends forever if there is no receiver.
 async fn next<T: Clone>(
     events: &mut Option<broadcast::Receiver<T>>,
 ) -> Result<T, broadcast::error::RecvError> {
@@ -340,7 +341,7 @@ async fn forward(
     }
 }
 
-/// A decision as text.
+/// Returns a decision as text.
 fn decision_event(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
     let (number, names) = (handle.number(event.connection), RefCell::new(names));
     let name = |id| names.borrow_mut().name(number, id, handle);

@@ -4,8 +4,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The directory for this user's sockets: the service's runtime directory, the session's, or one in the temporary
-/// directory.
+/// Returns the directory for this user's sockets: the service's runtime directory, the session's, or one in the
+/// temporary directory.
 #[must_use]
 pub fn directory() -> PathBuf {
     // systemd separates several directories by colons. The first is the service's own.
@@ -25,7 +25,7 @@ pub fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("marline-{}", user.as_raw()))
 }
 
-/// `<directory>/<role>-<pid>.sock`.
+/// Returns the default path: `<directory>/<role>-<pid>.sock`.
 #[must_use]
 pub fn default_path(role: &str) -> PathBuf {
     directory().join(format!("{role}-{}.sock", std::process::id()))
@@ -60,9 +60,9 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if no other user can replace our socket: others cannot write to the directory, or it is one like /tmp, in which
-/// everyone may write but only owners may remove (the sticky bit). A directory that the user named may be writable for
-/// a group, but the default one may not.
+/// Returns true if no other user can replace our socket: others cannot write to the directory, or it is one like /tmp,
+/// in which everyone may write but only owners may remove (the sticky bit). A directory that the user named may be
+/// writable for a group, but the default one may not.
 const fn is_closed(mode: u32, unasked: bool) -> bool {
     const ALL_WRITE: u32 = 0o002;
     const GROUP_WRITES: u32 = 0o020;
@@ -73,7 +73,7 @@ const fn is_closed(mode: u32, unasked: bool) -> bool {
     mode & ALL_WRITE == 0 || mode & STICKY_BIT != 0
 }
 
-/// The only existing socket, for commands without --control.
+/// Returns the only existing socket, for commands without --control.
 ///
 /// # Errors
 /// There is none, or there are several. The message lists them.
@@ -81,7 +81,7 @@ pub fn find() -> Result<PathBuf, String> {
     find_socket_in(&directory())
 }
 
-/// The only socket of a running process in this directory.
+/// Returns the only socket of a running process in this directory.
 ///
 /// # Errors
 /// There is none, or there are several. The message lists them.

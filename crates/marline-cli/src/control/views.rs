@@ -39,7 +39,7 @@ impl From<&ServiceCounts> for Clients {
     }
 }
 
-/// Usage of a quota.
+/// Returns the usage of a quota.
 pub(crate) fn quota(used: &QuotaUse) -> Quota {
     let QuotaUse { quota, used_bytes, until_unix_s, state: standing, words } = used;
     let standing = match standing {
@@ -196,7 +196,8 @@ impl From<&PathEvent> for Event {
     }
 }
 
-/// A decision as text, for the connection with this number and paths with these names. `None` for other events.
+/// Returns a decision as text, for the connection with this number and paths with these names, or `None` for other
+/// events.
 pub(super) fn decision(
     event: &MonitorEvent,
     number: u64,
@@ -217,7 +218,7 @@ pub(super) fn decision(
 }
 
 impl Event {
-    /// The event of a connection with this number.
+    /// Creates the event of a connection with this number.
     #[must_use]
     pub(crate) fn from_monitor_event(event: &MonitorEvent, number: u64) -> Self {
         let base =

@@ -152,7 +152,7 @@ impl DashboardSource {
         }
     }
 
-    /// Number of connections, updated by each sample.
+    /// Returns the number of connections, updated by each sample.
     pub(super) fn open(&self) -> OpenConnections {
         self.open.clone()
     }
@@ -293,7 +293,7 @@ fn totals(connections: &[Connection], at_us: u64) -> Totals {
     }
 }
 
-/// Time for which delivery has been due in either direction, if that is long.
+/// Returns the time for which delivery has been due in either direction, if that is long.
 fn waiting_us(connection: &Connection, at_us: u64) -> Option<u64> {
     let for_us = |since: Option<u64>| Some(at_us.saturating_sub(since?));
     let round_trip = connection.subflows.iter().filter_map(|s| s.srtt_us).min().unwrap_or(0);

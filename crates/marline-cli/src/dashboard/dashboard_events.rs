@@ -38,7 +38,7 @@ const REACTIONS: [(&str, &str); 6] = [
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
     ("repair", "sent repairs for lost data"),
-    ("last-received", "sent on the path that received last"),
+    ("last-received", "sent on the path that most recently received data"),
 ];
 
 /// A decision that reacts to trouble.
@@ -148,7 +148,8 @@ impl DashboardEvents {
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
-    /// Decisions for a connection in this period: how often each rule was used, and its last decision as text.
+    /// Returns the decisions for a connection in this period: how often each rule was used, and its last decision as
+    /// text.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
         // Decisions made before the gap's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
@@ -213,7 +214,8 @@ impl DashboardEvents {
         Some(TimedEvent { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
-    /// The name of a subflow's path. Lookups in all connections may take the same share of time as other snapshots.
+    /// Returns the name of a subflow's path. Lookups in all connections may take the same share of time as other
+    /// snapshots.
     fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
@@ -230,7 +232,7 @@ impl DashboardEvents {
     }
 }
 
-/// The next event. Pends forever if there is no receiver.
+/// Returns the next event. Pends forever if there is no receiver.
 async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => loop {

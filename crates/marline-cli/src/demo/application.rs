@@ -81,7 +81,7 @@ pub struct EchoPlan {
 /// Result of an echo plan.
 #[derive(Clone, Debug, Default)]
 pub struct EchoResult {
-    /// Latency of each message, from its scheduled time until its answer was complete. `None`: no answer.
+    /// Latency of each message, from its scheduled time until its answer was complete; `None` if there was no answer.
     pub latencies: Vec<Option<Duration>>,
     /// Longest time without an answer while one was due.
     pub longest_hole: Duration,
@@ -237,7 +237,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &LiveProgress) -> any
     Ok(())
 }
 
-/// Lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

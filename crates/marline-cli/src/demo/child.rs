@@ -94,14 +94,14 @@ impl Process {
         }
     }
 
-    /// Last lines of output.
+    /// Returns the last lines of output.
     pub(super) fn last_output_lines(&self) -> String {
         let said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();
         lines.join("\n")
     }
 
-    /// The rest of the first line that starts with this text, if it soon appears among the last lines.
+    /// Returns the rest of the first line that starts with this text, if it soon appears among the last lines.
     pub(super) async fn find_output_after(&self, begin: &str) -> Option<String> {
         for _ in 0..50 {
             let found = {
@@ -116,7 +116,7 @@ impl Process {
         None
     }
 
-    /// An error if the process has ended by itself.
+    /// Returns an error if the process has ended by itself.
     pub(super) fn exit_error(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{} ended ({status}):\n{}", self.what, self.last_output_lines()))

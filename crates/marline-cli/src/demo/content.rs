@@ -13,14 +13,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// A file of `length` bytes.
+    /// Creates a file of `length` bytes.
     #[must_use]
     pub fn new(seed: u64, length: u64) -> Self {
         let rng = SeedTree::new(seed).stream("demo/file");
         Content { rng, left: length, word: [0; 8], used: 8 }
     }
 
-    /// The next bytes, at most `most` of them. Empty at the end.
+    /// Returns the next bytes, at most `most` of them. Empty at the end.
     pub fn next_bytes(&mut self, most: usize) -> Vec<u8> {
         let count = usize::try_from(self.left).map_or(most, |left| left.min(most));
         self.left -= count as u64;
@@ -37,7 +37,7 @@ impl Content {
         bytes
     }
 
-    /// SHA-256 of the remaining bytes.
+    /// Returns the SHA-256 of the remaining bytes.
     #[must_use]
     pub fn hash(mut self) -> [u8; 32] {
         let mut hasher = Sha256::new();

@@ -38,7 +38,7 @@ pub struct File {
     pub seed: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Rate limit in bytes per second. `None`: unlimited. After a stall the server catches up without a limit, like
+    /// Rate limit in bytes per second; `None` for no limit. After a stall the server catches up without a limit, like
     /// a media server.
     pub pace: Option<u64>,
 }
@@ -112,7 +112,7 @@ struct PacedBody {
     sleep: Pin<Box<Sleep>>,
 }
 
-/// Bytes per piece without a rate limit.
+/// Size of a piece in bytes, without a rate limit.
 const CHUNK: u64 = 64 << 10;
 
 /// Interval between two pieces with a rate limit.
@@ -131,7 +131,8 @@ impl PacedBody {
         }
     }
 
-    /// Number of bytes that may be sent now. With a rate limit, all that are due by the time of the next piece.
+    /// Returns the number of bytes that may be sent now. With a rate limit, all that are due by the time of the next
+    /// piece.
     fn allowed(&self) -> u64 {
         let Some(pace) = self.pace else { return CHUNK };
         let elapsed = self.started.elapsed() + PIECE_INTERVAL;

@@ -27,7 +27,7 @@ pub struct Outcome {
 /// Percentiles of the echo's latency. A missing answer counts as later than all others.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Latency {
-    /// Median. `None`: not answered.
+    /// Median; `None` if it was not answered.
     pub p50: Option<Duration>,
     /// 95th percentile.
     pub p95: Option<Duration>,
@@ -40,7 +40,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Percentiles of these latencies.
+    /// Computes the percentiles of these latencies.
     #[must_use]
     pub fn from_samples(latencies: &[Option<Duration>]) -> Latency {
         let mut sorted = latencies.to_vec();
@@ -82,7 +82,7 @@ impl Outcome {
         }
     }
 
-    /// Results that do not fit in the table's row.
+    /// Returns the results that do not fit in the table's row.
     fn remarks(&self) -> Vec<String> {
         let name = self.way.name;
         let mut remarks = Vec::new();
@@ -99,7 +99,7 @@ impl Outcome {
     }
 }
 
-/// The table, followed by errors as text. No line is longer than [`COLUMNS`](super::columns::COLUMNS).
+/// Returns the table, followed by errors as text. No line is longer than [`COLUMNS`](super::columns::COLUMNS).
 #[must_use]
 pub fn table(outcomes: &[Outcome]) -> String {
     let header = ["echo, ms", "p50", "p95", "p99", "max", "pause", "WiFi", "LTE", "file"];
@@ -112,8 +112,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Reasons why the demo failed. Empty on success. A single path that stalls while its link is down is expected, not
-/// a failure.
+/// Returns the reasons why the demo failed; empty on success. A single path that stalls while its link is down is
+/// expected, not a failure.
 #[must_use]
 pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     let mut failures = Vec::new();
@@ -139,7 +139,8 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     failures
 }
 
-/// Warning about a long pause on LTE alone. Its link does not fail, so the cause is a busy machine or the chosen link.
+/// Returns a warning about a long pause on LTE alone. Its link does not fail, so the cause is a busy machine or the
+/// chosen link.
 #[must_use]
 pub fn describe_unreliable_run(outcomes: &[Outcome]) -> Option<String> {
     const LONG_PAUSE: Duration = Duration::from_secs(1);
@@ -155,7 +156,7 @@ pub fn describe_unreliable_run(outcomes: &[Outcome]) -> Option<String> {
     })
 }
 
-/// Result of one variant as JSON.
+/// Returns the result of one variant as JSON.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {
     let latency = Latency::from_samples(&outcome.echo.latencies);

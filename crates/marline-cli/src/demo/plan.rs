@@ -27,7 +27,7 @@ pub struct DemoPlan {
     pub lte: DuplexSpec,
     /// Directory of the traces that the links name.
     pub trace_dir: Option<PathBuf>,
-    /// Rate of the file transfer in bytes per second. `None`: unlimited.
+    /// Rate of the file transfer in bytes per second; `None` for no limit.
     pub pace: Option<u64>,
     /// Length of the file in bytes.
     pub file_bytes: u64,
@@ -44,19 +44,19 @@ impl DemoPlan {
     /// Time after the run in which stalled connections may catch up.
     pub const GRACE: Duration = Duration::from_secs(8);
 
-    /// Time at which the WiFi-like link fails.
+    /// Returns the time at which the WiFi-like link fails.
     #[must_use]
     pub fn failure_time(&self) -> Duration {
         self.run.mul_f64(0.40)
     }
 
-    /// Time at which the link returns.
+    /// Returns the time at which the link returns.
     #[must_use]
     pub fn return_time(&self) -> Duration {
         self.run.mul_f64(0.65)
     }
 
-    /// Number of echo messages in a run.
+    /// Returns the number of echo messages in a run.
     #[must_use]
     pub fn echoes(&self) -> u32 {
         (self.run.as_secs_f64() * f64::from(Self::ECHOES_PER_S)) as u32
@@ -77,13 +77,13 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// True for Marline with default settings, whose client has the dashboard.
+    /// Returns true for Marline with default settings, whose client has the dashboard.
     #[must_use]
     pub fn shows_dashboard(&self) -> bool {
         self.is_multipath() && self.scheduler == DEFAULT
     }
 
-    /// True if the variant uses several paths.
+    /// Returns true if the variant uses several paths.
     #[must_use]
     pub const fn is_multipath(&self) -> bool {
         self.wifi && self.lte

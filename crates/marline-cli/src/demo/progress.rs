@@ -1,4 +1,4 @@
-//! Progress display of the demo: bars on a terminal, plain lines elsewhere. Both fit 80 columns.
+//! Progress display of the demo: bars on a terminal, otherwise plain lines. Both fit 80 columns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,7 +107,7 @@ fn variant_text(live: &LiveProgress, now: Duration) -> String {
     format!("echo {}, file {file}", echo_text(live, now))
 }
 
-/// Latency of the latest echo, or time without an answer.
+/// Returns the latency of the latest echo, or the time without an answer.
 fn echo_text(live: &LiveProgress, now: Duration) -> String {
     let answered_ms = live.answered_ms.load(Ordering::Relaxed);
     let silent = (now.as_millis() as u64).saturating_sub(answered_ms);
@@ -119,7 +119,7 @@ fn echo_text(live: &LiveProgress, now: Duration) -> String {
     }
 }
 
-/// A line of the display without a terminal, with a column for each variant.
+/// Returns a line of the display without a terminal, with a column for each variant.
 fn plain_line(time: &str, wifi: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!("  {cell:>13}")).collect();
     format!("{time:>8}  {wifi:5}{cells}")

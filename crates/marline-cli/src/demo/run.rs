@@ -97,8 +97,8 @@ pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Rela
     Ok((outcomes, reports))
 }
 
-/// Ports for the servers. They must be known before a server starts, because its invite contains them. The system
-/// assigns them, and they are freed and used immediately.
+/// Returns ports for the servers. They must be known before a server starts, because its invite contains them. The
+/// system assigns them, and they are freed and used immediately.
 fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     let sockets: Vec<UdpSocket> = SETUPS
         .iter()
@@ -108,8 +108,8 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
 }
 
-/// All links on one emulator. Links of one kind have the same seed, so they lose packets with the same numbers, and
-/// they fail at the same moment.
+/// Returns all links on one emulator. Links of one kind have the same seed, so they lose packets with the same
+/// numbers, and they fail at the same moment.
 fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
     let seeds = SeedTree::new(plan.seed);
     let directory = plan.trace_dir.as_deref();

@@ -21,7 +21,7 @@ fn plan(count: u32, deadline: Duration) -> EchoPlan {
     EchoPlan { start, interval: Duration::from_millis(2), count, deadline: start + deadline }
 }
 
-/// A SOCKS5 proxy for one connection that answers with code `reply` and then forwards.
+/// Returns a SOCKS5 proxy for one connection that answers with code `reply` and then forwards.
 async fn proxy(reply: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");

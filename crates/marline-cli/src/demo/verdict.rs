@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::outcome::{Latency, Outcome};
 use crate::path_table::bytes;
 
-/// The measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the result of
-/// the download. `dead`: how long WiFi was down. `None` if a compared variant is missing.
+/// Returns the measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the
+/// result of the download. `dead` is the time for which WiFi was down. Returns `None` if a compared variant is
+/// missing.
 #[must_use]
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;
@@ -22,7 +23,7 @@ pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     ))
 }
 
-/// The longest pause. While the last echoes are unanswered, it has not ended and was only partly observed.
+/// Returns the longest pause. While the last echoes are unanswered, it has not ended and was only partly observed.
 fn pause_text(of: &Outcome) -> String {
     let hole = of.echo.longest_hole;
     let length = if hole < Duration::from_secs(1) {

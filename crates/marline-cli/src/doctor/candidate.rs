@@ -40,7 +40,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Name used in firewalls.
+    /// Returns the name used in firewalls.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Transport::Udp => "UDP",
@@ -103,7 +103,8 @@ impl TriedCandidate {
         !matches!(self.end, CandidateResult::Unreached { .. })
     }
 
-    /// Finding about the first answer, or its absence. `forgiven`: another candidate for the same server works.
+    /// Returns the finding about the first answer, or its absence. `forgiven` is true if another candidate for the
+    /// same server works.
     pub(super) fn first_line(&self, forgiven: bool) -> Finding {
         let (what, way) = (self.way.transport.name(), &self.way);
         match &self.end {
@@ -118,8 +119,8 @@ impl TriedCandidate {
     }
 }
 
-/// Tries the candidate. `servers`: all addresses of the server. `None`: a client would not try this address, because
-/// another one has the path's family.
+/// Tries the candidate. `servers` are all addresses of the server. Returns `None` if a client would not try this
+/// address, because another one has the path's family.
 pub(super) async fn try_candidate(
     way: Candidate,
     servers: &[SocketAddr],
@@ -176,7 +177,8 @@ pub(super) async fn try_candidate(
     Some(TriedCandidate { way, end, took, findings })
 }
 
-/// The reason why a server did not answer, worded as by a running client, and a remedy. `error`: result of the attempt.
+/// Returns the reason why a server did not answer, worded as by a running client, and a remedy. `error` is the result
+/// of the attempt.
 async fn explain_unreached(
     client: &Client,
     way: &Candidate,
@@ -208,7 +210,7 @@ async fn explain_unreached(
     }
 }
 
-/// Remedy for a path that reaches no server.
+/// Returns the remedy for a path that reaches no server.
 fn remedy(status: &PathStatus, way: &Candidate) -> String {
     let fault = status.fault.as_ref().map(|fault| &fault.reach);
     match fault {
@@ -236,7 +238,7 @@ fn open_port_hint(way: &Candidate) -> String {
     )
 }
 
-/// NAT64 prefixes of the client's paths. Waits for an IPv6-only network to announce its prefix.
+/// Returns the NAT64 prefixes of the client's paths. Waits for an IPv6-only network to announce its prefix.
 async fn wait_for_prefixes(client: &Client) -> Vec<String> {
     let prefixes = || {
         let found = client.paths().into_iter().filter_map(|path| path.nat64);
@@ -306,7 +308,7 @@ fn failed(what: &'static str, error: &OpenError) -> Finding {
     Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.advice()))
 }
 
-/// Finding about the segment size that the connection has learned.
+/// Returns the finding about the segment size that the connection has learned.
 fn segment_size(client: &Client) -> Option<Finding> {
     let connections = client.connections();
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));

@@ -43,7 +43,7 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// True if a client could connect: at least one path leads to the right server, which accepts the client.
+    /// Returns true if a client could connect: at least one path leads to the right server, which accepts the client.
     #[must_use]
     pub fn can_connect(&self) -> bool {
         self.paths.iter().any(|path| path.state == PathHealth::Usable.name())
@@ -104,7 +104,7 @@ async fn check_all(
     add_findings(findings, &ways)
 }
 
-/// Findings and verdicts about paths for which these candidates were tried.
+/// Returns findings and verdicts about paths for which these candidates were tried.
 fn add_findings(
     mut findings: Vec<Finding>,
     paths: &[(&PathSpec, Vec<&TriedCandidate>)],
@@ -136,7 +136,7 @@ fn add_findings(
     Examination { findings, paths: verdicts }
 }
 
-/// Verdict that a running client would give on a path with these candidates.
+/// Returns the verdict that a running client would give on a path with these candidates.
 fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);
@@ -168,7 +168,7 @@ fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     PathVerdict { path: path.to_string(), state: health.name(), cause }
 }
 
-/// Finding about whether a client can connect.
+/// Returns the finding about whether a client can connect.
 fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Finding {
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.name();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
@@ -191,7 +191,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate
     )
 }
 
-/// The given paths, or those that a client would use.
+/// Returns the given paths, or those that a client would use.
 pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> {
     if !paths.is_empty() {
         return Ok(paths.to_vec());
@@ -205,7 +205,7 @@ pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> 
     Ok(found.into_iter().map(|(spec, _)| spec).collect())
 }
 
-/// The addresses of all servers, and a finding for each name.
+/// Returns the addresses of all servers, and a finding for each name.
 pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr>) {
     let (mut findings, mut addresses) = (Vec::new(), Vec::new());
     for server in servers {

@@ -90,7 +90,7 @@ async fn connections() -> Vec<Finding> {
     vec![plain, multipath]
 }
 
-/// Exchanges some bytes with the kernel over a connection. True if it was Multipath TCP.
+/// Exchanges some bytes with the kernel over a connection. Returns true if it was Multipath TCP.
 async fn exchange_greeting(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     let address = listener.local_addrs()[0];
     let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));

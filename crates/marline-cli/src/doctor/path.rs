@@ -59,7 +59,7 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     findings
 }
 
-/// A client with only this path.
+/// Returns a client with only this path.
 async fn client(
     path: &PathSpec,
     mptcp: bool,
@@ -99,7 +99,7 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     findings(&log.entries(), theirs.as_deref(), &exchanged)
 }
 
-/// Findings from the records of both sides.
+/// Returns the findings from the records of both sides.
 fn findings(
     ours: &[TappedSegment],
     theirs: Option<&[TappedSegment]>,
@@ -122,7 +122,7 @@ fn findings(
     findings
 }
 
-/// Finding about the connection itself.
+/// Returns the finding about the connection itself.
 fn outcome(exchanged: &ExchangeResult) -> Finding {
     let how = match &exchanged.fallback {
         None => "Multipath TCP".to_owned(),

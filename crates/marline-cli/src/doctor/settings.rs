@@ -40,7 +40,7 @@ fn setting(name: &str) -> Option<u64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// True if `/proc/PID/status` lists the capability as effective.
+/// Returns true if `/proc/PID/status` lists the capability as effective.
 fn has(status: &str, bit: u32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
@@ -76,7 +76,7 @@ fn check_exact_guard(admin: bool) -> Finding {
     }
 }
 
-/// Requirements of `marline-lab` and `marline-lab link --between`.
+/// Checks the requirements of `marline-lab` and `marline-lab link --between`.
 fn lab(may: bool, ip: bool) -> Finding {
     const WHAT: &str = "lab";
     let device = Path::new("/dev/net/tun").exists();
@@ -137,7 +137,7 @@ fn judge_input_rules(what: &'static str, dropping: &[String]) -> Finding {
     )
 }
 
-/// Chains of the input or prerouting hook that drop by default.
+/// Returns the chains of the input or prerouting hook that drop by default.
 fn dropping(listing: &Value) -> Vec<String> {
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
     let entries = listing["nftables"].as_array().map_or(&[][..], Vec::as_slice);

@@ -48,7 +48,7 @@ impl Exposition {
         }
     }
 
-    /// Raises a counter to a value counted elsewhere. A lower value is ignored.
+    /// Raises a counter to a value that other code has counted. A lower value is ignored.
     pub(super) fn raise_counter(&mut self, name: &'static str, labels: Labels, count: u64) {
         let value = self.series(name, labels, Value::Count(0));
         if let Value::Count(before) = value {
@@ -69,13 +69,13 @@ impl Exposition {
         metric.series.entry(labels).or_insert(first)
     }
 
-    /// Names of all metrics, with or without a value.
+    /// Returns the names of all metrics, with or without a value.
     #[cfg(test)]
     pub(super) fn described_names(&self) -> Vec<&'static str> {
         self.metrics.keys().copied().collect()
     }
 
-    /// All metrics that have a value, as text.
+    /// Returns all metrics that have a value, as text.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
         for (name, metric) in self.metrics.iter().filter(|(_, metric)| !metric.series.is_empty()) {
@@ -95,7 +95,7 @@ impl Exposition {
     }
 }
 
-/// Labels as written after a name. Empty if there are none.
+/// Returns the labels as written after a name; empty if there are none.
 pub(super) fn format_labels(labels: &[(&'static str, String)]) -> String {
     if labels.is_empty() {
         return String::new();

@@ -99,7 +99,7 @@ pub(super) fn describe(counted: &mut Exposition) {
     counted.describe_gauge(BUILD, "Always 1, with role and version as labels");
 }
 
-/// Version and role, as a metric that is always 1.
+/// Sets the metric with version and role, which is always 1.
 pub(super) fn build_info(counted: &mut Exposition, role: &'static str) {
     let labels = vec![("version", crate::VERSION.to_owned()), ("role", role.to_owned())];
     counted.set(BUILD, labels, 1.0);

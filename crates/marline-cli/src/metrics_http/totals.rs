@@ -57,7 +57,7 @@ struct State {
     holes: [DelayHistogram; 2],
     /// Delay from writing to the DATA_ACK.
     delivery: DelayHistogram,
-    /// Delay of datagrams from sending to the acknowledgment. `None` if there are no lanes.
+    /// Delay of datagrams from sending to the acknowledgment; `None` if there are no lanes.
     datagram_delivery: Option<DelayHistogram>,
     /// Smoothed RTTs by path.
     rtts: BTreeMap<String, DelayHistogram>,
@@ -139,7 +139,7 @@ const WRITTEN: &str = "marline_written_bytes_total";
 const READ: &str = "marline_read_bytes_total";
 
 impl Totals {
-    /// New totals, all zero.
+    /// Creates totals that are all zero.
     #[must_use]
     pub fn new(side: Side, role: &'static str) -> Self {
         let mut counted = Exposition::default();
@@ -197,7 +197,7 @@ impl Totals {
         state.gauges(connections);
     }
 
-    /// Names of all counters and gauges, with or without a value.
+    /// Returns the names of all counters and gauges, with or without a value.
     #[cfg(test)]
     pub(crate) fn described_names(&self) -> Vec<&'static str> {
         self.state().counted.described_names()
@@ -277,7 +277,7 @@ impl Totals {
         self.state().counted.add(EVENTS, vec![("event", name.to_owned())], count);
     }
 
-    /// All metrics in the Prometheus text format.
+    /// Returns all metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         let state = self.state();
@@ -395,7 +395,7 @@ impl State {
     }
 }
 
-/// Labels of a path: its name and, for a client, the interface with the path's address, empty if unknown.
+/// Returns the labels of a path: its name and, for a client, the interface with the path's address, empty if unknown.
 fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labels {
     let address = path.split_once('=').and_then(|(local, _)| local.parse().ok());
     let interface = address.and_then(|address: IpAddr| interfaces.get(&address)).cloned();
@@ -404,14 +404,15 @@ fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labe
     named.chain(interface).collect()
 }
 
-/// Increase since the last value. A decrease is ignored.
+/// Stores the value and returns the increase since the last one. A decrease is ignored.
 fn take_growth(before: &mut u64, now: u64) -> u64 {
     let more = now.saturating_sub(*before);
     *before = (*before).max(now);
     more
 }
 
-/// Path label of a subflow: our address, and for a client also the server's. `other` if there are too many paths.
+/// Returns the path label of a subflow: our address, and for a client also the server's. `other` if there are too many
+/// paths.
 fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
     let local: Option<SocketAddr> = subflow.local.parse().ok();
     let name = match (local, side) {

@@ -25,7 +25,7 @@ struct MetricDescription {
     labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Scrape of a process that has every kind of metric.
+/// Scrapes a process that has every kind of metric.
 fn scrape(side: Side, role: &'static str) -> String {
     let totals = Totals::new(side, role);
     let path = Path {

@@ -22,7 +22,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes that the first client has used, as listed by the program.
+/// Returns the number of bytes that the first client has used, as listed by the program.
 fn used_bytes(dir: &Path) -> u64 {
     let args = ["server", "--config", "server.toml", "credential", "list", "--json"];
     let listed: serde_json::Value = serde_json::from_str(&run_ok(dir, &args)).expect("a list");
@@ -83,7 +83,7 @@ fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
     let mut moved = open(socks, target).expect("a stream through the server with the new key");
     echo(&mut moved, b"through the server with the new key");
     echo(&mut stream, b"the old stream continues");
-    // Nothing new depends on the old server.
+    // New streams do not depend on the old server.
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "first"];
     run_ok(dir.path(), &revoke);
     until("the revoked client's old stream ends", || is_broken(&mut stream));

@@ -27,7 +27,7 @@ const LTE_RTT_MS: f64 = 60.0;
 /// Allowance for a busy machine.
 const SLACK_MS: f64 = 500.0;
 
-/// Source of the bytes, for any client that connects.
+/// Sends the bytes to any client that connects.
 #[test]
 fn source() {
     if two_uplinks::plays(source) {
@@ -35,7 +35,7 @@ fn source() {
     }
 }
 
-/// Receiver of the bytes: reports the first arrival and, at the end, the position of the longest pause.
+/// Receives the bytes: reports the first arrival and, at the end, the position of the longest pause.
 #[test]
 fn sink() {
     if !two_uplinks::plays(sink) {
@@ -61,7 +61,7 @@ fn sink() {
     println!("sum {count} {} {}", longest.as_micros(), whole.as_micros());
 }
 
-/// The time of an event in a line of `marline monitor --json`.
+/// Returns the time of an event in a line of `marline monitor --json`.
 fn at_us(line: &str) -> f64 {
     let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
     event["at_us"].as_f64().expect("a time")

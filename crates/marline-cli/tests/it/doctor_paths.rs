@@ -76,7 +76,7 @@ impl NamespacePair {
         self.children.push(command.spawn().expect("the program starts"));
     }
 
-    /// Output of the doctor.
+    /// Returns the output of the doctor.
     fn examine(&self) -> String {
         let words = ["netns", "exec", &self.names[0], "timeout", "100", PROGRAM, "doctor"];
         let mut command = Command::new("ip");
@@ -106,11 +106,11 @@ const BOXES: &[(&str, &[&str])] = &[
     ),
     (",down.strip=mptcp:synack", &[RIGHT, "strips the options of Multipath TCP from SYN/ACKs"]),
     (",strip=mptcp:rest", &[RIGHT, "strips the options of Multipath TCP after the handshake"]),
-    (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, towards the server"]),
+    (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, toward the server"]),
     (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, from the server"]),
     // Starts while messages are exchanged, when RFC 8684 has no fallback, so the result is a clear error.
     (",strip=mptcp:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
-    (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards the server"]),
+    (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, toward the server"]),
     (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, from the server"]),
     (",strip=dss:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
     (
@@ -124,7 +124,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",down.block=mptcp:synack", &[RIGHT, "drops SYN/ACKs with the options of Multipath TCP"]),
     (",block=mptcp:rest", &[RIGHT, "drops segments with the options of Multipath TCP"]),
     (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "from the server"]),
-    (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards the server"]),
+    (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "toward the server"]),
     (",block=mptcp:rest@2s", &["FAILS", "drops segments with the options", "in mid-stream"]),
     (",renumber=yes", &["Multipath TCP, 157200", "rewrites sequence numbers: harmless to"]),
     (",renumber=not-sack,loss=3%", &[RIGHT, "not those in selective acknowledgments"]),

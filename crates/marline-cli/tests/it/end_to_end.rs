@@ -37,7 +37,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// An HTTP server: GET /N returns N bytes of the pattern, PUT returns the SHA-256 of the received content.
+/// Returns an HTTP server: GET /N returns N bytes of the pattern, PUT returns the SHA-256 of the received content.
 fn http_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -99,7 +99,7 @@ fn curl(socks: SocketAddr, seconds: u64) -> Command {
     command
 }
 
-/// A link to the server that fails and returns.
+/// Returns a link to the server that fails and returns.
 fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, SocketAddr) {
     let to = to.to_string();
     let mut args = vec!["link", "--json", "--listen", "127.0.0.1:0", "--to", &to];

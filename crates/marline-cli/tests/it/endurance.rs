@@ -205,7 +205,7 @@ fn the_echo() {
     }
 }
 
-/// Time limit for an answer on a stream. Ten thousand at once take long on a busy machine.
+/// Time limit for an answer on a stream. Ten thousand concurrent streams take long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Opens a stream through the proxy. A read fails after `PATIENCE`.
@@ -292,7 +292,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy with room for `count` streams. `None` if this machine has too few descriptors.
+    /// Returns a proxy with room for `count` streams, or `None` if this machine has too few descriptors.
     fn for_streams(dir: &Path, count: usize) -> Option<Proxy> {
         if !raise_descriptors(count as u64 + 2_000) {
             need::skip("descriptors cannot be raised here");
@@ -318,7 +318,7 @@ fn streams(count: usize, rounds: usize, rest: Duration) {
     let both = [proxy.client.id(), proxy.server.process.id()];
     drop(open_all(socks, target, 1));
     let begin = both.map(Held::by);
-    println!("streams: {count} at once\n  client, server at the start {begin:?}");
+    println!("streams: {count} concurrent\n  client, server at the start {begin:?}");
     for round in 1..=rounds {
         let start = Instant::now();
         let mut open = open_all(socks, target, count);
@@ -408,7 +408,7 @@ fn printed(program: &str, words: &[&str]) -> String {
     output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Traces that a killed process might leave on the machine: rules, namespaces, interfaces.
+/// Returns the traces that a killed process might leave on the machine: rules, namespaces, interfaces.
 fn traces_left() -> [BTreeSet<String>; 3] {
     let lines = |text: String| text.lines().map(str::to_owned).collect();
     let links = printed("ip", &["-o", "link"]);
@@ -442,7 +442,7 @@ fn a_killed_process_leaves_no_port_or_rule_behind() {
         held.write_all(b"GET / HTTP/1.0\r\n").expect("half a request");
         serve.signal("KILL");
         let _ = serve_ended(&mut serve);
-        let plain = TcpListener::bind(server).expect("the port is free at once");
+        let plain = TcpListener::bind(server).expect("the port is free immediately");
         drop(plain);
     }
     let names = [format!("{mine}c"), format!("{mine}s")];
@@ -467,7 +467,7 @@ fn a_killed_process_leaves_no_port_or_rule_behind() {
     let stream = through(socks, other.address, PATIENCE).expect("a stream");
     client.signal("KILL");
     let _ = serve_ended(&mut client);
-    drop(TcpListener::bind(socks).expect("the port is free at once"));
+    drop(TcpListener::bind(socks).expect("the port is free immediately"));
     drop(stream);
     let ServerSideEnd(address) = kill_server(server);
     drop(std::net::UdpSocket::bind(address).expect("the UDP port is free immediately"));

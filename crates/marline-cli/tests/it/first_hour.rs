@@ -35,7 +35,7 @@ fn as_root(world: &World, inner: &str) -> String {
     support::texts(&child.wait_with_output().expect("output")).0
 }
 
-/// Both outputs of a command, which must succeed or fail as given.
+/// Returns both outputs of a command, which must succeed or fail as given.
 fn seen(world: &World, text: &str, ok: bool) -> String {
     let output = world.output(text);
     let (out, err) = support::texts(&output);
@@ -152,7 +152,7 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
             saw 'path lte9: interface `lte9` not found'
             saw "goes through the server"
             curl -sS --fail --max-time 20 {url} | wc -c
-            # It has given up the right to read what is the user's.
+            # The process has dropped the capability to read the user's files.
             kill -HUP $!
             saw "keeping the current invite"
             saw "configuration reloaded"

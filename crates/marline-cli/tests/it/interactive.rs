@@ -121,7 +121,7 @@ impl Events {
         }
     }
 
-    /// True if all subflows that joined from this address are closed. Subflows of new connections close too,
+    /// Returns true if all subflows that joined from this address are closed. Subflows of new connections close too,
     /// without having joined.
     fn all_joined_are_closed(&self, local: &str) -> bool {
         let closed = self.of("SF_CLOSED", local);
@@ -141,7 +141,7 @@ fn table(hosts: &TwoUplinks) -> String {
     hosts.shell(Side::Client, "marline monitor --table --once --control client.sock")
 }
 
-/// Line of the path health monitor for a local address.
+/// Returns the line of the path health monitor for a local address.
 fn health(table: &str, local: &str) -> String {
     let table_below = table.split("path health\n").nth(1).unwrap_or_default();
     let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
@@ -155,7 +155,7 @@ enum Server {
     Kernel,
 }
 
-/// WiFi becomes silent and returns. The effects are checked as they occur.
+/// Makes WiFi silent and lets it return. Checks the effects as they occur.
 fn day_out(dir: &Path, server: Server) {
     let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
     let (wrapper, options) = match server {
@@ -211,7 +211,7 @@ fn day_out(dir: &Path, server: Server) {
     assert!(health(&after, WIFI).contains("usable"), "{after}");
     let sum = hear(&keys, "sum ");
     let (packets, woken) = lte(&hosts);
-    assert_eq!(packets, asleep, "LTE no longer carries anything");
+    assert_eq!(packets, asleep, "LTE no longer carries data");
     assert_eq!(woken, 1, "LTE was woken once");
 
     events.collect();

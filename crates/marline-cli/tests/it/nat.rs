@@ -71,7 +71,7 @@ fn download(testbed: &Testbed) -> (String, Duration) {
     (said, begin.elapsed())
 }
 
-/// Number of changes of the client's addresses, as seen by the server.
+/// Returns the number of changes of the client's addresses, as seen by the server.
 fn moves(testbed: &Testbed, server: usize) -> usize {
     testbed.log(server).matches("moved").count()
 }
@@ -165,7 +165,7 @@ server.serve_forever()
 '";
 
 /// Native segments get another port like all others. The server does not know that connection and sends a reset,
-/// which both ends of the subflow receive. Another subflow is opened at once, even on the only path.
+/// which both ends of the subflow receive. Another subflow is opened immediately, even on the only path.
 #[test]
 fn native_connections_go_on_by_a_new_subflow() {
     let _others = support::among_others();

@@ -1,9 +1,9 @@
 #!/bin/bash
 # A client with two networks, of which the first is behind a NAT, and a server. Runs in network and mount
-# namespaces of its own, which are what lies between: the translator, and the second network's router.
-# `nat forget` in the role `nat` does what a translator's restart does: the translations are gone, and the
-# next packet of each connection gets another port. Prints "ROLE PID" for whom others can join, then "ready",
-# and lasts until its standard input ends.
+# namespaces of its own, which are the NAT and the second network's router. `nat forget` in the role `nat`
+# has the effect of a restart of the NAT: its mappings are lost, and the next packet of each connection gets
+# another port. Prints "ROLE PID" for each namespace that can be joined, then "ready", and runs until its
+# standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/support/wires.sh"
@@ -19,7 +19,7 @@ wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
 ip link set lo up
 for pid in $$ $server $client; do
     on "$pid" sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
-    # What was learned of neighbors stays learned: only the translations are to be forgotten.
+    # Neighbor entries must stay valid, because only the NAT mappings are to be lost.
     on "$pid" sysctl -qw net.ipv4.neigh.default.base_reachable_time_ms=600000 2> /dev/null || true
 done
 sysctl -qw net.ipv4.ip_forward=1
@@ -32,7 +32,7 @@ table ip nat {
 }
 RULES
 
-# The kernel forgets the translations of an interface that goes down.
+# The kernel deletes the NAT mappings of an interface that goes down.
 cat > "$dir/bin/nat" <<'NAT'
 #!/bin/bash
 set -eu
@@ -42,7 +42,7 @@ forget)
     while grep -qs 192.168.1.2 /proc/net/nf_conntrack; do sleep 0.005; done
     ip link set wan0 up
     ;;
-# What belongs to no connection that it knows is dropped, and nobody is told.
+# Drops packets of unknown connections without an error to the sender.
 mute)
     sysctl -qw net.netfilter.nf_conntrack_tcp_loose=0
     nft -f - <<RULES

@@ -189,7 +189,7 @@ while True:
     s.close()
 ";
 
-/// Sends a number of bytes and an end to a forward at once, four times.
+/// Sends a number of bytes and an end to a forward in one write, four times.
 const OPEN_CLIENT: &str = "
 import os, socket, sys
 for n in range(4):

@@ -51,7 +51,7 @@ impl Front {
         }
     }
 
-    /// Number of frames of a capture that match the filter.
+    /// Returns the number of frames of a capture that match the filter.
     fn count(&self, interface: &str, filter: &str) -> usize {
         let command = format!("tcpdump -n -r {interface}.pcap '{filter}' 2> /dev/null | wc -l");
         self.testbed.run("server", &command).trim().parse().expect("a number")

@@ -137,7 +137,7 @@ fn a_prepared_tun_interface_needs_no_capability() {
     assert!(support::texts(&output).1.contains("ip tuntap add"), "{output:?}");
 }
 
-/// Verdict on `what`, and its text.
+/// Returns the verdict on `what`, and its text.
 fn verdict(testbed: &Testbed, wrapper: &str, what: &str) -> (String, String) {
     let command = format!("{wrapper} marline doctor --json");
     let output = testbed.command("server", &command, "30").output().unwrap();
@@ -174,7 +174,7 @@ fn the_doctor_reports_working_and_failing_carriers() {
     assert!(firewall == "note" && text.contains("t strict"), "{text}");
 }
 
-/// systemd's rating of a unit, from 0 (not exposed) to 10 (fully exposed).
+/// Returns systemd's rating of a unit, from 0 (not exposed) to 10 (fully exposed).
 fn exposure(unit: &Path) -> f64 {
     let mut command = std::process::Command::new("systemd-analyze");
     let output = command.args(["security", "--offline=true"]).arg(unit).output().unwrap();

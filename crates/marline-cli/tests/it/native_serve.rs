@@ -85,7 +85,7 @@ fn fifty_streams_of_http_2_share_one_connection() {
     used_mptcp(&testbed, 4);
 }
 
-/// Bytes received.
+/// Returns the number of bytes received.
 fn iperf3(testbed: &Testbed, way: &str) -> u64 {
     // The iperf3 server is busy for a moment after a test.
     let command = format!(
@@ -148,7 +148,7 @@ fn ssh_logs_in_and_copies() {
     used_mptcp(&testbed, 2);
 }
 
-/// The rules in docs/operate/deploy.md.
+/// Returns the rules in docs/operate/deploy.md.
 fn documented_rules() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/deploy.md");
     let page = std::fs::read_to_string(page).unwrap();

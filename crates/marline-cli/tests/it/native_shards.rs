@@ -83,7 +83,7 @@ fn counter(metrics: &str, event: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{event} is none of\n{metrics}")) as u64
 }
 
-/// Counts of both shards: joins, joins and segments that arrived at the wrong shard, and bad checksums.
+/// Returns the counts of both shards: joins, joins and segments that arrived at the wrong shard, and bad checksums.
 fn counters(testbed: &Testbed) -> [u64; 4] {
     let metrics = testbed.run("server", "curl -sS --fail http://127.0.0.1:9000/metrics");
     let events = ["mp_join_ack_rx", "foreign_joins", "foreign_segments", "bad_checksums"];
@@ -92,7 +92,7 @@ fn counters(testbed: &Testbed) -> [u64; 4] {
     counters
 }
 
-/// SYN/ACKs in the captures of each shard: of connections, and of joins.
+/// Returns the number of SYN/ACKs in the captures of each shard: of connections, and of joins.
 fn answers(testbed: &Testbed, shard: usize) -> (u64, u64) {
     let command = format!(
         "set -o pipefail

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Two machines for the tests of the native carrier: a client and a server, joined by two networks,
-# IPv4 and IPv6. Runs in network and mount namespaces of its own. Prints "ROLE PID" for whom others
-# can join, then "ready", and lasts until its standard input ends.
+# IPv4 and IPv6. Runs in network and mount namespaces of its own. Prints "ROLE PID" for each namespace
+# that can be joined, then "ready", and runs until its standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/support/wires.sh"
@@ -19,7 +19,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 await_namespaces "$server" "$client"
 
 for pid in $server $client; do
-    # CUBIC where namespaces may choose it; the tests do not depend on it.
+    # Selects CUBIC if namespaces may select it. The tests do not depend on it.
     on "$pid" sysctl -qw net.ipv4.tcp_congestion_control=cubic 2> /dev/null || true
     on "$pid" sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
         net.mptcp.enabled=1 net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0
@@ -28,7 +28,7 @@ for pid in $server $client; do
     on "$pid" ip link set lo up
 done
 
-# number of the network, metric of the client's default route over it
+# Arguments: number of the network, metric of the client's default route over it.
 network() {
     on "$server" ip link add "eth$1" type veth peer name "net$1" netns "$client"
     on "$server" ip addr add "10.91.$1.1/24" dev "eth$1"

@@ -32,7 +32,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Value of a metric at an address. 0 if it is missing.
+/// Returns the value of a metric at an address. 0 if it is missing.
 fn metric(at: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(at).expect("metrics");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");
@@ -55,12 +55,12 @@ fn pump(stream: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a command on a program's control socket, and returns its output. `ok`: whether it must succeed.
+/// Runs a command on a program's control socket, and returns its output. `ok`: true if it must succeed.
 fn ask(dir: &Path, args: &[&str], ok: bool) -> String {
     if ok { support::run_ok(dir, args) } else { support::run_err(dir, args) }
 }
 
-/// Output of `marline status`, regardless of its exit status.
+/// Returns the output of `marline status`, regardless of its exit status.
 fn look(dir: &Path, args: &[&str]) -> String {
     let output = support::run(dir, args);
     let (out, err) = support::texts(&output);

@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    /// A server that also allows these blocks, and a client with a SOCKS5 port.
+    /// Returns a server that also allows these blocks, and a client with a SOCKS5 port.
     fn set(name: &str, allow: &str) -> Option<World> {
         if !two_uplinks::possible(&["python3", "curl", "prlimit"]) {
             return None;
@@ -96,7 +96,7 @@ impl World {
         Some(World { hosts, _dir: dir })
     }
 
-    /// curl's exit status and the SOCKS5 error, if any, for a connection to the service at this address.
+    /// Returns curl's exit status and the SOCKS5 error, if any, for a connection to the service at this address.
     fn connect(&self, address: &str) -> (String, String) {
         let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
         let text = self.hosts.shell(

@@ -43,13 +43,13 @@ const SATELLITE_KNOWN: Duration = Duration::from_secs(4);
 const IN_A_ROW: usize = 10;
 const MOST: usize = 8;
 
-/// Time of a clock shared by both processes.
+/// Returns the time of a clock shared by both processes.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Target of TCP streams.
+/// Runs the target of TCP streams.
 #[test]
 pub(super) fn tcp_echo() {
     if two_uplinks::plays(tcp_echo) {
@@ -57,7 +57,7 @@ pub(super) fn tcp_echo() {
     }
 }
 
-/// Target of UDP flows.
+/// Runs the target of UDP flows.
 #[test]
 pub(super) fn udp_echo() {
     if !two_uplinks::plays(udp_echo) {
@@ -124,8 +124,8 @@ fn came_back(kind: &str, message: &[u8; MESSAGE]) {
 struct Echoes(Vec<(u64, u64)>);
 
 impl Echoes {
-    /// The longest time without an echo that began before `since` or within half a second after it, and ended after
-    /// it.
+    /// Returns the longest time without an echo that began before `since` or within half a second after it, and ended
+    /// after it.
     fn gap(&self, since: u64) -> Duration {
         let mut arrived: Vec<u64> = self.0.iter().map(|(sent, took)| sent + took).collect();
         arrived.sort_unstable();
@@ -134,7 +134,7 @@ impl Echoes {
         Duration::from_nanos(gaps.max().unwrap_or_default())
     }
 
-    /// Time from `since` until echoes use WiFi in both directions.
+    /// Returns the time from `since` until echoes use WiFi in both directions.
     fn over_wifi(&self, since: u64) -> Option<Duration> {
         let after: Vec<_> = self.0.iter().filter(|(sent, took)| sent + took >= since).collect();
         let quick = |(_, took): &&(u64, u64)| Duration::from_nanos(*took) <= OVER_WIFI;
@@ -191,7 +191,7 @@ impl Heard {
     }
 }
 
-/// Bytes that both sides have sent on WiFi.
+/// Returns the number of bytes that both sides have sent on WiFi.
 fn offered(hosts: &TwoUplinks) -> u64 {
     let links = hosts.net.report().expect("a report");
     let wifi = links.iter().filter(|link| link.name == "wifi");

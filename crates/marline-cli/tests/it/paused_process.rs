@@ -40,7 +40,7 @@ fn speaker() {
     }
 }
 
-/// The longest smoothed round-trip time in `marline status`, in microseconds.
+/// Returns the longest smoothed round-trip time in `marline status`, in microseconds.
 fn longest_round_trip_us(hosts: &TwoUplinks) -> u64 {
     let text = hosts.shell(Side::Client, "marline status --json --control client.sock");
     let mut longest = None;

@@ -46,7 +46,7 @@ impl World {
         std::thread::spawn(move || for _ in lines {});
     }
 
-    /// Processes of the program under test in this world with this argument.
+    /// Returns the processes of the program under test in this world with this argument.
     fn processes(&self, subcommand: &str) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
@@ -87,7 +87,7 @@ fn threads(process: &Path) -> usize {
     std::fs::read_dir(process.join("task")).map_or(0, Iterator::count)
 }
 
-/// Privileges of a thread, from its status.
+/// Returns the privileges of a thread, from its status.
 fn privileges(task: &Path) -> Vec<(String, u64)> {
     let text = std::fs::read_to_string(task.join("status")).expect("its status");
     let found = text.lines().filter_map(|line| {

@@ -22,7 +22,7 @@ const USER: &str = "bash -c 'echo begins; while true; do \
     curl -s --max-time 5 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:9/ ; \
     echo over there > /dev/udp/127.0.0.1/5353; sleep 0.1; done'";
 
-/// The answer of Prometheus to an API request.
+/// Returns the answer of Prometheus to an API request.
 fn ask(hosts: &TwoUplinks, what: &str, query: Option<&str>) -> Value {
     let query = query.map(|query| {
         std::fs::write(hosts.dir.join("query"), query).expect("write");
@@ -45,7 +45,7 @@ fn await_answer(mut is_good: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// Queries of a board's panels, with Grafana's variables filled in.
+/// Returns the queries of a board's panels, with Grafana's variables filled in.
 fn queries() -> Vec<(String, String)> {
     let board: Value = serde_json::from_str(BOARD).expect("JSON");
     let mut found = Vec::new();
@@ -93,13 +93,13 @@ fn start(hosts: &mut TwoUplinks) {
     hear(&hosts.program(Side::Client, &prometheus), "Server is ready");
 }
 
-/// Exit status of `marline status`, for scripts.
+/// Returns the exit status of `marline status`, for scripts.
 fn status(hosts: &TwoUplinks) -> String {
     let line = "marline status --control client.sock > status && echo 0 || echo $?";
     hosts.shell(Side::Client, line).trim().to_owned()
 }
 
-/// Error with the alerts that fire instead of the expected one, and the client's status meanwhile.
+/// Returns an error with the alerts that fire instead of the expected one, and the client's status meanwhile.
 fn others_fire(hosts: &TwoUplinks, fires: &[String]) -> Result<(), String> {
     let told = hosts.shell(Side::Client, "marline status --json --control client.sock || true");
     Err(format!("firing: {fires:?}, while the client says {told}"))

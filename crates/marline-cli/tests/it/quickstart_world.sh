@@ -1,7 +1,7 @@
 #!/bin/bash
-# The world of the quickstart's test. Runs in network and mount namespaces of its own, which are the
-# internet: it routes, and is example.org and host.example. Prints "ROLE PID" for whom others can join,
-# then "ready", and lasts until its standard input ends.
+# Namespaces for the test of the quickstart. Runs in network and mount namespaces of its own, which are the
+# internet: it routes, and contains example.org and host.example. Prints "ROLE PID" for each namespace that
+# can be joined, then "ready", and runs until its standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/support/wires.sh"
@@ -11,7 +11,7 @@ cat > "$dir/hosts" <<HOSTS
 9.9.9.1 server.example
 8.8.4.1 example.org host.example
 HOSTS
-# What is stored in /etc stays in this world.
+# Changes to /etc are not visible outside these namespaces.
 mkdir "$dir/etc"
 mount -t tmpfs tmpfs "$dir/etc"
 mkdir "$dir"/etc/{above,work}
@@ -38,7 +38,7 @@ ssh-keygen -q -t ed25519 -N '' -f "$dir/ssh/id_ed25519"
 cp "$dir/ssh/id_ed25519.pub" "$dir/authorized_keys"
 echo "host.example $(cut -d ' ' -f 1,2 "$dir/host_key.pub")" > "$dir/ssh/known_hosts"
 chmod 700 "$dir/ssh"
-# ssh looks into the home directory of the password file, whatever HOME says.
+# ssh uses the home directory of the password file and ignores HOME.
 home=$(getent passwd "$(id -u)" | cut -d : -f 6)
 mkdir -p "$home/.ssh" /run/sshd
 mount --bind "$dir/ssh" "$home/.ssh"

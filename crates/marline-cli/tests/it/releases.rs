@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const LARGE: u64 = 4_000_000;
 /// Rate of the download that loses a path, in bytes per second: it takes seven seconds.
 const RATE: u32 = 600_000;
-/// Bytes received on a path from which on it counts as used: more than opening it needs.
+/// Number of bytes received on a path at which it counts as used: more than opening it needs.
 const USED: u64 = 4_000;
 
 /// Names of the programs in the testbed.
@@ -75,7 +75,8 @@ struct World {
 }
 
 impl World {
-    /// Both programs in all PATHs, a server that one of them set up and runs, and the other as its client.
+    /// Installs both programs in all PATHs, and starts a server that one of them set up and runs, and the other as its
+    /// client.
     fn start(dir: &Path, way: Transport, client: &str, server: &str) -> Option<World> {
         let released = released();
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
@@ -146,12 +147,12 @@ impl World {
         if self.way == Transport::Front { "http://9.9.9.1:8080" } else { "http://127.0.0.1:8080" }
     }
 
-    /// The fetched file at the client.
+    /// Returns the fetched file at the client.
     fn large(&self) -> PathBuf {
         self.testbed.dir.join("client/large")
     }
 
-    /// Bytes received on a path of the client.
+    /// Returns the number of bytes received on a path of the client.
     fn received(&self, path: &str) -> u64 {
         let command = format!("awk '$1 == \"{path}:\" {{ print $2 }}' /proc/net/dev");
         self.testbed.run("client", &command).trim().parse().expect("a count")
@@ -200,7 +201,7 @@ impl World {
         (gap, to_client)
     }
 
-    /// The longest time without data until this many bytes have been received.
+    /// Returns the longest time without data until this many bytes have been received.
     fn longest_gap(&self, enough: u64) -> Duration {
         let (mut had, mut since, mut longest) = (0, Instant::now(), Duration::ZERO);
         while had < enough {
@@ -215,7 +216,7 @@ impl World {
         longest
     }
 
-    /// Checks everything that a client carries: streams, datagrams through both entry points, and remote streams.
+    /// Checks everything that a client carries: streams, datagrams through both kinds of ports, and remote streams.
     fn carries_everything(&self) {
         self.download(20_000_000, || {});
         if matches!(self.way, Transport::Udp | Transport::Tcp) {
@@ -237,7 +238,7 @@ impl World {
     }
 }
 
-/// Path of the last release's program.
+/// Returns the path of the last release's program.
 fn released() -> PathBuf {
     let named = std::env::var_os("MARLINE_RELEASED");
     named.expect("MARLINE_RELEASED: `cargo xtask nightly releases` runs this").into()

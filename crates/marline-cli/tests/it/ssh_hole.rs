@@ -76,7 +76,7 @@ FILE
 
 type Lines = Arc<Mutex<Vec<(Instant, String)>>>;
 
-/// Output of a program, with the time of each piece.
+/// Collects the output of a program, with the time of each piece.
 fn collect(mut from: impl Read + Send + 'static) -> Lines {
     let said = Lines::default();
     let all = Arc::clone(&said);
@@ -90,7 +90,7 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
     said
 }
 
-/// Time of each key's echo. The keys are the letters of the alphabet, in turn.
+/// Returns the time of each key's echo. The keys are the letters of the alphabet, in turn.
 fn echoes(said: &Lines) -> Vec<Instant> {
     let said = said.lock().expect("lock");
     let typed = |c: &char| c.is_ascii_lowercase();

@@ -1,6 +1,5 @@
-//! Test of `--carrier tcp` over a link that loses 2 % below it, compared with plain TCP over the same link: TCP
-//! within TCP must not retransmit data that the outer one retransmits. Prints an application's results with both.
-//! Needs root.
+//! Test of `--carrier tcp` over a link that loses 2% below it, compared with plain TCP over the same link: TCP within
+//! TCP must not retransmit data that the outer one retransmits. Prints an application's results with both. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it tcp_carrier -- --nocapture --include-ignored
@@ -116,8 +115,8 @@ fn repeated(hosts: &TwoUplinks, side: Side, control: &str) -> (u64, u64) {
     (sent, again)
 }
 
-/// Two hosts with a link that loses 2 %, with this congestion control of the kernel and this seed, the service, and
-/// a client and a server with the TCP carrier.
+/// Two hosts with a link that loses 2%, with this congestion control of the kernel and this seed, the service, and a
+/// client and a server with the TCP carrier.
 fn start(congestion: &str, seed: u64, dir: &Path) -> TwoUplinks {
     let scenario = format!(
         "seed = {seed}\n[[path]]\nname = \"wifi\"\n\
@@ -151,7 +150,7 @@ fn ask(hosts: &mut TwoUplinks, target: &str, echoes: u64, bytes: u64) -> Receive
     hosts.role(Side::Client, &wrapper, asker)
 }
 
-/// The result of the application.
+/// Returns the result of the application.
 fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     let until = Instant::now() + GAP * u32::try_from(echoes).expect("few") + 4 * PATIENCE;
     while Instant::now() < until {
@@ -165,7 +164,7 @@ fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     panic!("no sum");
 }
 
-/// Both ways over one link, one after the other.
+/// Runs plain TCP and the TCP carrier over one link, one after the other.
 fn compare(congestion: &str, seed: u64, echoes: u64, bytes: u64) {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());
@@ -207,8 +206,8 @@ const WORLDS: u64 = 9;
 const ECHOES: u64 = 4_000;
 const CONCURRENT_TRANSFERS: usize = 3;
 
-/// Times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same link at
-/// the same time.
+/// Returns the times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same
+/// link at the same time.
 fn times(congestion: &str, seed: u64) -> [Vec<u64>; 2] {
     let dir = tempfile::tempdir().expect("a folder");
     let mut hosts = start(congestion, seed, dir.path());

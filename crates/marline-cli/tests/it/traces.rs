@@ -17,7 +17,7 @@ const LTE: &str = "rate=20M,delay=30ms,queue=50ms";
 
 const BYTES: usize = 8_000_000;
 
-/// Source of the bytes, for any client that connects.
+/// Sends the bytes to any client that connects.
 #[test]
 fn source() {
     if two_uplinks::plays(source) {
@@ -25,7 +25,7 @@ fn source() {
     }
 }
 
-/// Receiver of the bytes: reports when half of them, and when all of them have arrived.
+/// Receives the bytes: reports when half of them, and when all of them have arrived.
 #[test]
 fn sink() {
     if !two_uplinks::plays(sink) {
@@ -43,7 +43,7 @@ fn sink() {
     println!("sum {count}");
 }
 
-/// The matching trace in this directory, as soon as there is one.
+/// Returns the matching trace in this directory, as soon as there is one.
 fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recording) {
     let begun = Instant::now();
     let mut why = String::new();
@@ -53,7 +53,7 @@ fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recor
             match read(&text) {
                 Ok(recording) if fits(&recording) => return (entry.path(), recording),
                 Ok(recording) => why = format!("{} records, none fits", recording.records.len()),
-                // A half-written record is not an error. Anything else is.
+                // A half-written record is not an error. Any other problem is.
                 Err(error) => panic!("{}: {error}", entry.path().display()),
             }
         }
@@ -62,7 +62,7 @@ fn trace(directory: &Path, fits: impl Fn(&Recording) -> bool) -> (PathBuf, Recor
     panic!("no such trace in {}: {why}", directory.display());
 }
 
-/// Subflows on which the byte with this sequence number was received in order.
+/// Returns the subflows on which the byte with this sequence number was received in order.
 fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
     let came = recording.records.iter().filter(|record| record.name == "data_received");
     let holds = |record: &&marline_qlog::Record| {
@@ -72,7 +72,7 @@ fn came_on(recording: &Recording, dsn: u64) -> Vec<u64> {
     came.filter(holds).filter_map(|record| record.number("subflow")).collect()
 }
 
-/// Slot of the subflow over the interface with this address at the client, once it exists.
+/// Returns the slot of the subflow over the interface with this address at the client, once it exists.
 fn slot(recording: &Recording, address: &str) -> Option<u64> {
     let of = |record: &&marline_qlog::Record| {
         let ends = [record.word("local"), record.word("remote")];

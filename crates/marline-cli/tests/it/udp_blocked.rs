@@ -37,7 +37,7 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server, the services behind it, and a client that is started in the state `udp`.
+    /// Returns the namespaces, a server, the services behind it, and a client that is started in the state `udp`.
     fn start(dir: &Path, udp: &str, server: &str) -> Option<World> {
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3", "setpriv"])?;
         testbed.run("net", &format!("udp {udp}"));
@@ -62,7 +62,7 @@ impl World {
         self.testbed.run("net", &format!("udp {what}"));
     }
 
-    /// State of the paths, as listed by the client.
+    /// Returns the state of the paths, as listed by the client.
     fn paths(&self) -> Vec<(String, bool)> {
         let command = format!("{NOBODY} marline path --json --control ./control.sock");
         let said = self.testbed.run("client", &command);

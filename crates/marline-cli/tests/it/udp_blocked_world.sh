@@ -1,7 +1,7 @@
 #!/bin/bash
-# The world of the tests about networks without UDP. Runs in network and mount namespaces of its own, which are the
-# networks between a client with two ways out and a server; `net` can join them and decide what passes. Prints
-# "ROLE PID" for whom others can join, then "ready", and lasts until its standard input ends.
+# Namespaces for the tests of networks without UDP. Runs in network and mount namespaces of its own, which are the
+# networks between a client with two uplinks and a server. Processes in the role `net` can filter packets. Prints
+# "ROLE PID" for each namespace that can be joined, then "ready", and runs until its standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/support/wires.sh"
@@ -20,7 +20,7 @@ nft add table ip way
 nft 'add chain ip way pass { type filter hook forward priority 0; }'
 
 mkdir -p "$dir/bin" "$dir/web"
-# What happens to UDP between the client's interfaces and the world: `udp drop c0`, `udp reject c0`, `udp pass`.
+# Sets the rule for UDP on the client's interfaces: `udp drop c0`, `udp reject c0`, `udp pass`.
 cat > "$dir/bin/udp" <<'UDP'
 #!/bin/bash
 set -eu

@@ -86,7 +86,7 @@ fn machine(dir: &Path) -> Option<Machine> {
     Some(Machine { child, cgroups })
 }
 
-/// Final output, or the output so far at the time limit.
+/// Returns the final output, or the output so far at the time limit.
 fn heard(machine: &mut Machine, dir: &Path) -> String {
     let until = Instant::now() + PATIENCE;
     loop {

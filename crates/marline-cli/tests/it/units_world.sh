@@ -1,7 +1,7 @@
 #!/bin/bash
-# A machine that systemd starts, in namespaces of its own, with nothing on it but the units of packaging/. Its
-# files are those of this machine with a layer of memory above, so that nothing that happens there stays.
-# $1: a folder with bin/marline and units/*.service; what the machine says comes into said/.
+# A machine started by systemd, in namespaces of its own, with only the units of packaging/. Its files are those of
+# this machine with a layer of memory above, so that changes are lost at the end.
+# $1: a directory with bin/marline and units/*.service. The output of the machine is stored in said/.
 # Runs as the first process of new namespaces (mount, pid, net, uts, ipc, cgroup), in a cgroup of its own.
 set -eu
 dir=$1
@@ -43,7 +43,7 @@ rm -f "$root/usr/local/bin/marline"
 install -m 755 "$dir/bin/marline" "$root/usr/local/bin/marline"
 echo "Hello from the machine" > "$root/run/web/index.html"
 
-# What the units lean on, and what is done once they run.
+# The targets on which the units depend, and the commands that run once they are started.
 for target in sysinit basic shutdown network-online multi-user; do
     printf '[Unit]\nDefaultDependencies=no\n' > "$root/run/units/$target.target"
 done
@@ -65,7 +65,7 @@ cp "$dir"/units/user/marline-client.service "$root/run/person-units/"
 for target in basic shutdown default; do
     printf '[Unit]\nDefaultDependencies=no\n' > "$root/run/person-units/$target.target"
 done
-# There is no default route here.
+# This machine has no default route.
 printf '[Service]\nExecStart=\nExecStart=%s\n' "marline client --path 127.0.0.1" \
     > "$root/run/person-units/marline-client.service.d/path.conf"
 cat > "$root/run/units/person.service" <<'UNIT'
@@ -101,7 +101,7 @@ for unit in $units; do
     [ "$pid" = "$(systemctl show --value -p MainPID $unit)" ] && echo "$unit: reloaded, $(systemctl is-active $unit)"
 done
 echo "socks5 again: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
-# Upgraded with a stream that is open: its next word goes through the process that the unit had.
+# An upgrade with an open stream, whose later data goes through the old process.
 python3 /run/held > /run/said/held &
 for try in {1..100}; do grep -q open /run/said/held && break; sleep 0.1; done
 pid=$(systemctl show --value -p MainPID marline-server)
@@ -122,7 +122,7 @@ grep -E '^(NoNewPrivs|Seccomp):' /proc/$now/status |
 systemctl reload marline-server
 [ "$now" = "$(systemctl show --value -p MainPID marline-server)" ] &&
     echo "marline-server: reloaded again, $(systemctl is-active marline-server)"
-# The unit's reload as an upgrade (docs/operate/upgrade.md).
+# A reload of the unit that is an upgrade (docs/operate/upgrade.md).
 mkdir -p /run/units/marline-server.service.d
 printf '[Service]\nExecReload=\nExecReload=/usr/local/bin/marline upgrade --control %%t/marline-server\n' \
     > /run/units/marline-server.service.d/upgrade.conf
@@ -135,7 +135,7 @@ done
 [ "$now" != "$(systemctl show --value -p MainPID marline-server)" ] &&
     echo "marline-server: upgraded by reload, $(systemctl is-active marline-server)"
 echo "socks5 after that: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
-# None of them gives up for good.
+# systemd restarts each of them without a limit.
 for unit in $units marline-up; do
     echo "$unit: limit $(systemctl show --value -p StartLimitIntervalUSec $unit), restarts after $(systemctl show --value -p RestartUSec $unit)"
 done
@@ -143,13 +143,13 @@ for unit in marline-client marline-up; do
     echo "$unit: may take $(systemctl show --value -p TimeoutStartUSec $unit)"
 done
 rules() { ip rule show | grep -c "proto 109"; }
-# It is there when the traffic goes through it.
+# The unit is started once traffic goes through the tunnel.
 timeout 60 systemctl start marline-up
 echo "marline-up: $(systemctl is-active marline-up), rules: $(rules)"
 pid=$(systemctl show --value -p MainPID marline-up)
 grep -E '^(Uid|Cap(Prm|Eff|Inh|Amb)|NoNewPrivs|Seccomp):' /proc/$pid/status |
     while read -r key value rest; do echo "marline-up: $key $value"; done
-# All its processes at once; it is started again.
+# Kills all its processes together. systemd starts it again.
 systemctl kill -s KILL marline-up
 for try in {1..300}; do
     [ "$(systemctl show --value -p MainPID marline-up)" != $pid ] && systemctl is-active -q marline-up && break
@@ -159,7 +159,7 @@ echo "marline-up again: $(systemctl is-active marline-up), rules: $(rules)"
 marline down
 for try in {1..100}; do [ "$(systemctl is-active marline-up)" = inactive ] && break; sleep 0.1; done
 echo "marline-up down: $(systemctl is-active marline-up), rules: $(rules)"
-# Locked down as from boot: only a person's word opens it, not a stop of the units.
+# Lockdown as at boot: only `marline down` ends it, not a stop of the units.
 echo 'lockdown = true' >> /etc/marline/client.toml
 cp /etc/resolv.conf /run/resolv.conf.before
 timeout 60 systemctl start marline-lockdown
@@ -177,7 +177,7 @@ systemctl stop marline-up marline-lockdown
 echo "stopped: $(systemctl is-active marline-up), $(ip rule show | grep -c 'from all unreachable proto 109')"
 marline down
 echo "open: $(rules), $(cmp /etc/resolv.conf /run/resolv.conf.before && echo restored)"
-# One that hangs gives no signs of life. (SIGABRT, which it would get, waits until it goes on.)
+# A hanging process sends no watchdog messages. (It would handle the default signal SIGABRT only once it continues.)
 mkdir -p /run/units/marline-client.service.d
 printf '[Service]\nWatchdogSec=1s\nWatchdogSignal=SIGKILL\n' > /run/units/marline-client.service.d/watchdog.conf
 systemctl daemon-reload
@@ -192,13 +192,13 @@ for try in {1..300}; do
 done
 echo "watchdog: $(systemctl is-active marline-client) again, $(systemctl show --value -p NRestarts marline-client)"
 systemctl stop marline-client
-# The same for one person, by a service manager of his own.
+# The same for a user, with the service manager of that user.
 timeout 30 systemctl start person
 for try in {1..100}; do (exec 3<> /dev/tcp/127.0.0.1/1080) 2> /dev/null && break; sleep 0.1; done
 echo "person: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
 systemctl kill -s KILL person
-# Where control groups are of the first version, as they may be here, systemd in a container does not wait for processes
-# that are not its children. The server of the upgrade is none, and still has the connections of what was killed above.
+# With cgroup v1, which this machine may have, systemd in a container does not wait for processes that are not its
+# children. The upgraded server is not a child, and still has the connections of the client that was killed above.
 systemctl restart marline-server
 systemctl stop marline-serve marline-server
 for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
@@ -227,10 +227,10 @@ pivot_root . old
 exec chroot . /bin/bash -euc '
 umount -l /old
 rmdir /old
-# As at any start of a machine.
+# As at the boot of a machine.
 mount --make-rshared /
 cd /
-# docs/operate/deploy.md and the comments of the units.
+# Setup as in docs/operate/deploy.md and the comments of the units.
 marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
     --public 127.0.0.1:7777 --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
 mkdir -p /run/person/.config/marline

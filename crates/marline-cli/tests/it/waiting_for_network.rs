@@ -16,7 +16,7 @@ struct World {
 }
 
 impl World {
-    /// A server, and a machine whose interfaces have no address.
+    /// Returns a server, and a machine whose interfaces have no address.
     fn set(name: &str) -> Option<World> {
         if !two_uplinks::possible(&["curl", "unshare"]) {
             return None;

@@ -36,7 +36,7 @@ fn capture(carrier: &str, dir: &Path) -> TwoUplinks {
     hosts
 }
 
-/// Fields of the captured packets that match a filter, one row per packet, from tshark.
+/// Returns the fields of the captured packets that match a filter, one row per packet, from tshark.
 fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> {
     let wanted: Vec<String> = names.iter().map(|name| format!("-e {name}")).collect();
     let command = format!(
@@ -48,7 +48,7 @@ fn fields(hosts: &TwoUplinks, filter: &str, names: &[&str]) -> Vec<Vec<String>> 
     said.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// Number of frames of each type. A packet may contain several.
+/// Returns the number of frames of each type. A packet may contain several.
 fn types(hosts: &TwoUplinks) -> BTreeMap<u8, usize> {
     let mut counts = BTreeMap::new();
     for row in fields(hosts, "marline", &["marline.type"]) {

@@ -305,7 +305,7 @@ async fn invalid_requests_do_no_harm() {
     assert_eq!(served.dashboard().viewers(), 0);
 }
 
-/// A page must load while 300 idle connections are open, at once and not only after their timeout.
+/// A page must load while 300 idle connections are open, immediately, not only after their timeout.
 #[tokio::test]
 async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
     let served = served(None).await;

@@ -13,8 +13,8 @@ use super::frame::{self, ControlFrame, HandshakeBody, HandshakeHeader};
 use super::{CONTROL_CAPACITY, FlowEnds, FramedBatch, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
-    /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if it must not or
-    /// cannot be sent.
+    /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if the batch must
+    /// not or cannot be sent.
     pub fn frame(
         &mut self,
         now: Instant,

@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 use super::frame::{Cookie, SenderInfo};
 use super::keys::BoundKeys;
 
-/// Bytes that may be sent to an unvalidated address for each byte received from it.
+/// Number of bytes that may be sent to an unvalidated address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
 
 /// Outer addresses of a datagram, and the socket that receives or sends it.
@@ -38,7 +38,7 @@ impl Allowance {
         self.received = self.received.saturating_add(bytes as u64);
     }
 
-    /// Counts bytes to send there and returns true, or returns false if they exceed the limit.
+    /// Counts bytes to be sent to the address and returns true, or returns false if they exceed the limit.
     pub(super) fn try_take(&mut self, bytes: usize) -> bool {
         let after = self.sent.saturating_add(bytes as u64);
         let fits = after <= self.received.saturating_mul(AMPLIFICATION);
@@ -63,25 +63,25 @@ pub(super) struct Flow {
     pub(super) peer_flow: u64,
     /// Current outer addresses.
     pub(super) outer: Outer,
-    /// Set once the peer has proven that it receives at the current address.
+    /// True once the peer has proven that it receives at the current address.
     pub(super) validated: bool,
     /// Byte counts until the address is validated.
     pub(super) allowance: Allowance,
     /// Entry in the table of evictable peers; `None` if we opened the flow.
     pub(super) pending: Option<PendingId>,
-    /// Set while the flow counts as evictable.
+    /// True while the flow counts as evictable.
     pub(super) is_evictable: bool,
-    /// Set when its subflow has ended.
+    /// True once its subflow has ended.
     pub(super) has_ended: bool,
     /// Number of address changes so far.
     pub(super) moves: u32,
     /// Address that was challenged last, and the time of the challenge.
     pub(super) challenged: Option<(Outer, Instant)>,
-    /// Set if we sent the SYN: then this side decides which socket or link the flow uses.
+    /// True if we sent the SYN. This side then decides which socket or link the flow uses.
     pub(super) is_opener: bool,
-    /// Set if a link carries the flow, or carried it at its previous address.
+    /// True if a link carries the flow, or carried it at its previous address.
     pub(super) by_link: bool,
-    /// Set if the flow gets keepalives: we sent its SYN, and its subflow has not ended.
+    /// True if the flow gets keepalives because we sent its SYN and its subflow has not ended.
     pub(super) kept_open: bool,
     /// Time of the last send.
     pub(super) sent_at: Instant,
@@ -106,7 +106,7 @@ pub(super) struct OpeningState {
     pub(super) answer: Option<(u64, SenderInfo)>,
 }
 
-/// Silence after which a recently busy flow is probed for the first time; the interval doubles.
+/// Silence after which a recently busy flow is probed for the first time. The interval then doubles.
 pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
 /// Maximum number of these probes.
 const MAX_IDLE_PROBES: u8 = 4;
@@ -138,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// Source to which the flow counts while it is evictable.
+    /// Returns the source to which the flow counts while it is evictable.
     pub(super) fn source(&self) -> Source {
         Source::of(self.outer.remote.ip())
     }
@@ -150,8 +150,8 @@ impl Flow {
         self.pending.is_some() && (!self.validated || self.has_ended || is_old)
     }
 
-    /// Time at which to check whether a busy flow has become quiet because a NAT lost its mapping: a side that only
-    /// receives would otherwise wait for a peer that sends to the old address.
+    /// Returns the time at which to check whether a busy flow has become quiet because a NAT lost its mapping: a side
+    /// that only receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn idle_check_at(&self) -> Option<Instant> {
         let step = self.idle_checks;
         (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
@@ -164,7 +164,7 @@ impl Flow {
     }
 }
 
-/// Hashes one of our own ids. Such an id is either random, with the same top byte for a whole shard, or counted, so
+/// Hashes one of our own ids. Such an id is either random, with the same top byte for a whole shard, or sequential, so
 /// that the low half differs most. Other ids are only looked up.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct IdHasher(u64);
@@ -189,7 +189,7 @@ impl Hasher for IdHasher {
 pub(super) const SMALL_TABLE: usize = 1_024;
 
 /// Shrinks a table that a flood has enlarged, once seven eighths of it are empty. It keeps room for twice as many
-/// entries, so moving one entry pays for several removals.
+/// entries, so the table is rarely shrunk or enlarged again.
 pub(super) fn shrink_table<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
         table.shrink_to(SMALL_TABLE.max(2 * table.len()));
@@ -208,7 +208,7 @@ pub(super) struct PendingSyn {
     pub(super) path: FourTuple,
     /// Bytes exchanged with the sender.
     pub(super) allowance: Allowance,
-    /// Sender information of the client.
+    /// Sender information from the client's SYN.
     pub(super) introduction: SenderInfo,
     /// Flow that TCP created from the SYN.
     pub(super) flow: Option<u64>,
@@ -275,7 +275,7 @@ impl PendingSyns {
         self.entries.contains_key(&(sender, ip))
     }
 
-    /// Number of waiting SYNs.
+    /// Returns the number of waiting SYNs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -197,12 +197,12 @@ impl HandshakeHeader {
         HandshakeHeader { bytes, len: len as u8 }
     }
 
-    /// Encoded bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Number of bytes that do not fit into the headroom.
+    /// Returns the number of bytes that do not fit into the headroom.
     pub(super) fn extra_header_bytes(&self) -> usize {
         usize::from(self.len) - SHORT_HEADER
     }
@@ -256,7 +256,7 @@ impl ControlFrame {
         ControlFrame { bytes, len: len as u8 }
     }
 
-    /// Encoded bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

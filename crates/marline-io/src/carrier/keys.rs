@@ -3,8 +3,8 @@
 //!
 //! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash. So a move is
 //! authenticated by a secret agreed on with X25519, and a reset by the token whose hash was sent in the handshake. Both
-//! sides send their public key in the handshake without computing a secret. A key pair serves all flows of ten minutes,
-//! and the secret of two pairs is computed when the first flow between them moves, and cached.
+//! sides send their public key in the handshake without computing a secret. A key pair serves all flows opened within
+//! ten minutes. The secret of two pairs is computed and cached when the first flow between them moves.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use super::Outer;
 use super::frame::{COOKIE_LEN, Cookie, KEY_LEN, Nonce, Proof, SenderInfo};
 
-/// Lifetime of a key pair for new flows: an observer could recognize a client by its public key.
+/// Time for which new flows use a key pair. It is limited because an observer could recognize a client by its public
+/// key.
 const PAIR_LIFETIME: Duration = Duration::from_secs(600);
 /// Maximum number of cached secrets, newest first.
 const AGREED_CAPACITY: usize = 64;
@@ -89,7 +90,7 @@ impl Keyring {
         Keyring { secret, reset_seed, pair: None, pairs: 0, agreed, agreements: 0 }
     }
 
-    /// Number of shared secrets computed so far.
+    /// Returns the number of shared secrets computed so far.
     pub(super) const fn agreements(&self) -> u64 {
         self.agreements
     }

@@ -124,7 +124,8 @@ impl UdpCarrier {
         self.carried.push_back(CarrierChange { flow: id, link, proven });
     }
 
-    /// Port to which a flow's reset token is bound: the port that receives the datagrams that the token answers.
+    /// Returns the port to which a flow's reset token is bound: the port that receives the datagrams to which the
+    /// token responds.
     pub(super) fn token_port(&self, id: u64) -> u16 {
         let Some(flow) = self.flows.get(&id) else { return 0 };
         if !flow.outer.is_link() {

@@ -47,8 +47,8 @@ pub const BASE_DATAGRAM: u16 = 1_232;
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 /// Lifetime of a SYN, and of a flow whose address is not validated.
 const UNVALIDATED_LIFETIME: Duration = Duration::from_secs(120);
-/// Lifetime of a validation after the flow's last packet. After that, the flow may be evicted if there are too many.
-/// Clients that are alive send a keepalive at least every 20 s.
+/// Lifetime of a validation after the flow's last packet. Then the flow may be evicted if there are too many flows.
+/// Active clients send a keepalive at least every 20 s.
 const PROOF_LIFETIME: Duration = Duration::from_secs(600);
 /// Maximum number of SYNs stored until TCP answers them.
 const PENDING_CAPACITY: usize = 4_096;
@@ -130,7 +130,7 @@ pub enum ReceivedDatagram<'a> {
     Segment(PacketMeta, &'a [u8]),
     /// The datagram belongs to the shard with this index.
     OtherShard(u8),
-    /// The datagram belongs to an unknown shard: ask all of them.
+    /// The shard of the datagram is unknown, so all shards must be asked.
     UnknownShard,
     /// The peer has lost the state of this flow, and has proven it.
     Reset(u64),
@@ -143,7 +143,7 @@ pub enum ReceivedDatagram<'a> {
     },
     /// The SYN of this flow must be repeated now.
     Repeat(u64),
-    /// The peer does not know this id, which is unknown here as well: it answers a probe ([`UdpCarrier::probe`]).
+    /// The peer does not know this id. The id is unknown here too, so this answers a probe ([`UdpCarrier::probe`]).
     UnknownFlow(u64),
     /// Frame for the lane with this id, if there is one.
     Lane(u64),
@@ -247,9 +247,9 @@ pub struct UdpCarrier {
     next_sweep: Option<Instant>,
     keys: Keyring,
     cookies: Cookies,
-    /// Number of RESETs left in the current second, and its start.
+    /// RESETs left in the current second, and the start of this second.
     resets: (u32, Instant),
-    /// Set when another process receives new flows and answers unknown ids.
+    /// True once another process receives new flows and answers unknown ids.
     has_successor: bool,
     /// Counter of flows that were created, validated, ended or removed.
     changes: u64,
@@ -321,7 +321,7 @@ impl UdpCarrier {
         self.has_successor && own.is_some_and(|own| Shard::generation_of_flow(flow) != own)
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> CarrierCounters {
         CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
     }
@@ -331,8 +331,8 @@ impl UdpCarrier {
         self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
     }
 
-    /// Counter of flows that were created, validated or ended. While it is unchanged, [`place`](Self::place) knows
-    /// the same flows, although a flow may have moved.
+    /// Returns the counter of flows that were created, validated or ended. While it is unchanged,
+    /// [`Self::place`] knows the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes
     }
@@ -349,7 +349,7 @@ impl UdpCarrier {
         self.push_control(outer, frame);
     }
 
-    /// Number of flows and of stored SYNs.
+    /// Returns the number of flows and of stored SYNs.
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.flows.len(), self.pending.len())
     }

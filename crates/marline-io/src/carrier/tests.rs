@@ -263,7 +263,7 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     arrived.handed_over = true;
     assert!(
         matches!(shard.receive(now, &arrived), ReceivedDatagram::Nothing),
-        "never round in circles"
+        "no endless forwarding"
     );
     let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
     assert!(matches!(owner.receive(now, &arrived), ReceivedDatagram::Segment(..)));

@@ -29,7 +29,7 @@ pub enum CarrierKind {
     Gateway,
 }
 
-/// Capabilities of the UDP carrier.
+/// Returns the capabilities of the UDP carrier.
 #[must_use]
 pub const fn udp_capabilities() -> Capabilities {
     Capabilities {
@@ -50,7 +50,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// This shard's part of the ports or ids that the shards share.
+    /// Returns this shard's part of the ports or ids that the shards share.
     pub(super) const fn part(&self) -> Part {
         match self {
             Carrier::Native(carrier) => carrier.shard(),
@@ -69,7 +69,7 @@ impl Carrier {
         }
     }
 
-    /// Bytes that the core leaves free in front of each segment.
+    /// Returns the number of bytes that the core leaves free in front of each segment.
     pub(super) const fn headroom(&self) -> usize {
         match self {
             Carrier::Udp(_) => SHORT_HEADER,
@@ -77,7 +77,7 @@ impl Carrier {
         }
     }
 
-    /// Bytes between the IP header and the segment.
+    /// Returns the number of bytes between the IP header and the segment.
     pub(super) const fn header(&self) -> usize {
         match self {
             Carrier::Udp(_) => UDP_HEADER + SHORT_HEADER,
@@ -148,7 +148,7 @@ impl Carrier {
     }
 }
 
-/// Maximum UDP payload of an IP packet of `mtu` bytes.
+/// Returns the maximum UDP payload of an IP packet of `mtu` bytes.
 pub(super) fn payload_for_mtu(mtu: u32, remote: SocketAddr) -> Option<u16> {
     let ip_header = if remote.is_ipv6() { 40 } else { 20 };
     let payload = mtu.checked_sub(ip_header + UDP_HEADER as u32)?;

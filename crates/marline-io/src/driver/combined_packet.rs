@@ -47,7 +47,7 @@ pub(super) struct Group<'a> {
     /// Length of all payloads.
     bytes: usize,
     flags: u8,
-    /// Set when no further segment can be appended.
+    /// True once no further segment can be appended.
     closed: bool,
 }
 
@@ -65,32 +65,32 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Length of each IP header.
+    /// Returns the length of each IP header.
     pub(super) const fn ip_header(&self) -> usize {
         self.ip_header
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// First packet, with its headers.
+    /// Returns the first packet, with its headers.
     pub(super) const fn first(&self) -> &'a [u8] {
         self.packets[0]
     }
 
-    /// Payload length of each segment except the last.
+    /// Returns the payload length of each segment except the last.
     pub(super) const fn size(&self) -> usize {
         self.packets[0].len() - self.headers
     }
 
-    /// Length of the combined packet's headers.
+    /// Returns the length of the combined packet's headers.
     pub(super) const fn headers_len(&self) -> usize {
         self.headers
     }
 
-    /// Length of the combined packet from the TCP header on.
+    /// Returns the length of the combined packet, starting at the TCP header.
     pub(super) const fn segment_len(&self) -> usize {
         self.headers - self.ip_header + self.bytes
     }

@@ -62,22 +62,23 @@ impl Datagrams {
     /// of its class.
     ///
     /// # Errors
-    /// See [`SendError`]. A lane that is gone has no path.
+    /// See [`SendError`]. A closed lane fails with [`SendError::NoPath`].
     pub fn send(&self, flow: FlowId, payload: &[u8]) -> Result<(), SendError> {
         self.send_each(core::iter::once((flow, payload)), |_, result| result)
             .unwrap_or(Err(SendError::NoPath))
     }
 
-    /// Sends several datagrams and calls `note` with each result. Returns the value of the last call.
+    /// Sends several datagrams and calls `on_result` with each result. Returns the value of the last call.
     pub fn send_each<'a, R>(
         &self,
         datagrams: impl Iterator<Item = (FlowId, &'a [u8])>,
-        mut note: impl FnMut(FlowId, Result<(), SendError>) -> R,
+        mut on_result: impl FnMut(FlowId, Result<(), SendError>) -> R,
     ) -> Option<R> {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
         let last = state.lanes().with(self.id, |lane| {
-            let sent = datagrams.map(|(flow, payload)| note(flow, lane.send(now, flow, payload)));
+            let sent =
+                datagrams.map(|(flow, payload)| on_result(flow, lane.send(now, flow, payload)));
             sent.last()
         });
         self.shard.serve(&mut state, now);
@@ -105,7 +106,7 @@ impl Datagrams {
         self.shard.serve(&mut state, now);
     }
 
-    /// Waits for datagrams or for other changes of the lane. Safe to cancel.
+    /// Waits for datagrams or for other changes to the lane. Safe to cancel.
     ///
     /// # Errors
     /// The lane is gone.
@@ -143,13 +144,13 @@ impl Datagrams {
         Poll::Ready(Ok(()))
     }
 
-    /// Counters since the lane was opened.
+    /// Returns the counters since the lane was opened.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         self.shard.lock().lanes().with(self.id, |lane| lane.stats()).unwrap_or_default()
     }
 
-    /// State of each path.
+    /// Returns the state of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         let now = self.shard.clock().now();

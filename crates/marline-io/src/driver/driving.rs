@@ -174,7 +174,7 @@ impl Shard {
     /// [`ShardConfig::links`](super::ShardConfig::links).
     ///
     /// # Errors
-    /// The kernel's error, for example if another program listens on the address.
+    /// Fails if the address cannot be bound, for example because another program listens on it.
     pub fn listen_links(
         shards: &[Arc<ShardHandle>],
         local: SocketAddr,
@@ -185,7 +185,7 @@ impl Shard {
     /// Accepts links on a socket that already listens.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the socket cannot be registered with the runtime.
     pub fn accept_links(
         shards: &[Arc<ShardHandle>],
         listening: OwnedFd,
@@ -227,7 +227,7 @@ impl Shard {
         state.wakeups().wake_task();
     }
 
-    /// Counters of this shard's lanes.
+    /// Returns the counters of this shard's lanes.
     pub fn lane_counters(&self) -> LaneCounters {
         self.lock().lanes().counters()
     }
@@ -303,7 +303,7 @@ impl Shard {
 
     /// Sets the timer, unless it is already set to an earlier time: deadlines mostly move later, and one needless
     /// wake-up is cheaper than a system call each time. A timer that would soon fire needlessly is moved while the task
-    /// is awake: in a dialog of short messages this costs a tenth of the wake-up.
+    /// is awake: in a dialog of short messages this costs a tenth as much as the wake-up.
     fn arm(&self, state: &mut State, now: Instant) {
         let fires_soon =
             state.wakeups().alarm_at().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);

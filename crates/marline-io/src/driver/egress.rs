@@ -20,12 +20,12 @@ use crate::edge::network_error::NetworkError;
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum number of bytes that a batch counts as.
 const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
-/// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
+/// Length of the largest batch that is copied to be sent with others, in bytes. Longer batches justify their own
 /// system call.
 const MAX_GATHERED_BYTES: usize = 4 << 10;
-/// Lanes served under one lock before other threads get their turn.
+/// Maximum number of lanes served under one lock before other threads get their turn.
 const LANES_PER_TURN: usize = 64;
-/// Frames of one lane per turn.
+/// Maximum number of frames of one lane per turn.
 const FRAMES_PER_TURN: usize = 64;
 
 /// Sends everything that the core and the carrier have ready. Returns true if there is more.
@@ -307,7 +307,7 @@ pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkEr
     tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
 }
 
-/// Handles a lane frame that this machine did not send.
+/// Handles a lane frame that this machine could not send.
 fn on_frame_not_sent(
     state: &mut State,
     now: Instant,
@@ -326,7 +326,8 @@ fn on_frame_not_sent(
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
             state.lanes().with(id, |lane| lane.set_path_unreachable(path, now));
         }
-        // A buffer was full or a firewall rejected the frame, both perhaps temporarily. It is lost, like any datagram.
+        // A buffer was full or a firewall rejected the frame. Both may be temporary. The frame is lost, as any
+        // datagram may be.
         _ => tracing::debug!(remote = %outer.remote, %error, "lane frame not sent"),
     }
 }

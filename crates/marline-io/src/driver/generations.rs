@@ -212,7 +212,7 @@ impl Generations {
         Arc::new(Generations { shards, links, older, receiving_task: Mutex::default() })
     }
 
-    /// Generation of this process.
+    /// Returns the generation of this process.
     #[must_use]
     pub fn own_number(&self) -> u8 {
         self.older.own_number()
@@ -221,7 +221,7 @@ impl Generations {
     /// Adds a process that keeps its connections while this one receives.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the channel cannot be registered with the runtime.
     pub fn add_older_process(&self, generation: u8, channel: Channel) -> io::Result<()> {
         self.older.add(generation, channel)
     }

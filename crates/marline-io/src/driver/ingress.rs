@@ -109,7 +109,7 @@ fn on_datagram(shard: &Shard, state: &mut State, now: Instant, datagram: &Datagr
     on_received(shard, state, now, datagram, received);
 }
 
-/// Handles a datagram according to the carrier's verdict.
+/// Handles a datagram according to the carrier's result.
 fn on_received(
     shard: &Shard,
     state: &mut State,
@@ -147,7 +147,7 @@ fn on_received(
     }
 }
 
-/// Hands a datagram to another shard. Happens only to the first SYNs of joins, or to all datagrams if the kernel does
+/// Hands a datagram to another shard. Needed only for the first SYNs of joins, or for all datagrams if the kernel does
 /// not steer them by flow id.
 fn hand_over(shard: &Shard, to: usize, datagram: &Datagram<'_>) {
     let Some(peer) = shard.peers().get(to) else { return };

@@ -158,7 +158,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Datagrams in order of arrival.
+    /// Returns the datagrams in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
         let mut start = 0;
         self.datagrams.iter().map(move |(flow, end)| {
@@ -173,20 +173,20 @@ impl Arrivals {
         &self.paths
     }
 
-    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it. A new
-    /// lane is needed then.
+    /// Returns true if only an eighth of the key's usage limit is left, or if too many forged frames have failed with
+    /// it. A new lane is needed then.
     #[must_use]
     pub const fn needs_replacement(&self) -> bool {
         self.spent
     }
 
-    /// True if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
+    /// Returns true if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
     #[must_use]
     pub const fn is_silent(&self) -> bool {
         self.silent
     }
 
-    /// True if there is nothing to report.
+    /// Returns true if there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
     }

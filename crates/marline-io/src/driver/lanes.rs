@@ -23,7 +23,7 @@ use crate::random::SecretRng;
 const MAX_LANES: usize = 16_384;
 /// Maximum number of paths numbered by the peer whose subflow is not yet established.
 const MAX_NAMED_PATHS: usize = 32;
-/// Upper bound (exclusive) of path numbers.
+/// Upper bound (exclusive) on path numbers.
 const PATH_NUMBERS: u8 = 32;
 /// Interval at which an active lane checks the connection's subflows and their cost.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -299,7 +299,7 @@ impl Lanes {
         entry.check_at = now + pause;
     }
 
-    /// Paths of a lane.
+    /// Returns the paths of a lane.
     pub(super) fn paths(&self, id: u64) -> &[LanePath] {
         self.entries.get(&id).map_or(&[], |entry| &entry.paths)
     }
@@ -585,7 +585,7 @@ impl Entry {
         }
     }
 
-    /// Silent paths of the lane, with their addresses.
+    /// Returns the silent paths of the lane, with their addresses.
     fn current_silent_paths(&self) -> Vec<(PathId, PathAddresses)> {
         let with_addresses = |id: PathId| {
             let path = self.paths.iter().find(|path| path.id == id)?;

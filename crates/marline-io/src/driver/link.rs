@@ -109,7 +109,7 @@ pub(super) struct Link {
     outer: Outer,
     /// Port of the UDP socket that the link replaces.
     port: u16,
-    /// Set once a flow has been validated on the link; never cleared.
+    /// True once a flow has been validated on the link; never cleared.
     has_validated_flow: AtomicBool,
     /// Number of shards that have a validated flow on the link.
     users: AtomicUsize,
@@ -315,7 +315,7 @@ const TIMEOUTS: u8 = 3;
 /// Progress of a link.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Set when data was sent after the last read.
+    /// True if data was sent after the last read.
     is_unanswered: AtomicBool,
     /// Number of bytes that the peer had acknowledged at the last check, and the time at which that number was
     /// reached.

@@ -31,7 +31,7 @@ use crate::sys;
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time that a server waits for a flow to be validated on a link.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Idle time after which a server closes a link; a client sends keepalives every 20 s at the latest.
+/// Idle time after which a server closes a link. A client sends keepalives at least every 20 s.
 const IDLE: Duration = Duration::from_secs(90);
 /// Time after which a link is closed if its peer accepts no data.
 const BLOCKED_LINK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -102,9 +102,9 @@ impl core::fmt::Display for LinkOpenError {
                 f.write_str("the server does not listen on TCP")
             }
             LinkOpenError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-                f.write_str("no answer over TCP, either")
+                f.write_str("no answer over TCP either")
             }
-            LinkOpenError::Io(error) => write!(f, "no TCP connection, either: {error}"),
+            LinkOpenError::Io(error) => write!(f, "TCP connection failed too: {error}"),
             LinkOpenError::ForeignData(alien) => f.write_str(alien.meaning()),
         }
     }

@@ -88,20 +88,20 @@ impl<'a> ObservedSegments<'a> {
         }
     }
 
-    /// TCP segments, each starting at its header.
+    /// Returns the TCP segments, each starting at its header.
     pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
         let headroom = self.headroom;
         let datagrams = self.datagrams.chunks(self.stride.max(1));
         datagrams.map(move |datagram| datagram.get(headroom..).unwrap_or_default())
     }
 
-    /// Local address.
+    /// Returns the local address.
     #[must_use]
     pub const fn local_ip(&self) -> IpAddr {
         self.path.local.ip()
     }
 
-    /// Total length of the IP packets of all segments, including the carrier's headers.
+    /// Returns the total length of the IP packets of all segments, including the carrier's headers.
     #[must_use]
     pub fn packet_bytes(&self) -> u64 {
         let ip = if self.path.local.is_ipv4() { 20 } else { 40 };
@@ -397,7 +397,7 @@ impl Observers {
         self.monitor = monitor;
     }
 
-    /// Traffic events that have subscribers.
+    /// Returns the traffic events that have subscribers.
     pub(super) fn traffic_filter(&self) -> TrafficFilter {
         match (&self.events, &self.traffic) {
             (Some(_), _) => TrafficFilter::All,

@@ -86,7 +86,7 @@ impl OlderProcesses {
         Arc::new(OlderProcesses { own, knows_token, returned, paths, known, has_any })
     }
 
-    /// Generation of this process.
+    /// Returns the generation of this process.
     pub(super) const fn own_number(&self) -> u8 {
         self.own
     }

@@ -31,7 +31,7 @@ pub(super) struct Stray<'a> {
     pub(crate) segment: &'a [u8],
     /// Index of the shard that is asked now.
     pub(crate) asked: u8,
-    /// Set if no further shard is asked: this one takes the segment in any case.
+    /// True if no further shard is asked: this one takes the segment in any case.
     pub(crate) is_last: bool,
 }
 
@@ -60,7 +60,7 @@ impl PathOwners {
         }
     }
 
-    /// Number of cached owners.
+    /// Returns the number of cached owners.
     pub(super) fn len(&self) -> usize {
         self.owners.len() + self.unused.len()
     }

@@ -64,7 +64,7 @@ struct Outlets {
 }
 
 impl RawSender {
-    /// `spare` are sockets that are not yet bound; `offload` are the sockets for combined packets.
+    /// Creates the sender. `spare` are sockets that are not yet bound; `offload` are the sockets for combined packets.
     pub(super) fn new(spare: Vec<OwnedFd>, offload: Option<Offload>) -> RawSender {
         let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
@@ -82,7 +82,7 @@ impl RawSender {
         self.lock().spare = Vec::new();
     }
 
-    /// Number of sockets that are not yet bound.
+    /// Returns the number of sockets that are not yet bound.
     #[cfg(test)]
     pub(crate) fn spare(&self) -> usize {
         self.lock().spare.len()
@@ -247,7 +247,7 @@ impl CombinedSender {
     /// Sends the segments of a batch, which lie `stride` bytes apart, and combines those that can be combined.
     ///
     /// # Errors
-    /// The kernel's error, with the number of bytes sent before it.
+    /// Fails if the kernel rejects a packet. The error contains the number of bytes sent before it.
     pub(super) fn send_batch(
         &mut self,
         now: Instant,
@@ -304,7 +304,7 @@ impl CombinedSender {
     /// Sends the segments of a group as one packet. `raw` is used for this machine's own addresses.
     ///
     /// # Errors
-    /// The kernel's error; nothing was sent.
+    /// Fails if the kernel rejects the packet. Nothing was sent then.
     pub(super) fn send(
         &self,
         raw: BorrowedFd<'_>,

@@ -69,7 +69,7 @@ impl Reception {
         self.sockets.clear();
     }
 
-    /// Number of sockets.
+    /// Returns the number of sockets.
     pub(super) const fn sockets(&self) -> usize {
         self.sockets.len()
     }
@@ -270,7 +270,7 @@ pub(super) enum ReceiveBuffer {
 pub(super) struct TunBuffer {
     bytes: Box<[u8]>,
     lengths: Vec<usize>,
-    /// Set if packets have a virtio header in front.
+    /// True if packets start with a virtio header.
     offloads: bool,
 }
 
@@ -409,7 +409,7 @@ impl UdpBuffer {
         }
     }
 
-    /// Messages of a batch: metadata and bytes.
+    /// Returns the messages of a batch: metadata and bytes.
     pub(super) fn messages(&self) -> impl Iterator<Item = (&RecvMeta, &[u8])> {
         self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.messages)
     }

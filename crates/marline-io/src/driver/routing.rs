@@ -29,7 +29,7 @@ use crate::links::Routes;
 
 /// Maximum number of links.
 const MAX_LINKS: usize = 8_192;
-/// Limits for accepted links without a validated flow. A link whose last validated flow has ended is pending again.
+/// Limits on accepted links without a validated flow. A link whose last validated flow has ended is pending again.
 const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -41,14 +41,14 @@ struct Table {
     slots: Vec<Option<Slot>>,
     /// Accepted links without a validated flow, by index.
     pending: PendingPeers<u16>,
-    /// Set while another process handles TCP connections.
+    /// True while another process handles TCP connections.
     is_tcp_handed_over: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
     link: Arc<Link>,
-    /// Set if another process or a client's own shard opened the link, which is then never evicted.
+    /// True if another process or a client's own shard opened the link, which is then never evicted.
     trusted: bool,
     /// Entry among the pending links.
     pending: Option<PendingId>,
@@ -149,12 +149,12 @@ impl Links {
         let _ = self.older.set(Arc::clone(older));
     }
 
-    /// Older processes of this server. The set may be empty.
+    /// Returns the older processes of this server. The set may be empty.
     pub(super) fn older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.older.get()
     }
 
-    /// The older processes, if there are any.
+    /// Returns the older processes, if there are any.
     pub(super) fn connected_older_processes(&self) -> Option<&Arc<OlderProcesses>> {
         self.older.get().filter(|older| older.has_any())
     }
@@ -198,7 +198,7 @@ impl Links {
         table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
     }
 
-    /// Finds the link with exactly these ends: by now, another link may use the index.
+    /// Finds the link with exactly these ends, because another link may use the index by now.
     pub(super) fn at(&self, outer: &Outer) -> Option<Arc<Link>> {
         self.link_by_index(outer.socket).filter(|link| *link.outer() == *outer)
     }
@@ -314,7 +314,7 @@ pub(super) struct Routing {
     routes: Routes,
     links: BTreeMap<u16, LinkFlows>,
     by_flow: BTreeMap<u64, u16>,
-    /// Why the last link attempt failed, for each route where it did.
+    /// Reason why the last link attempt failed, by route.
     failures: BTreeMap<FlowEnds, String>,
 }
 
@@ -326,7 +326,7 @@ struct LinkFlows {
     proven: BTreeSet<u64>,
     /// Link that counts this shard among its users.
     proven_link: Option<Arc<Link>>,
-    /// Set while the link is full.
+    /// True while the link is full.
     full: bool,
 }
 
@@ -340,7 +340,7 @@ impl Routing {
         &self.all
     }
 
-    /// Routes of a client.
+    /// Returns the routes of a client.
     pub(super) const fn routes(&mut self) -> &mut Routes {
         &mut self.routes
     }

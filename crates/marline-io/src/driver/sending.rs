@@ -37,7 +37,7 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct SendError {
     pub(crate) error: io::Error,
-    /// Bytes of the batch that were sent.
+    /// Number of bytes of the batch that were sent.
     pub(crate) sent: usize,
 }
 
@@ -85,7 +85,7 @@ impl<To> Default for FrameBatch<To> {
 }
 
 impl<To: Copy + PartialEq> FrameBatch<To> {
-    /// Destination of the batch; `None` if it is empty.
+    /// Returns the destination of the batch; `None` if it is empty.
     const fn to(&self) -> Option<To> {
         self.to
     }
@@ -255,7 +255,7 @@ pub(super) struct Sending {
     out: TransmitBuf,
     spare: Option<TransmitBuf>,
     headroom: usize,
-    /// Set if segments may be combined into one packet.
+    /// True if segments may be combined into one packet.
     joins_runs: bool,
     /// Segments for one system call.
     gathered: SegmentBatch,

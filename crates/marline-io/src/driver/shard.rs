@@ -93,7 +93,7 @@ pub struct Shard {
     peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// All shards that share the ports, including this one.
     siblings: OnceLock<Vec<Weak<Shard>>>,
-    /// Set when the last handle is dropped. The shard ends after its connections.
+    /// True once the last handle is dropped. The shard ends after its connections.
     orphaned: AtomicBool,
     index: u8,
     handle: OnceLock<Weak<ShardHandle>>,
@@ -170,7 +170,7 @@ impl ShardHandle {
         &self.shard
     }
 
-    /// Reference to the shard that does not keep it running.
+    /// Returns a reference to the shard that does not keep it running.
     pub(crate) fn downgrade(&self) -> Weak<Shard> {
         Arc::downgrade(&self.shard)
     }
@@ -249,7 +249,7 @@ impl Shard {
         now
     }
 
-    /// Clock of the shard.
+    /// Returns the clock of the shard.
     pub(super) const fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -263,7 +263,7 @@ impl Shard {
         &self.timer
     }
 
-    /// Time at which the timer fires.
+    /// Returns the alarm: the time at which the timer fires.
     pub(super) const fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -272,12 +272,12 @@ impl Shard {
         &self.receiving
     }
 
-    /// Inboxes of all shards that share the ports, by index.
+    /// Returns the inboxes of all shards that share the ports, by index.
     pub(super) fn peers(&self) -> &[mpsc::Sender<Handover>] {
         self.peers.get().map_or(&[], Vec::as_slice)
     }
 
-    /// All shards that share the ports, including this one.
+    /// Returns all shards that share the ports, including this one.
     pub(super) fn port_shards(&self) -> impl Iterator<Item = Arc<Shard>> {
         self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
@@ -292,7 +292,7 @@ impl Shard {
         self.orphaned.load(Ordering::Acquire)
     }
 
-    /// Snapshots of all connections. The ids contain the shard in their top byte.
+    /// Returns snapshots of all connections. The ids contain the shard in their top byte.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         let mut state = self.lock();
         let ids = state.endpoint().connections();
@@ -318,7 +318,7 @@ impl Shard {
         }
     }
 
-    /// Counters of the core and of the carrier.
+    /// Returns the counters of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
         let mut state = self.lock();
         let mut carrier = state.carrier().counters();
@@ -328,7 +328,7 @@ impl Shard {
         (state.endpoint().counters(), carrier)
     }
 
-    /// Histogram of the time from a write to its DATA_ACK
+    /// Returns the histogram of the time from a write to its DATA_ACK
     /// ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
     pub fn delivery_delays(&self) -> DelayHistogram {
         self.lock().endpoint().delivery_delays()
@@ -385,7 +385,7 @@ impl Shard {
     /// all addresses, this only records the interface of the address.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the socket cannot be opened or bound.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
         if let (Some((_, index)), Some(monitor)) =
             (&options.interface, self.lock().endpoint().path_health_monitor())
@@ -419,7 +419,7 @@ impl Shard {
         }
     }
 
-    /// Local addresses of the sockets.
+    /// Returns the local addresses of the sockets.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.lock().sockets().iter().map(|socket| socket.local).collect()
     }
@@ -427,7 +427,7 @@ impl Shard {
     /// Makes the kernel distribute datagrams among all shards that share the ports.
     ///
     /// # Errors
-    /// The kernel's error if it rejects the BPF program.
+    /// Fails if the kernel rejects the BPF program.
     pub fn distribute_over_shards(&self, shards: u8) -> io::Result<()> {
         for socket in self.lock().sockets().iter() {
             crate::sys::socket::spread_by_flow_id(socket.as_fd(), shards)?;
@@ -519,8 +519,8 @@ impl Shard {
     /// other shards share that address, each with its own queue of the interface.
     ///
     /// # Errors
-    /// The kernel's error. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user
-    /// does not.
+    /// Fails if the interface cannot be opened. Creating one needs CAP_NET_ADMIN; using a persistent one that belongs
+    /// to the user does not.
     pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
         self.add_socket(Sock::tun(interface, local, several)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -532,7 +532,7 @@ impl Shard {
     /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interface cannot be registered with the runtime.
     pub fn adopt_tun(&self, tun: OwnedFd, local: IpAddr) -> io::Result<()> {
         self.add_socket(Sock::adopted_tun(tun, local)?)?;
         if let Carrier::Native(carrier) = self.lock().carrier() {
@@ -545,7 +545,7 @@ impl Shard {
     /// port.
     ///
     /// # Errors
-    /// The kernel's error, for example if the port is in use or privileged.
+    /// Fails if the port cannot be reserved, for example because it is in use or privileged.
     pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
         let mut guard = None;
         for shard in shards {
@@ -560,7 +560,7 @@ impl Shard {
     /// Reserves the first local ports for connections that this shard opens.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the ports cannot be reserved.
     pub fn reserve_local_ports(&self) -> io::Result<()> {
         self.lock().grow_port_pool().map(|_| ())
     }

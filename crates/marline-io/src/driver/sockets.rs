@@ -85,7 +85,7 @@ pub(crate) enum Kind {
 pub(crate) struct UdpKind {
     pub(crate) state: UdpSocketState,
     options: SocketOptions,
-    /// Set if the socket is bound to all addresses: replies must name their source address.
+    /// True if the socket is bound to all addresses: replies must name their source address.
     wildcard: bool,
 }
 
@@ -150,7 +150,8 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
-    /// Wraps the TUN interface of a gateway, which is not bound to an address: it has all except those behind it.
+    /// Wraps the TUN interface of a gateway. It is not bound to an address, because the gateway answers for all
+    /// addresses except those behind the interface.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
         let offloads = tun.offloads();
         let fd = watch(OwnedFd::from(tun), Interest::READABLE)?;
@@ -302,9 +303,9 @@ struct Entry {
 pub(super) struct Sockets {
     entries: Vec<Option<Entry>>,
     stall_retry_at: Option<Instant>,
-    /// Set while this process reads the sockets.
+    /// True while this process reads the sockets.
     receiving: bool,
-    /// Set when the sockets have changed and the task must update its list.
+    /// True if the sockets have changed and the task must update its list.
     changed: bool,
 }
 

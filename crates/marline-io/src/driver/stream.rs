@@ -51,13 +51,13 @@ impl Stream {
         Stream { shard, id, peer }
     }
 
-    /// Connection id, unique over all shards of a listener.
+    /// Returns the connection id, unique over all shards of a listener.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
         self.shard.public_id(self.id)
     }
 
-    /// The peer's address on the first subflow.
+    /// Returns the peer's address on the first subflow.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
@@ -93,17 +93,17 @@ impl Stream {
         }
     }
 
-    /// Shard of the connection.
+    /// Returns the shard of the connection.
     pub(super) const fn shard(&self) -> &Arc<ShardHandle> {
         &self.shard
     }
 
-    /// Id within the shard.
+    /// Returns the id within the shard.
     pub(super) const fn own_id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Snapshot of the connection; `None` once its state is gone.
+    /// Returns a snapshot of the connection; `None` once its state is gone.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint().info(self.id)?;
@@ -111,7 +111,7 @@ impl Stream {
         Some(info)
     }
 
-    /// Value that identifies this connection to an inner protocol; it is equal on both sides
+    /// Returns the value that identifies this connection to an inner protocol; it is equal on both sides
     /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
@@ -319,7 +319,7 @@ impl Requests {
 }
 
 impl Request {
-    /// Ends of the connection: `local` is the target, `remote` is the requesting host.
+    /// Returns the ends of the connection: `local` is the target, `remote` is the requesting host.
     #[must_use]
     pub const fn path(&self) -> FourTuple {
         self.path

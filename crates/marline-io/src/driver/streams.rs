@@ -216,7 +216,7 @@ impl Streams {
         register(place, cx);
     }
 
-    /// Outcome of the handshake; `None` if the connection is unknown.
+    /// Returns the outcome of the handshake; `None` if the connection is unknown.
     pub(super) fn handshake(&self, id: ConnectionId) -> Option<Handshake> {
         let slot = self.slots.get(&id)?;
         Some(match (slot.connected, slot.closed) {
@@ -226,7 +226,7 @@ impl Streams {
         })
     }
 
-    /// Reason why a connection ended.
+    /// Returns the reason why a connection ended.
     pub(super) fn closed(&self, id: ConnectionId) -> Option<CloseReason> {
         self.slots.get(&id).and_then(|slot| slot.closed)
     }

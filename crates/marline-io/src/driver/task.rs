@@ -20,9 +20,10 @@ use super::shard::{Handover, Shard};
 const RECEIVES_PER_TURN: usize = 4;
 /// Maximum number of turns for which timers are postponed.
 const POSTPONE_TIMERS: u32 = 4;
-/// Time that a shard without handles waits for its connections to close, in general.
+/// Time that a shard without handles waits for its connections to close.
 const LINGER: Duration = Duration::from_secs(10);
-/// Time that it waits for TIME-WAIT to end on native carriers, because the kernel would answer late segments with RST.
+/// Time that such a shard waits for TIME-WAIT to end on native carriers, because the kernel would answer late segments
+/// with RST.
 const CLOSING_TIME: Duration = Duration::from_secs(70);
 
 struct Task {
@@ -31,7 +32,7 @@ struct Task {
     waker: ReadyTimeWaker,
     /// Number of turns for which timers were postponed because there was more to receive.
     postponed: u32,
-    /// Set if sockets are read even if they are not ready.
+    /// True if sockets are read even if they are not ready.
     may_busy_poll: bool,
     /// Time at which the last handle was dropped.
     orphaned_at: Option<Instant>,
@@ -106,7 +107,7 @@ impl Task {
         if self.is_over(self.shard.clock().now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Returns true if the task must immediately poll its sockets again; `received` tells whether it received data.
+    /// Returns true if the task must immediately poll its sockets again. `received` is true if it received data.
     fn continues_polling(&self, received: bool) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);

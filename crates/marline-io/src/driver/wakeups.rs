@@ -26,7 +26,7 @@ use super::streams::{register, wake};
 /// Upper limit on the polling time after the last exchange.
 pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// Maximum length of a write that waits, in bytes. Longer writes are worth their own system call.
+/// Maximum length of a write that waits, in bytes. Longer writes justify their own system call.
 const LONGEST_DELAYED_WRITE: usize = 4 << 10;
 /// Maximum number of waiting writes: the datagrams of one batch.
 const MOST_DELAYED_WRITES: u32 = 44;
@@ -80,7 +80,7 @@ pub(super) struct Wakeups {
     armed: Option<Instant>,
     busy_poll: BusyPoll,
     turns: Turns,
-    /// Set when the task has ended.
+    /// True once the task has ended.
     stopped: bool,
     /// Number of process pauses reported to the endpoint and the lanes.
     pauses: u64,
@@ -109,7 +109,7 @@ impl Wakeups {
         self.turns.set_driver(cx.waker());
     }
 
-    /// Waker of the task, unless it has already been woken.
+    /// Returns the waker of the task, unless it has already been woken.
     #[cfg(test)]
     pub(super) fn task(&self) -> Option<Waker> {
         self.task.clone()
@@ -120,7 +120,7 @@ impl Wakeups {
         &self.turns
     }
 
-    /// Time at which the timer fires.
+    /// Returns the time at which the timer fires.
     pub(super) const fn alarm_at(&self) -> Option<Instant> {
         self.armed
     }
@@ -181,14 +181,14 @@ impl Wakeups {
 pub(super) struct Turns {
     /// Connection and time of the last write.
     last: Option<(ConnectionId, Instant)>,
-    /// Set if turns are expected to contain writes of several connections.
+    /// True if turns are expected to contain writes of several connections.
     expects_several: bool,
     /// Number of pairs of close writes so far, and the number needed before several connections are expected.
     pairs: u32,
     pairs_needed: u32,
     /// Number of writes that wait for the end of this turn.
     waiting: u32,
-    /// Set if the waiting writes belong to several connections.
+    /// True if the waiting writes belong to several connections.
     several: bool,
     /// Time of the first waiting write.
     since: Instant,

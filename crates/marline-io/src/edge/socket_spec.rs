@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-/// Whether a socket shares its port with other sockets of the server.
+/// Sharing of a socket's port with other sockets of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSharing {
     /// The port is not shared.
@@ -21,7 +21,7 @@ pub(crate) struct SocketSpec<'a> {
     pub(crate) local: SocketAddr,
     /// Interface to bind to, by name and index.
     pub(crate) interface: Option<(&'a str, u32)>,
-    /// Whether the port is shared.
+    /// Sharing of the port.
     pub(crate) port: PortSharing,
     /// Mark of the packets for routing rules (SO_MARK); 0 for none.
     pub(crate) mark: u32,

@@ -13,8 +13,8 @@
 //! same for addresses, without the return.
 //!
 //! A link may be established only because its answer was faster: if the server or this process is short of processor
-//! time, one answer comes before the other. So the route moves only after datagrams got as much time again as the link
-//! took.
+//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time
+//! as the link took.
 //!
 //! A network may also pass datagrams but limit their rate: see `fallback/comparing.rs`.
 
@@ -62,7 +62,8 @@ const MIN_STAY: Backoff =
     Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED_AFTER: Duration = Duration::from_secs(120);
-/// Bounds of the time that datagrams get after a link was established, normally as long again as the link took.
+/// Bounds on the additional time that datagrams get after a link was established. It is normally the time that the
+/// link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.
@@ -93,7 +94,7 @@ pub(crate) enum Order {
     Keep(FlowEnds, CarrierRates),
     /// Move the flows back to datagrams.
     Leave(FlowEnds, LeaveReason),
-    /// Close this link, which is not or no longer needed.
+    /// Close this link, which is not needed.
     Close(u16),
     /// Send a probe datagram with an id that does not exist.
     Probe(FlowEnds),
@@ -129,9 +130,9 @@ struct Route {
     asked: Option<(Instant, Instant)>,
     /// Time of the last answer to a datagram on this route.
     heard_at: Option<Instant>,
-    /// Set if datagrams on this route went unanswered, and none has been answered since.
+    /// True if datagrams on this route went unanswered, and none has been answered since.
     is_suspected: bool,
-    /// Set if a network error was withheld.
+    /// True if a network error was withheld.
     refused: bool,
     /// Number of consecutive failed link attempts.
     failures: u32,
@@ -183,7 +184,7 @@ impl Route {
         }
     }
 
-    /// Time at which a link will be opened if nothing changes.
+    /// Returns the time at which a link will be opened if nothing changes.
     fn open_at(&self, udp: UdpUse) -> Option<Instant> {
         let (since, latest) = self.asked.filter(|_| self.way == TransportChoice::Datagrams)?;
         let patience = match () {
@@ -447,7 +448,7 @@ impl Routes {
         self.routes.get(ends).is_some_and(|route| matches!(route.way, TransportChoice::Link(_)))
     }
 
-    /// Routes that use a link, except for a comparison.
+    /// Returns the routes that use a link, except for a comparison.
     pub(crate) fn flows_on_links(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
         let linked =
@@ -465,7 +466,7 @@ impl Routes {
         }
     }
 
-    /// Time at which [`on_timeout`](Self::on_timeout) must be called.
+    /// Returns the time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.routes.values().filter_map(|route| self.due_at(route)).min()
     }

@@ -37,7 +37,7 @@ impl ForeignData {
         }
     }
 
-    /// Explanation for the user of what this means about the network.
+    /// Explains to the user what the data shows about the network.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             ForeignData::Http => {
@@ -83,7 +83,7 @@ impl FramedBytes {
 /// Splits a stream into frames. It stores at most a partial frame.
 #[derive(Debug, Default)]
 pub(crate) struct FrameDecoder {
-    /// Set once the preamble has arrived.
+    /// True once the preamble has arrived.
     preamble_received: bool,
     /// Partial frame.
     rest: Vec<u8>,

@@ -52,7 +52,7 @@ pub(crate) struct PolicedRoute {
     pub(crate) bits_per_s: u64,
 }
 
-/// Bytes of a lane in one direction.
+/// Byte counts of a lane in one direction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LaneBytes {
     pub(crate) delivered: u64,
@@ -110,7 +110,7 @@ impl Window {
     }
 }
 
-/// Returns `None` if no time has passed.
+/// Returns the rate of these bytes, or `None` if no time has passed.
 fn bits_per_s(bytes: u64, since: Instant, now: Instant) -> Option<u64> {
     let elapsed_ms = NonZeroU64::new(now.since(since).as_millis() as u64)?;
     Some(bytes * 8_000 / elapsed_ms)
@@ -234,7 +234,7 @@ impl Paces {
     }
 }
 
-/// Sequence number and payload length of a segment that belongs to a bulk transfer.
+/// Returns the sequence number and payload length of a segment that belongs to a bulk transfer.
 fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
     let header = segment.get(..TCP_HEADER)?;
     let payload = segment.len().checked_sub(usize::from(header[12] >> 4) * 4)?;

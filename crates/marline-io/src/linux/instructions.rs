@@ -21,7 +21,7 @@ pub(super) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K
 /// Return value that drops the packet.
 pub(super) const DROP: u32 = 0;
 
-/// Instruction that does not branch.
+/// Creates an instruction that does not branch.
 pub(super) const fn op(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }

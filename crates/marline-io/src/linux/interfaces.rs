@@ -99,8 +99,8 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
     list.into_values().collect()
 }
 
-/// Returns true for usable addresses: all on loopback; elsewhere, addresses that are not link-local, tentative or
-/// deprecated.
+/// Returns true for usable addresses: all on loopback, and on other interfaces those that are not link-local,
+/// tentative or deprecated.
 fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)

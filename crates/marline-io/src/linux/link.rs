@@ -16,8 +16,8 @@ use crate::edge::tcp::{Segments, TcpInfo};
 const UNSENT_BYTES: u32 = 32 << 10;
 /// Time without an acknowledgment after which the connection ends.
 const ACK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by `libc`).
-/// By default, the pause doubles up to two minutes, which delays the detection of a recovered network.
+/// Maximum retransmission timeout of the kernel: the smallest permitted value (Linux 6.15, not yet defined by `libc`).
+/// By default, the timeout doubles up to two minutes, which delays the detection of a recovered network.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Maximum number of connections that wait to be accepted.
@@ -52,12 +52,12 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     Ok(socket.into())
 }
 
-/// Limits the kernel's retransmission pauses to [`MAX_PAUSE`]. Before Linux 6.15 this has no effect.
+/// Limits the kernel's retransmission timeout to [`MAX_PAUSE`]. Before Linux 6.15 this has no effect.
 fn bound_pauses(socket: &Socket) {
     let value = MAX_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
-        tracing::trace!(%error, "cannot limit the retransmission pauses of a TCP connection");
+        tracing::trace!(%error, "cannot limit the retransmission timeout of a TCP connection");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Return of freed heap memory to the operating system.
+//! Returns freed heap memory to the operating system.
 
 /// Returns unused pages anywhere in the heap to the operating system. Returns false if there were none.
 #[cfg(target_env = "gnu")]

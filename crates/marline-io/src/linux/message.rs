@@ -288,7 +288,7 @@ fn parse_router_options(body: &[u8]) -> Option<Message> {
     Some(Message::RouterOptions { index, options })
 }
 
-/// Outgoing interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
+/// Returns the outgoing interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
 fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut hops = Vec::new();
     while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {
@@ -302,7 +302,7 @@ fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     hops
 }
 
-/// Attributes of a message: type and value.
+/// Returns the attributes of a message: type and value.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let (len, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{set_option, socket};
 
-/// Option for frames with a virtio header in front (linux/if_packet.h).
+/// Option for frames that start with a virtio header (linux/if_packet.h).
 const PACKET_VNET_HDR: libc::c_int = 15;
 
 /// Opens a packet socket that receives nothing, because it has no protocol. Opening needs CAP_NET_RAW; sending does
@@ -25,7 +25,7 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
 /// Sends one frame on an interface: virtio header, Ethernet header, packet.
 ///
 /// # Errors
-/// The kernel's error: no room now, the interface is down or gone, or its queue is full.
+/// Fails if there is no room now, the interface is down or gone, or its queue is full.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     interface: u32,

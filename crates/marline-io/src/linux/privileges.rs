@@ -31,7 +31,7 @@ impl KeptCapabilities {
 /// Permanently drops all capabilities of this process except these.
 ///
 /// # Errors
-/// The kernel's error, or another thread has more capabilities.
+/// Fails if the kernel refuses, or if another thread has more capabilities.
 pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
     set_no_new_privs(true)?;
     let kept = capabilities(None)?.permitted & kept.set();

@@ -285,7 +285,7 @@ impl RawBuffer {
         Ok(received)
     }
 
-    /// Packets of the last [`receive`](Self::receive).
+    /// Returns the packets of the last [`receive`](Self::receive).
     pub(crate) fn packets(&self) -> impl Iterator<Item = (&RawMeta, &[u8])> {
         let packets = self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.received);
         packets.map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or_default()))

@@ -24,7 +24,7 @@ impl InterfaceSetup {
         Ok(InterfaceSetup { netlink, index })
     }
 
-    /// Interface index.
+    /// Returns the interface index.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index

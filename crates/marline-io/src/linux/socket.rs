@@ -97,7 +97,7 @@ pub(crate) fn raise_buffers(socket: &Socket) {
 /// must not yet be connected, because even the first advertised window must be small.
 ///
 /// # Errors
-/// The kernel's error. Linux before 5.14 does not support this: the size would remain fixed.
+/// Fails before Linux 5.14, which does not support this: the size would remain fixed.
 pub fn set_initial_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half)?;
@@ -108,7 +108,7 @@ pub fn set_initial_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::R
 /// socket. Merely setting another size would leave the window small.
 ///
 /// # Errors
-/// The kernel's error. Linux before 5.14 does not support this: the size would remain fixed at that of a new socket.
+/// Fails before Linux 5.14, which does not support this: the size would remain that of a new socket.
 pub fn restore_receive_buffer(socket: BorrowedFd<'_>) -> io::Result<()> {
     /// Default window of a new socket (half of the buffer in `tcp_rmem`).
     const WINDOW: libc::c_int = 64 * 1_024;

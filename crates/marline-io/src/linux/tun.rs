@@ -1,6 +1,6 @@
 //! TUN interfaces: whole IP packets through a file descriptor. Linux only.
 //!
-//! With offloading, each packet has a virtio header in front, and up to 64 kB of one TCP connection form a single
+//! With offloading, each packet starts with a virtio header, and up to 64 kB of one TCP connection form a single
 //! packet in both directions.
 
 use std::ffi::CString;
@@ -110,7 +110,7 @@ impl Tun {
         Ok(Tun { file: self.file.try_clone()?, offloads: self.offloads })
     }
 
-    /// Returns true if packets have a virtio header in front.
+    /// Returns true if packets start with a virtio header.
     #[must_use]
     pub const fn offloads(&self) -> bool {
         self.offloads

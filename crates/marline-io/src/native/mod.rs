@@ -44,7 +44,7 @@ const POOL_STEP: usize = 32;
 /// port cannot be reused between two ends during TIME-WAIT.
 const POOL_LIMIT: usize = 512;
 
-/// Capabilities of native carriers.
+/// Returns the capabilities of native carriers.
 #[must_use]
 pub const fn native_capabilities() -> Capabilities {
     Capabilities {
@@ -100,7 +100,7 @@ impl RawSockets {
     /// Opens one socket per address family. At first, both reject everything.
     ///
     /// # Errors
-    /// The kernel's error: permission is denied without CAP_NET_RAW.
+    /// Fails without CAP_NET_RAW, or if a socket cannot be opened.
     pub fn open() -> io::Result<Self> {
         RawSockets::open_for(1)
     }
@@ -125,7 +125,7 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
-    /// Number of shards for which the sockets were opened; 0 if they are already in use.
+    /// Returns the number of shards for which the sockets were opened; 0 if they are already in use.
     #[must_use]
     pub fn shards(&self) -> usize {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +184,7 @@ impl RawSockets {
     /// port 0, the kernel chooses the port.
     ///
     /// # Errors
-    /// The kernel's error, for example if the port is in use.
+    /// Fails if the port cannot be reserved, for example because it is in use.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = opened.as_mut().ok_or_else(in_use_error)?;
@@ -269,11 +269,11 @@ pub(crate) struct NativeCarrier {
     /// Local ports of connections that we open.
     pool: Vec<u16>,
     pool_limit: usize,
-    /// Set on TUN interfaces, where Marline acts as a separate host.
+    /// True on TUN interfaces, where Marline acts as a separate host.
     tun: bool,
     /// Ports that accept SYNs, if only some of our ports do (TUN).
     listening: Option<PortSet>,
-    /// Set when another process has succeeded this one: unknown segments may then belong to it.
+    /// True once another process has succeeded this one. Unknown segments may then belong to that process.
     only_own: bool,
     counters: CarrierCounters,
 }
@@ -307,7 +307,7 @@ impl NativeCarrier {
         NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::SINGLE) }
     }
 
-    /// Maximum number of bytes that this carrier writes in front of each segment.
+    /// Returns the maximum number of bytes that this carrier writes in front of each segment.
     pub(crate) const fn headroom(&self) -> usize {
         if self.tun { IPV6_HEADER_LEN } else { 0 }
     }
@@ -390,7 +390,7 @@ impl NativeCarrier {
         self.pool_limit = 0;
     }
 
-    /// Local ports of connections that we open.
+    /// Returns the local ports of connections that we open.
     pub(crate) fn pool(&self) -> &[u16] {
         &self.pool
     }
@@ -444,7 +444,7 @@ impl OpenedSockets {
         self.inherited.remove(self.inherited.iter().position(same)?)
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     const fn shards(&self) -> usize {
         self.v4.len()
     }
@@ -454,14 +454,14 @@ impl OpenedSockets {
         self.v4.iter().any(|family| family.offload.is_some())
     }
 
-    /// Sockets of each shard, IPv4 first.
+    /// Returns the sockets of each shard, IPv4 first.
     pub(crate) fn sockets(self) -> impl Iterator<Item = [Option<OpenedFamily>; 2]> {
         let v6 = self.v6.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
         self.v4.into_iter().zip(v6).map(|(v4, v6)| [Some(v4), v6])
     }
 }
 
-/// ECN bits of the IP header.
+/// Returns the ECN bits of the IP header.
 pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
     match ecn {
         Ecn::NotEct => 0,

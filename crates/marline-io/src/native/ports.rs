@@ -62,7 +62,7 @@ impl PortSet {
             || self.addresses.contains(&local.ip())
     }
 
-    /// Ports in the set on any address of a family.
+    /// Returns ports in the set on any address of a family.
     pub(super) fn ports_of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
         let bits = &self.on_all_addresses[usize::from(ipv6)];
         let exact = self.exact.iter().filter(move |local| local.is_ipv6() == ipv6);

@@ -26,7 +26,7 @@ pub(crate) fn home_shard(remote: SocketAddr, count: u8) -> u8 {
     product.checked_shr(idle_bits(count)).unwrap_or(0) as u8
 }
 
-/// Number of low bits of the product that do not matter.
+/// Returns the number of low bits of the product that do not matter.
 pub(crate) const fn idle_bits(count: u8) -> u32 {
     u32::BITS - count.trailing_zeros()
 }

@@ -23,7 +23,7 @@ impl Interfaces {
     /// Queries the operating system.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interfaces cannot be listed.
     pub fn now() -> io::Result<Self> {
         Ok(Interfaces::from_list(sys::interfaces::list()?))
     }
@@ -36,7 +36,7 @@ impl Interfaces {
         Interfaces { list }
     }
 
-    /// All interfaces, by index.
+    /// Returns all interfaces, by index.
     #[must_use]
     pub fn list(&self) -> &[Interface] {
         &self.list
@@ -57,9 +57,9 @@ impl Interfaces {
         })
     }
 
-    /// Interfaces with a default route, best metric first. Marline's own interface is excluded. Of interfaces that
-    /// share a wire, only the first is included. Tunnels are included only if there is nothing else: a tunnel is not an
-    /// additional path, because its packets use another interface.
+    /// Returns the interfaces with a default route, best metric first. Marline's own interface is excluded. Of
+    /// interfaces that share a wire, only the first is included. Tunnels are included only if there is nothing else: a
+    /// tunnel is not an additional path, because its packets use another interface.
     #[must_use]
     pub fn with_default_route(&self) -> Vec<&Interface> {
         let mut found = self.candidates();
@@ -93,7 +93,7 @@ impl Interfaces {
         others.any(|other| self.share_network(other, interface))
     }
 
-    /// Interfaces that may be a path, best metric first.
+    /// Returns the interfaces that may be a path, best metric first.
     fn candidates(&self) -> Vec<&Interface> {
         let best = |interface: &Interface| {
             let metric = |ip: IpAddr| interface.default_metric[usize::from(ip.is_ipv6())];

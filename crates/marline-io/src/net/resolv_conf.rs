@@ -9,7 +9,7 @@ const FIRST_LINE: &str =
 /// Prefix of the lines that preserve the replaced text.
 const SAVED_LINE_PREFIX: &str = "#=";
 
-/// Values of a keyword, line by line.
+/// Returns the values of a keyword, line by line.
 pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let rest = line.trim_start().strip_prefix(keyword)?;
@@ -17,12 +17,12 @@ pub fn entries<'a>(text: &'a str, keyword: &'a str) -> impl Iterator<Item = &'a 
     })
 }
 
-/// Resolvers as written in the text.
+/// Returns the resolvers as written in the text.
 pub fn resolvers(text: &str) -> impl Iterator<Item = &str> {
     entries(text, "nameserver").filter_map(|rest| rest.split_ascii_whitespace().next())
 }
 
-/// Addresses of the resolvers, except link-local addresses with a zone.
+/// Returns the addresses of the resolvers, except link-local addresses with a zone.
 pub fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
     resolvers(text).filter_map(|word| word.parse().ok())
 }

@@ -19,8 +19,9 @@ const LINK_RESOLVER_FILES: [(&str, &str); 2] =
 const SHARED_RESOLVER_FILES: [&str; 3] =
     ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf", "/etc/resolv.conf"];
 
-/// Resolvers to query over an interface (name and index), most likely first, at most four: those of its link, or else
-/// all that this machine knows. Resolvers on loopback are excluded, because they choose their own routes.
+/// Returns the resolvers to query over an interface (name and index), most likely first, at most four: those of its
+/// link, or else all that this machine knows. Resolvers on loopback are excluded, because they choose their own
+/// routes.
 #[must_use]
 pub fn interface_resolvers(name: &str, index: u32) -> Vec<SocketAddr> {
     resolvers_below(Path::new("/"), name, index)

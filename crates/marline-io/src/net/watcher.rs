@@ -15,7 +15,7 @@ impl Watcher {
     /// Starts the watcher. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if change notifications are not available.
     pub fn start() -> io::Result<Self> {
         Ok(Watcher { changes: Changes::watch()? })
     }
@@ -23,7 +23,7 @@ impl Watcher {
     /// Waits until a change has settled, then returns the new state.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the notifications end or the interfaces cannot be listed.
     pub async fn changed(&mut self) -> io::Result<Interfaces> {
         self.changes.wait_until_settled().await?;
         Interfaces::now()

@@ -1,4 +1,4 @@
-//! Error queue of a socket: always empty. Failures are noticed by timeouts.
+//! Error queue of a socket: always empty. Failures are detected by timeouts.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Lists all interfaces, by index.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails if the interfaces cannot be listed.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = core::ptr::null_mut();
     // SAFETY: the pointer refers to a live variable, to which the call writes the head of the list.
@@ -86,7 +86,7 @@ impl Changes {
     /// Takes a first snapshot.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interfaces cannot be listed.
     pub(crate) fn watch() -> io::Result<Self> {
         Ok(Changes { known: list()? })
     }
@@ -94,7 +94,7 @@ impl Changes {
     /// Waits for a change.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the interfaces cannot be listed.
     pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Return of freed heap memory to the operating system, which is left to the allocator.
+//! Does not return freed heap memory to the operating system: this is left to the allocator.
 
 /// Returns false: there is no such call.
 #[must_use]

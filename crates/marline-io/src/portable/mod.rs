@@ -30,7 +30,7 @@ use tokio::io::Interest;
 /// Interest for registering a socket that another process reads. Without handover, there is no such socket.
 pub(crate) const WITHOUT_INPUT: Interest = Interest::ERROR;
 
-/// Error for a facility that exists only on Linux.
+/// Returns the error for a facility that exists only on Linux.
 fn unsupported_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{what} are available on Linux only"))
 }

@@ -10,7 +10,7 @@ const DISCARD_PORT: u16 = 9;
 /// Checks that there is a route to `dst` from `src`. Interfaces and marks are not considered.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails if there is no such route.
 pub(crate) fn route_exists(
     dst: IpAddr,
     src: Option<IpAddr>,

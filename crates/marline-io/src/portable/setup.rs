@@ -18,7 +18,7 @@ impl InterfaceSetup {
         Err(unsupported_error("TUN interfaces"))
     }
 
-    /// Interface index.
+    /// Returns the interface index.
     #[must_use]
     pub const fn index(&self) -> u32 {
         0

@@ -43,7 +43,7 @@ pub(crate) fn set_mark(_socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { Err(unsupported_error("packet marks")) }
 }
 
-/// Binds a socket to an interface, where the kernel supports this. Elsewhere, the source address selects the path.
+/// Binds a socket to an interface if the kernel supports this. Otherwise, the source address selects the path.
 pub(crate) fn bind_to_interface(
     socket: &Socket,
     _name: &str,
@@ -74,7 +74,7 @@ fn raise_buffers(socket: &Socket) {
     }
 }
 
-/// Always returns an error: the kernel would no longer tune the buffer.
+/// Stub: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.
@@ -82,7 +82,7 @@ pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io:
     Err(unsupported_error("initial buffer sizes"))
 }
 
-/// Always returns an error: the kernel would no longer tune the buffer.
+/// Stub: the kernel would no longer tune the buffer.
 ///
 /// # Errors
 /// Always `Unsupported`.

@@ -48,7 +48,7 @@ impl Channel {
     /// Sets whether reads and sends block.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails if the descriptor's flags cannot be changed.
     pub fn set_blocking(&self, waits: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, !waits)?)
     }

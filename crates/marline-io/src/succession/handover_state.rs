@@ -159,7 +159,7 @@ impl PendingSuccessor {
         }
     }
 
-    /// Channel for packets of the predecessor, which is now an older process.
+    /// Returns the channel for packets of the predecessor, which is now an older process.
     #[must_use]
     pub fn into_channel(self) -> Channel {
         self.channel

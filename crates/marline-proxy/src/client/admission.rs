@@ -69,7 +69,7 @@ impl Drop for HandshakeTurn {
 }
 
 impl State {
-    /// The current session.
+    /// Returns the current session.
     fn session(&mut self, now: Instant) -> Option<Arc<Session>> {
         if self.current.as_ref().is_some_and(|current| current.ends_at <= now) {
             self.current = None;
@@ -77,7 +77,7 @@ impl State {
         self.current.as_ref().map(|current| Arc::clone(&current.session))
     }
 
-    /// Time at which the next handshake may start. `None`: as soon as a running one ends.
+    /// Returns the time at which the next handshake may start, or `None` if it must wait for a running one to end.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
         match (self.handshakes, self.last_handshake_start) {
             (0, _) | (_, None) => Some(now),
@@ -95,8 +95,8 @@ impl Admission {
         HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
-    /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session, so
-    /// only a handshake will do.
+    /// Waits for a session, or for permission to make a handshake. `alone` is true if the connection cannot use a
+    /// session and needs a handshake.
     async fn wait_until_admitted(&self, alone: bool) -> Authentication {
         loop {
             let changed = self.changed.notified();
@@ -139,7 +139,7 @@ impl Admission {
         }
     }
 
-    /// Permission to make a handshake, if available now.
+    /// Returns permission to make a handshake, if available now.
     pub(super) fn try_enter(&self) -> Option<HandshakeTurn> {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -168,7 +168,7 @@ impl Admission {
         }
     }
 
-    /// True if the session is due for renewal and no other caller has started it.
+    /// Returns true if the session is due for renewal and no other caller has started it.
     pub(super) fn should_renew(&self) -> bool {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -181,7 +181,7 @@ impl Admission {
         lock(&self.state).renewing = false;
     }
 
-    /// Addresses of the server that knows the session.
+    /// Returns the addresses of the server that knows the session.
     pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
         let session = lock(&self.state).session(Instant::now());
         session.map(|session| session.own_addresses().to_vec()).unwrap_or_default()

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::message::{Message, Offer};
 use crate::session::datagram_keys::LaneEnd;
 
-/// The server has received the request.
+/// Returns `Some` for `Working`: the server has received the request.
 pub(super) fn expect_working(message: &Message) -> Option<()> {
     matches!(message, Message::Working).then_some(())
 }
 
-/// The server listens at this address.
+/// Returns the address of `Listening`, at which the server listens.
 pub(super) fn parse_listening(message: &Message) -> Option<SocketAddr> {
     match message {
         Message::Listening(address) => Some(*address),
@@ -19,7 +19,7 @@ pub(super) fn parse_listening(message: &Message) -> Option<SocketAddr> {
     }
 }
 
-/// The server's end of a lane.
+/// Returns the server's end of a lane from `Lane`.
 pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
     match message {
         Message::Lane(end) => Some(*end),
@@ -27,7 +27,7 @@ pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
     }
 }
 
-/// The client is authenticated. Returns the idle limit, the offered session and the server's own addresses.
+/// Returns the idle limit, the offered session and the server's own addresses from `Welcome`.
 pub(super) fn expect_welcome(
     message: &Message,
 ) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {

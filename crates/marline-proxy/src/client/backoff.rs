@@ -16,12 +16,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Allows attempts for `patience` from now on.
+    /// Allows attempts for `patience`, starting now.
     pub(super) fn new(patience: Duration) -> Backoff {
         Backoff { pause: FIRST_DELAY, until: Instant::now() + patience }
     }
 
-    /// Waits until the next attempt. `false` if that would be too late.
+    /// Waits until the next attempt. Returns `false` if that would be too late.
     pub(super) async fn wait_for_next(&mut self) -> bool {
         // Between half the pause and all of it, so that requests refused together are not retried together.
         let mut random = [0];

@@ -162,7 +162,8 @@ impl Connect for Dialer {
         self.client.set_rejection(reason);
     }
 
-    /// If the member does not answer, the shared address is tried. A member that was killed refuses at once.
+    /// Connects to the member's own addresses. If the member does not answer, the shared address is tried. A member
+    /// that was killed refuses immediately.
     async fn connect(&self, own: &[SocketAddr]) -> anyhow::Result<marline::Stream> {
         if own.is_empty() || self.is_silent(own) {
             return self.connect_by_name().await;
@@ -215,7 +216,7 @@ impl NameLookup {
         }
     }
 
-    /// Addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
+    /// Returns the addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
     async fn addresses(&self, client: &Client, host: &str) -> std::io::Result<Vec<IpAddr>> {
         let mut usual = pin!(self.resolve_with_fallback(host));
         let failed = match timeout(LOOKUP_HEAD_START, &mut usual).await {
@@ -258,7 +259,7 @@ struct ResolvedNames {
     watched: bool,
 }
 
-/// The servers' addresses, now and as they change.
+/// Resolver of the servers' names that tracks address changes.
 #[derive(Debug)]
 struct ServerNames {
     client: Client,
@@ -279,7 +280,7 @@ impl ServerNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses. Known ones are returned at once. If there are none, the names are resolved.
+    /// Returns the servers' addresses, immediately if they are known. Otherwise, the names are resolved first.
     ///
     /// # Errors
     /// No name resolves.
@@ -298,7 +299,7 @@ impl ServerNames {
     }
 
     /// Resolves the names again because the known addresses do not answer, unless that was done just now, and
-    /// passes the result to the existing connections. `Some`: there are addresses other than `tried`.
+    /// passes the result to the existing connections. Returns `Some` if there are addresses other than `tried`.
     async fn renew(&self, tried: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
         if !self.has_names() {
             return None;
@@ -383,7 +384,7 @@ impl ServerNames {
         }
     }
 
-    /// True if some paths are up but no server answers on any of them.
+    /// Returns true if some paths are up but no server answers on any of them.
     fn is_silent(&self) -> bool {
         let paths = self.client.paths();
         let mut up = paths.iter().filter(|path| path.up).peekable();
@@ -431,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    /// Resolver that answers only the first lookup, with the number of lookups.
+    /// Returns the resolver that answers only the first lookup, with the number of lookups.
     async fn names() -> (Arc<ServerNames>, Arc<AtomicUsize>) {
         let mut client = Client::builder();
         let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();

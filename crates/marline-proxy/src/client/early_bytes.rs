@@ -39,13 +39,13 @@ pub struct EarlyBytes<'a> {
 }
 
 impl<'a> EarlyBytes<'a> {
-    /// No bytes read yet from this application.
+    /// Creates a value for an application from which no bytes were read yet.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
         EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
     }
 
-    /// Number of bytes read from the application, which the target has received.
+    /// Returns the number of bytes read from the application, which the target has received.
     ///
     /// # Errors
     /// The application's connection has broken.
@@ -53,7 +53,7 @@ impl<'a> EarlyBytes<'a> {
         self.error.map_or(Ok(self.bytes.len() as u64), Err)
     }
 
-    /// True if the request can be repeated together with these bytes.
+    /// Returns true if the request can be repeated together with these bytes.
     pub(super) const fn is_repeatable(&self) -> bool {
         !self.spent
     }
@@ -69,7 +69,7 @@ impl<'a> EarlyBytes<'a> {
         if self.bytes.is_empty() { Ok(()) } else { send(writer, &self.bytes).await }
     }
 
-    /// The first bytes of the application, if it sends within `patience`.
+    /// Reads the first bytes of the application, if it sends within `patience`.
     pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
         // An application that stays silent is normal for protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
@@ -90,7 +90,8 @@ impl<'a> EarlyBytes<'a> {
         }
     }
 
-    /// Sends the application's bytes until `answer` resolves. `None`: nothing was sent ahead within `patience`.
+    /// Sends the application's bytes until `answer` resolves. Returns `None` if nothing was sent ahead within
+    /// `patience`.
     pub(super) async fn send_until<R>(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),

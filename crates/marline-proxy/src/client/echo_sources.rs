@@ -32,7 +32,7 @@ pub struct EchoSources {
 }
 
 impl EchoSources {
-    /// An empty set of sources.
+    /// Creates an empty set of sources.
     #[must_use]
     pub fn new(udp: Arc<UdpTunnel>) -> EchoSources {
         EchoSources { udp, table: Mutex::default() }

@@ -8,7 +8,7 @@ use crate::transport;
 
 /// An attempt that did not succeed.
 pub(super) enum Failed {
-    /// Permanent.
+    /// A repetition would fail, too.
     Permanent(OpenError),
     /// The server is overloaded: it reported this, or closed before its Welcome.
     Busy(OpenError),
@@ -30,7 +30,7 @@ impl From<OpenError> for Failed {
 }
 
 impl Failed {
-    /// An error of reading or writing before the server's Welcome.
+    /// Classifies an I/O error before the server's Welcome.
     pub(super) fn handshake_io_error(what: &str, error: io::Error) -> Failed {
         Failed::classify_early_error(OpenError::from_io(what, error))
     }

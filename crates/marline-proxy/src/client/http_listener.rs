@@ -30,8 +30,8 @@ const MAX_DISCARDED_BYTES: u64 = 256 * 1_024;
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 impl<O: Open> SocksListener<O> {
-    /// Reads the request of an application that speaks HTTP, and the bytes after its head. `None`: the request is
-    /// invalid, and the application has received the answer.
+    /// Reads the request of an application that speaks HTTP, and the bytes after its head. Returns `None` if the
+    /// request is invalid and the application has been answered.
     pub(super) async fn http_request(socket: &mut TcpStream) -> Option<(Request, Vec<u8>)> {
         let refusal = match timeout(HEAD_TIMEOUT, read_head(socket)).await {
             Ok(Ok(Ok(read))) => return Some(read),

@@ -16,7 +16,7 @@ struct Near {
     _stopper: Stopper,
 }
 
-/// A client with one port, in front of a server in memory.
+/// Returns a client with one port, in front of a server in memory.
 async fn near() -> Near {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());
@@ -41,7 +41,7 @@ async fn talk(near: &Near, bytes: &[u8]) -> String {
     String::from_utf8(said).unwrap()
 }
 
-/// A target whose answer contains the whole request and how it ended.
+/// Returns a target whose answer contains the whole request and how it ended.
 async fn mirror() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -40,7 +40,7 @@ impl<S: Transport> Leased<S> {
         self.previous_scheduler = deadlines.apply_to(&self.channel, port);
     }
 
-    /// True if the connection belongs to a session.
+    /// Returns true if the connection belongs to a session.
     #[cfg(test)]
     pub(crate) const fn is_session(&self) -> bool {
         matches!(self.channel, Channel::Session(_))

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 /// after a second, so all connections that a browser opens together must fit. (`somaxconn` may lower it.)
 const BACKLOG: i32 = 4_096;
 
-/// Error about an address at which the program cannot listen, with a hint.
+/// Returns an error about an address at which the program cannot listen, with a hint.
 pub(super) fn listen_error(protocol: &str, address: SocketAddr, error: io::Error) -> anyhow::Error {
     let help = marline_io::port_help(address, &error);
     let help = help.map_or_else(String::new, |help| format!(" ({help})"));

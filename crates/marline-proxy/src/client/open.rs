@@ -47,7 +47,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Code of the error in RFC 8803.
+    /// Returns the code of the error in RFC 8803.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -57,7 +57,7 @@ impl OpenError {
         }
     }
 
-    /// Error of reading from or writing to the server.
+    /// Returns the error of reading from or writing to the server.
     #[must_use]
     pub fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {

@@ -1,6 +1,6 @@
 //! Targets of a client's open streams, which only the client's owner may list.
 //!
-//! The targets are not disclosed elsewhere: log, metrics and dashboard have no access to this list.
+//! Log, metrics and dashboard have no access to this list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,7 +75,7 @@ impl OpenTargets {
         ListEntry { list: self.clone(), number }
     }
 
-    /// All open streams, the oldest first.
+    /// Returns all open streams, the oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<OpenTarget> {
         let shown = |entry: &Entry| {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::message::{ErrorCode, Failure};
 use crate::rate::{Rate, RateLimit};
 
-/// How long a connection waits for a place: longer than a burst lasts, shorter than an application's timeout.
+/// Time that a connection waits for a place: longer than a burst, shorter than an application's timeout.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Connections that wait at the same time; further ones stay in the kernel's queue.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
@@ -111,7 +111,7 @@ impl Places {
                 "connection limit reached: all {count} connections (--max-connections) are in use, refusing new ones"
             );
         }
-        let text = format!("the client's limit of {count} connections is reached");
+        let text = format!("connection limit reached ({count})");
         Failure::new(ErrorCode::ResourceExceeded, text)
     }
 }
@@ -127,7 +127,7 @@ mod tests {
         let begun = Instant::now();
         let refused = places.take_place(places.wait_for_turn().await).await.expect_err("no place");
         assert_eq!(refused.code, ErrorCode::ResourceExceeded);
-        assert!(refused.text.contains("limit of 1 connections"), "{}", refused.text);
+        assert!(refused.text.contains("limit reached (1)"), "{}", refused.text);
         assert_eq!(begun.elapsed(), PLACE_TIMEOUT);
         assert!(places.try_take().is_err());
         let (waiting, ()) =

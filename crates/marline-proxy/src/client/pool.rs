@@ -46,7 +46,7 @@ pub struct Pool<S> {
 }
 
 impl<S: Transport> Pool<S> {
-    /// A pool with a target of `size` connections.
+    /// Creates a pool with a target of `size` connections.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
@@ -94,7 +94,7 @@ impl<S: Transport> Pool<S> {
         self.clear();
     }
 
-    /// Number of missing connections, after failed ones were removed.
+    /// Returns the number of missing connections, after failed ones were removed.
     pub fn missing_count(&self) -> usize {
         let mut keepers = self.keepers();
         keepers.retain(|keeper| !keeper.is_closed());
@@ -198,15 +198,15 @@ impl<S: Transport> UsedConnections<S> {
         self.clear();
     }
 
-    /// Number of waiting connections.
+    /// Returns the number of waiting connections.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         lock(&self.0).streams.len()
     }
 }
 
-/// True if nothing was received. Between requests the server sends nothing, so a byte, an end or an error makes the
-/// connection unusable.
+/// Returns true if nothing was received. Between requests the server sends nothing, so a byte, an end or an error
+/// makes the connection unusable.
 fn is_silent(stream: &mut (impl AsyncRead + Unpin)) -> bool {
     let mut byte = [0];
     let mut cx = Context::from_waker(Waker::noop());

@@ -57,8 +57,8 @@ enum AttemptOutcome {
 }
 
 impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
-    /// Maintains a remote forward until the drain, and its visitors until they end. `announce` is called each time
-    /// that the server starts to listen.
+    /// Maintains a remote forward until the drain, and its visitors until they end. `announce` is called each time the
+    /// server starts to listen.
     pub async fn remote(self: Arc<Self>, forward: RemoteForward, announce: impl Fn(SocketAddr)) {
         let mut visitors = JoinSet::new();
         tokio::select! {
@@ -143,7 +143,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             let decline = decline.clone();
             visitors.spawn(async move {
                 if front.serve_visitor(&tunnel, visit).await.is_err() {
-                    // If the server does not get this message, the visitor is disconnected after its waiting time.
+                    // If the server does not get this message, it disconnects the visitor after a timeout.
                     let _ = decline.try_send(id);
                 }
             });
@@ -203,7 +203,7 @@ struct AnnouncedVisitor {
     target: Target,
 }
 
-/// True if only the server's owner can resolve the error.
+/// Returns true if only the server's owner can resolve the error.
 fn needs_owner_action(error: &OpenError) -> bool {
     let lasting = [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion];
     matches!(error, OpenError::Pin)

@@ -43,7 +43,7 @@ fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
     Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap()
 }
 
-/// A client with a remote forward at `listen`.
+/// Returns a client with a remote forward at `listen`.
 fn client(bench: &Arc<Bench>, listen: &str, target: Target, places: usize) -> Client {
     let way = Arc::new(Current::new(tunnel(bench)));
     let stopper = Stopper::default();
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 async fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -108,7 +108,7 @@ async fn visitors_reach_the_target_side_by_side_and_half_closes_pass() {
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(b"x").await.unwrap();
     assert_eq!(first.read_u8().await.unwrap(), b'x');
-    echo(address, b"beside it").await;
+    echo(address, b"during it").await;
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn a_client_that_comes_back_takes_its_address_over() {
     // As after a crash, without an orderly end.
     let mut second = client(&bench, &free, echo_target().await, 8);
     assert_eq!(second.listens().await, address);
-    echo(address, b"by way of the second").await;
+    echo(address, b"over the second one").await;
     first.listens_not().await;
     second.stopper.drain();
     timeout(LIMIT, second.running).await.expect("in time").unwrap();
@@ -201,11 +201,11 @@ async fn a_replaced_way_is_followed_and_a_drain_ends_the_listener() {
     let before = client.listens().await;
     client.way.replace(tunnel(&two)).close();
     let after = client.listens().await;
-    echo(after, b"by way of the other server").await;
+    echo(after, b"through the other server").await;
     while TcpStream::connect(before).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A server that drains releases the address at once.
+    // A draining server releases the address immediately.
     two.stopper.drain();
     while TcpStream::connect(after).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -67,8 +67,8 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications use `way`, at most `places` at the same time. Their streams are added to `targets`, and their
-    /// memory is charged to `memory`.
+    /// Creates a listener whose applications use `way`, at most `places` at the same time. Their streams are added to
+    /// `targets`, and their memory is charged to `memory`.
     #[must_use]
     pub fn new(
         way: Arc<O>,
@@ -210,7 +210,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Connects an application to its target. `asked`: the SOCKS version of a request that waits for an answer.
+    /// Connects an application to its target. `asked` is the SOCKS version of a request that waits for an answer.
     async fn connect_to(&self, mut socket: TcpStream, target: Target, asked: Option<Version>) {
         let mut ahead = EarlyBytes::new(&socket);
         let opened = self.open_behind(&target, asked.is_none().then_some(&mut ahead)).await;
@@ -232,7 +232,7 @@ impl<O: Open> SocksListener<O> {
         self.relay_after_ahead(ahead.unwrap_or_default(), socket, stream, &target).await;
     }
 
-    /// Opens a target. `None`: the program is stopping.
+    /// Opens a target. Returns `None` if the program is stopping.
     pub(super) async fn open(&self, target: &Target) -> Option<Result<O::Stream, OpenError>> {
         self.open_behind(target, None).await
     }
@@ -294,7 +294,7 @@ enum ApplicationRequest {
     Http(Box<HttpRequest>, Vec<u8>),
 }
 
-/// Reads the request of an application. `None`: the request cannot be served, and the application has been
+/// Reads the request of an application. Returns `None` if the request cannot be served and the application has been
 /// answered.
 async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<ApplicationRequest> {
     match timeout(SOCKS_TIMEOUT, read_socks_request(socket)).await {
@@ -314,7 +314,7 @@ async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<App
     }
 }
 
-/// Reads a SOCKS request. `None`: the first byte is that of HTTP, and nothing was read from the socket.
+/// Reads a SOCKS request. Returns `None` if the first byte is that of HTTP. Nothing was then read from the socket.
 async fn read_socks_request(
     socket: &mut TcpStream,
 ) -> Result<Option<(Version, Request)>, SocksError> {

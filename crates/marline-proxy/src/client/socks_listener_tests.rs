@@ -18,7 +18,7 @@ struct Near {
     done: tokio::task::JoinHandle<()>,
 }
 
-/// A client with one listening port, in front of a server in memory.
+/// Returns a client with one listening port, in front of a server in memory.
 async fn near(service: Service, places: usize) -> Near {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());
@@ -167,7 +167,7 @@ async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
     // Such applications would be disconnected only after ten seconds, two at a time.
     let target = echo_target().await;
     let asked = tokio::time::timeout(Duration::from_secs(5), ask(&near, &target)).await;
-    let (answer, mut socket) = asked.expect("an answer at once");
+    let (answer, mut socket) = asked.expect("an immediate answer");
     assert_eq!(answer[3], 0);
     echo(&mut socket, b"not held up").await;
 }

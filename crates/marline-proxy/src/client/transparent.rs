@@ -49,7 +49,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     })
 }
 
-/// The original destination of a connection.
+/// Returns the original destination of a connection.
 ///
 /// # Errors
 /// The connection is to this port itself, or has been closed.
@@ -60,14 +60,15 @@ pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_local_machine(local.ip()) {
         let text = format!(
-            "connection to {local} itself refused: only redirected connections are accepted"
+            "refused direct connection to {local}: only redirected connections are accepted"
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Target::new(meant.ip().into(), meant.port()).map_err(io::Error::other)
 }
 
-/// True if an address is, or may be, this machine's. A connection to the port itself must not be relayed to itself.
+/// Returns true if an address is, or may be, this machine's. A connection to the port itself must not be relayed to
+/// itself.
 fn is_local_machine(address: IpAddr) -> bool {
     is_local_address(address).unwrap_or(true)
 }

@@ -33,7 +33,7 @@ pub enum TroubleKind {
 }
 
 impl TroubleKind {
-    /// One word for the kind.
+    /// Returns one word for the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,13 +45,13 @@ impl TroubleKind {
         }
     }
 
-    /// True if the server answered and rejected this client permanently. No path helps until that changes.
+    /// Returns true if the server answered and rejected this client permanently. No path helps until that changes.
     #[must_use]
     pub const fn is_rejection(self) -> bool {
         matches!(self, TroubleKind::Credential | TroubleKind::Key | TroubleKind::Protocol)
     }
 
-    /// Advice for the user.
+    /// Returns advice for the user.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// True if bytes were received that are not valid in the protocol.
+/// Returns true if bytes were received that are not valid in the protocol.
 fn is_protocol_violation(error: &anyhow::Error) -> bool {
     let io = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -118,7 +118,7 @@ struct State {
 
 impl LastTrouble {
     /// Records the outcome of a request. `None` as error means success. An unreachable server does not end an
-    /// earlier rejection. `Some`: the rejection has changed, with its current reason.
+    /// earlier rejection. Returns `Some` with the current reason if the rejection has changed.
     pub(super) fn record_outcome(&self, error: Option<&OpenError>) -> Option<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
@@ -133,7 +133,7 @@ impl LastTrouble {
         Some(rejection.map(|trouble| trouble.text.clone()))
     }
 
-    /// The current trouble.
+    /// Returns the current trouble.
     pub(super) fn now(&self) -> Option<Trouble> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
     }

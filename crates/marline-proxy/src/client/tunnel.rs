@@ -47,7 +47,7 @@ pub trait Connect: Send + Sync + 'static {
         own: &[SocketAddr],
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 
-    /// Records why the server rejects this client. `None`: the server does not reject it.
+    /// Records why the server rejects this client, or `None` if it does not.
     fn note_rejection(&self, _reason: Option<String>) {}
 }
 
@@ -70,7 +70,7 @@ pub struct Tunnel<C: Connect> {
 pub(super) type AuthenticatedConnection<T> = (Channel<T>, Duration, Arc<Session>);
 
 impl<C: Connect> Tunnel<C> {
-    /// A tunnel to the server with this key, for this client, with `warm` connections kept ready.
+    /// Creates a tunnel to the server with this key, for this client, with `warm` connections kept ready.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -120,7 +120,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
-    /// Reason why the latest request for a connection to the server failed, if it did.
+    /// Returns the reason why the latest request for a connection to the server failed, if it did.
     pub fn last_trouble(&self) -> Option<Trouble> {
         self.trouble.now()
     }
@@ -163,7 +163,7 @@ impl<C: Connect> Tunnel<C> {
         Leased::new(channel, Box::new(take_back))
     }
 
-    /// A waiting connection, and whether it carried a request within the last second.
+    /// Returns a waiting connection, and true if it carried a request within the last second.
     async fn waiting(&self) -> Option<(Channel<C::Stream>, bool)> {
         match self.used.take() {
             Some((stream, since)) => Some((stream, since < Duration::from_secs(1))),
@@ -206,9 +206,9 @@ impl<C: Connect> Tunnel<C> {
             .map_err(OpenError::Server)
     }
 
-    /// An authenticated connection. Without a request, only the server's Welcome has been read from it. A request has
-    /// also been sent. Attempts are repeated if the server is overloaded, or if the path was lost before the server
-    /// answered.
+    /// Opens an authenticated connection. If there is a request, it has been sent. Otherwise, only the server's
+    /// Welcome has been read. Attempts are repeated if the server is overloaded, or if the path was lost before the
+    /// server answered.
     pub(super) async fn open_connection(
         &self,
         request: Option<&Message>,
@@ -254,9 +254,9 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// An attempt with a session, and if the answer takes long, a second attempt in parallel. The path of a
-    /// connection may fail between the server's SYN/ACK and the first answer, when no other path can be joined yet.
-    /// Such a connection never completes. No application data was sent, so the second attempt may send the same
+    /// Attempts to connect with a session, and starts a second attempt in parallel if the answer takes long. The path
+    /// of a connection may fail between the server's SYN/ACK and the first answer, when no other path can be joined
+    /// yet. Such a connection never completes. No application data was sent, so the second attempt may send the same
     /// request.
     async fn attempt_with_session(
         &self,
@@ -392,7 +392,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(session)
     }
 
-    /// Sends a request. Returns the stream to the target, after the bytes sent ahead, if any may be.
+    /// Sends a request, and bytes ahead if this is allowed. Returns the stream to the target.
     async fn request(
         &self,
         request: &Message,
@@ -425,7 +425,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(self.lease(stream))
     }
 
-    /// A stream to a visitor of an address where the server listens for this client.
+    /// Returns a stream to a visitor of an address where the server listens for this client.
     ///
     /// # Errors
     /// The visitor has left, or the server cannot be reached.
@@ -457,7 +457,7 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// Makes a new session before the old one ends, on a connection of its own that is closed at once.
+    /// Makes a new session before the old one ends, on a connection of its own that is closed immediately.
     async fn renew(&self) {
         let turn = self.admission.enter_without_session().await;
         // From the same member, which may hold state of this client, such as a remote forward.

@@ -24,7 +24,8 @@ use crate::transport::Transport;
 
 /// Interval of keepalives. The server keeps the client's sockets while it receives them.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
-/// A keepalive is sent at once when a path becomes silent, but not sooner after the last one than this.
+/// Minimum interval between keepalives. One is sent immediately when a path becomes silent, unless the last one is
+/// more recent.
 const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a lane without sockets is closed.
 const UNUSED_LANE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ impl RefusalPauses {
     const MAX_IDLE: Duration = Duration::from_secs(60);
     const NEW: RefusalPauses = RefusalPauses { next: Self::FIRST_IDLE };
 
-    /// The pause after one more refusal.
+    /// Returns the pause after one more refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(Self::MAX_IDLE);
@@ -244,7 +245,7 @@ impl<C: Connect> Tunnel<C> {
     }
 }
 
-/// True if only the server's owner can resolve the error.
+/// Returns true if only the server's owner can resolve the error.
 fn needs_owner_action(error: &OpenError) -> bool {
     let lasting =
         [ErrorCode::NotAuthorized, ErrorCode::UnsupportedVersion, ErrorCode::UnsupportedMessage];

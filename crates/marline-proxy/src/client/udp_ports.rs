@@ -51,15 +51,15 @@ impl UdpForward {
         Ok(UdpForward { socket, target })
     }
 
-    /// Local address of the forward.
+    /// Returns the local address of the forward.
     ///
     /// # Errors
-    /// The system's error.
+    /// Fails if the operating system cannot report the socket's address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Target of the datagrams.
+    /// Returns the target of the datagrams.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target
@@ -90,7 +90,7 @@ struct ReceivedDatagrams {
 }
 
 impl ReceivedDatagrams {
-    /// Replaces the contents by the datagrams that have arrived.
+    /// Replaces the contents with the datagrams that have arrived.
     fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.bytes.clear();
         self.ends.clear();
@@ -251,7 +251,7 @@ struct Association {
 }
 
 impl Association {
-    /// `port` is the announced port of the application. 0: not announced.
+    /// Opens an association. `port` is the announced port of the application, or 0 if none was announced.
     async fn open(control: &TcpStream, udp: Arc<UdpTunnel>, port: u16) -> io::Result<Association> {
         let (local, application) = (control.local_addr()?, control.peer_addr()?);
         let socket = UdpSocket::bind((local.ip(), 0)).await?;

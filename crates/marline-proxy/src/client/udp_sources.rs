@@ -47,7 +47,7 @@ impl<S> Table<S> {
         Some(&source.socket)
     }
 
-    /// Socket of a source.
+    /// Returns the socket of a source.
     pub(super) fn get(&self, from: &SocketAddr) -> Option<&S> {
         self.by_address.get(from).map(|source| &source.socket)
     }
@@ -88,7 +88,7 @@ pub struct UdpSources {
 }
 
 impl UdpSources {
-    /// An empty set of sources. Silent ones are removed on the current tokio runtime.
+    /// Returns an empty set of sources. Silent ones are removed on the current tokio runtime.
     #[must_use]
     pub fn start(udp: Arc<UdpTunnel>) -> Arc<UdpSources> {
         let sources = Arc::new(UdpSources { udp, table: Mutex::new(Table::new(MAX_SOURCES)) });
@@ -96,7 +96,7 @@ impl UdpSources {
         sources
     }
 
-    /// The tunnel of the sources.
+    /// Returns the tunnel of the sources.
     #[must_use]
     pub const fn tunnel(&self) -> &Arc<UdpTunnel> {
         &self.udp
@@ -106,8 +106,8 @@ impl UdpSources {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that an address which sends to this port has a socket. The inbox of a new one is passed to
-    /// `serve`. `false` if there are too many.
+    /// Ensures that an address that sends to this port has a socket. The inbox of a new one is passed to `serve`.
+    /// Returns `false` if there are too many.
     pub fn admit(&self, from: SocketAddr, port: u16, serve: impl FnOnce(UdpInbox)) -> bool {
         let now = Instant::now();
         if self.lock().sends(from, port, now).is_some() {

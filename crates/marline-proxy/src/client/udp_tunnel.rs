@@ -98,7 +98,7 @@ struct State {
     outbox: Outbox,
     /// Last time at which there was a socket.
     used_at: Instant,
-    /// The server refuses a lane, and is not asked again before this time.
+    /// Time before which no lane is requested, because the server refused one.
     refused_until: Option<Instant>,
 }
 
@@ -146,7 +146,7 @@ impl UdpSender {
         }
     }
 
-    /// The tunnel of the socket.
+    /// Returns the tunnel of the socket.
     pub(super) const fn tunnel(&self) -> &Arc<UdpTunnel> {
         &self.tunnel
     }
@@ -181,7 +181,7 @@ impl Batch<'_> {
         early.push_back(WaitingItem { at: self.now, socket, kind, payload: payload.to_vec() });
     }
 
-    /// Largest datagram that the paths carry, in bytes, if that is known.
+    /// Returns the largest datagram that the paths carry, in bytes, if that is known.
     fn max_datagram(&self) -> Option<usize> {
         self.lane.as_ref().and_then(|_| self.state.outbox.max_datagram())
     }
@@ -220,7 +220,7 @@ impl Default for UdpTunnel {
 }
 
 impl UdpTunnel {
-    /// A tunnel whose waiting datagrams are charged to this account.
+    /// Creates a tunnel whose waiting datagrams are charged to this account.
     #[must_use]
     pub fn with_account(memory: MemoryAccount) -> Self {
         let state = State {
@@ -245,7 +245,7 @@ impl UdpTunnel {
 
 /// Interface for applications.
 impl UdpTunnel {
-    /// A socket for an application. `None` if there are too many.
+    /// Returns a socket for an application, or `None` if there are too many.
     pub fn socket(self: &Arc<Self>) -> Option<(UdpSender, UdpInbox)> {
         let (delivery, inbox) = inbox(&self.memory);
         Some((self.open(Socket::Datagrams(delivery))?, inbox))
@@ -271,19 +271,19 @@ impl UdpTunnel {
         Some(UdpSender { number, tunnel: Arc::clone(self) })
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> UdpCounts {
         self.counters.now()
     }
 
-    /// True if there is a lane.
+    /// Returns true if there is a lane.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.lock().lane.is_some()
     }
 
-    /// True if the server refuses a lane. It is asked again later, when an application sends.
+    /// Returns true if the server refuses a lane. A lane is requested again later, when an application sends.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.lock().refused_until.is_some_and(|until| Instant::now() < until)
@@ -365,7 +365,7 @@ impl UdpTunnel {
         }
     }
 
-    /// Time since there was last a socket.
+    /// Returns the time since there was last a socket.
     pub(super) fn idle_time(&self) -> Duration {
         let state = self.lock();
         if state.sockets.is_empty() { state.used_at.elapsed() } else { Duration::ZERO }

@@ -8,24 +8,24 @@ use crate::message::ErrorCode;
 pub struct Refusal {
     /// Status code, 400 to 599.
     pub status: u16,
-    /// Explanation for people.
+    /// Explanation for the user.
     pub text: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Creates a refusal.
     #[must_use]
     pub fn new(status: u16, text: impl Into<String>) -> Refusal {
         Refusal { status, text: text.into() }
     }
 
-    /// Refusal of a request that breaks the protocol's rules.
+    /// Returns the refusal of a request that breaks the protocol's rules.
     #[must_use]
     pub fn bad_request(text: impl Into<String>) -> Refusal {
         Refusal::new(400, text)
     }
 
-    /// The answer as bytes.
+    /// Returns the answer as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
@@ -34,7 +34,7 @@ impl Refusal {
     }
 }
 
-/// Status that reports a failure to reach the target.
+/// Returns the status that reports a failure to reach the target.
 #[must_use]
 pub fn status_of(code: ErrorCode) -> u16 {
     match code {
@@ -45,8 +45,8 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// An answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page of
-/// another origin from loading it as a script.
+/// Returns an answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page
+/// of another origin from loading it as a script.
 #[must_use]
 pub fn document(
     status: u16,

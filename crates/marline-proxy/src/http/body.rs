@@ -26,7 +26,7 @@ pub enum BadBody {
     Long(&'static str),
 }
 
-/// Parser state: what the next byte belongs to.
+/// Parser state: the element to which the next byte belongs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// Content of known length, or the data of a chunk, with the number of bytes left.
@@ -69,19 +69,19 @@ enum Place {
 pub struct Body(Place);
 
 impl Body {
-    /// Content of `length` bytes.
+    /// Creates a parser for `length` bytes of content.
     #[must_use]
     pub fn with_length(length: u64) -> Body {
         Body(if length == 0 { Place::Over } else { Place::Data { left: length, chunked: false } })
     }
 
-    /// Chunked content.
+    /// Creates a parser for chunked content.
     #[must_use]
     pub fn chunked() -> Body {
         Body(Place::Size { digits: 0, value: 0 })
     }
 
-    /// True if the content is complete.
+    /// Returns true if the content is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.0 == Place::Over
@@ -115,7 +115,7 @@ impl Body {
     }
 }
 
-/// State after a byte of the framing.
+/// Returns the state after a byte of the framing.
 fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
     let wrong = |place| Err(BadBody::Byte { byte, place });
     let next = match (place, byte) {
@@ -156,7 +156,7 @@ fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
     Ok(next)
 }
 
-/// True unless the byte is a control character.
+/// Returns true unless the byte is a control character.
 const fn is_text(byte: u8) -> bool {
     byte == b'\t' || byte >= 0x20 && byte != 0x7f
 }
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of bytes that belong to the content, and whether it is complete.
+    /// Returns the number of bytes that belong to the content, and whether it is complete.
     fn follow_body(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
         body.parse_bytes(bytes).map(|count| (count, body.is_complete()))
     }

@@ -24,7 +24,7 @@ use crate::transport::{PeerState, Transport};
 
 /// Largest number of bytes discarded after the request. A reset would destroy the answer.
 const MAX_DISCARDED_BYTES: usize = 256 * 1_024;
-/// Time the application gets to close after its answer has ended, for the same reason.
+/// Time that the application gets to close after its answer has ended, because a reset would destroy the answer.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// State of the answer.
@@ -272,7 +272,7 @@ mod tests {
         relayed: tokio::task::JoinHandle<io::Result<DuplexStream>>,
     }
 
-    /// A relay between an application that has sent `head` and `behind`, and a target.
+    /// Returns a relay between an application that has sent `head` and `behind`, and a target.
     fn exchange(head: &str, behind: &[u8]) -> Ends {
         let Some((Request::Forward(mut forward), _)) = parse(head.as_bytes()).unwrap() else {
             panic!("a request to pass on");

@@ -57,19 +57,19 @@ impl fmt::Display for BadFields {
 pub(super) struct Fields<'a>(pub(super) &'a [Header<'a>]);
 
 impl<'a> Fields<'a> {
-    /// All values of a field, in order.
+    /// Returns all values of a field, in order.
     pub(super) fn values(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
         let of_name = self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
         of_name.map(|field| field.value)
     }
 
-    /// The elements of a list-valued field.
+    /// Returns the elements of a list-valued field.
     fn elements(self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
         let all = self.values(name).flat_map(|value| value.split(|b| *b == b','));
         all.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
     }
 
-    /// The announced content length, if there is one.
+    /// Returns the announced content length, if there is one.
     pub(super) fn content_length(self) -> Result<Option<u64>, BadFields> {
         let mut values = self.values("content-length");
         let Some(value) = values.next() else { return Ok(None) };
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// True if the content is chunked. Other codings are not supported.
+    /// Returns true if the content is chunked. Other codings are not supported.
     pub(super) fn is_chunked(self) -> Result<bool, BadFields> {
         if self.values("transfer-encoding").next().is_none() {
             return Ok(false);

@@ -40,7 +40,7 @@ pub fn answer(asked: &OwnResource, local: std::net::SocketAddr) -> Result<Vec<u8
     Ok(document(200, MEDIA_TYPE, "", &script(&authority), is_head))
 }
 
-/// The authority in the request, if it cannot be the name of a site.
+/// Returns the authority in the request, if it cannot be the name of a site.
 fn own_authority(host: &str) -> Result<String, Refusal> {
     let strange = || {
         let text = "use this port's address or localhost: other host names are refused";
@@ -61,7 +61,7 @@ fn own_authority(host: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The script. `isInNet` is called for addresses only, so that nothing is resolved.
+/// Returns the script. `isInNet` is called for addresses only, so that nothing is resolved.
 fn script(authority: &str) -> String {
     format!(
         r#"// Everything through Marline, except this machine and its own network.

@@ -55,14 +55,15 @@ pub struct OwnResource {
     pub host: Option<String>,
 }
 
-/// True if a connection that starts with this byte may be HTTP (and cannot be SOCKS).
+/// Returns true if a connection that starts with this byte may be HTTP (and cannot be SOCKS).
 #[must_use]
 pub const fn may_start_http(byte: u8) -> bool {
     // An empty line may precede a request (RFC 9112 section 2.2).
     byte.is_ascii_alphabetic() || matches!(byte, b'\r' | b'\n')
 }
 
-/// Parses the head of a request. Returns the request and the length of the head. `None`: the head is incomplete.
+/// Parses the head of a request. Returns the request and the length of the head. Returns `None` if the head is
+/// incomplete.
 ///
 /// # Errors
 /// The head is invalid, or the request is not supported.
@@ -127,7 +128,8 @@ impl Head<'_> {
         }
     }
 
-    /// Number of hops that may still forward the request, for methods with this limit (RFC 9110 section 7.6.2).
+    /// Returns the number of hops that may still forward the request, for methods with this limit (RFC 9110 section
+    /// 7.6.2).
     fn remaining_hops(&self) -> Result<Option<u32>, Refusal> {
         if !matches!(self.method, "OPTIONS" | "TRACE") {
             return Ok(None);
@@ -139,7 +141,7 @@ impl Head<'_> {
         number.map(Some).ok_or_else(|| Refusal::bad_request("Max-Forwards is not a number"))
     }
 
-    /// The single `Host` field, which HTTP/1.0 may omit (RFC 9112 section 3.2).
+    /// Returns the single `Host` field, which HTTP/1.0 may omit (RFC 9112 section 3.2).
     fn host(&self) -> Result<Option<String>, Refusal> {
         let mut values = self.fields.values("host");
         let host = match (values.next(), values.next()) {

@@ -26,7 +26,8 @@ impl From<BadFields> for BadAnswer {
     }
 }
 
-/// Rewrites the head of an answer. `is_old`: the application speaks HTTP/1.0. `None`: the head is incomplete.
+/// Rewrites the head of an answer. `is_old` is true if the application speaks HTTP/1.0. Returns `None` if the head is
+/// incomplete.
 ///
 /// # Errors
 /// The head is not valid.
@@ -58,7 +59,7 @@ pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<RewrittenHead>, BadA
     Ok(Some(RewrittenHead { len, bytes: out, is_interim }))
 }
 
-/// A transfer coding overrides a length, which must then be removed (RFC 9112 section 6.3).
+/// Returns the fields to remove: a transfer coding overrides a length (RFC 9112 section 6.3).
 fn fields_to_remove(fields: Fields<'_>, minor: u8) -> Result<&'static [&'static str], BadFields> {
     let coded = fields.values("transfer-encoding").next().is_some();
     match (coded, minor) {

@@ -22,7 +22,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// A new file, or standard output if no file is given.
+    /// Opens a new file, or standard output if no file is given.
     ///
     /// # Errors
     /// The file exists, or cannot be created.
@@ -34,7 +34,7 @@ impl Destination {
     /// Passes `result` on. On failure, the empty file is removed.
     ///
     /// # Errors
-    /// The error in `result`.
+    /// Fails if `result` is an error.
     pub fn remove_on_failure<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         if let (Err(_), Destination::File(_, path)) = (&result, self) {
             // The file is still empty.
@@ -56,14 +56,14 @@ impl Destination {
                 written.with_context(|| format!("cannot write {shown}"))?;
                 eprintln!(
                     "the invite of the client {client:?} is in {shown} (keep it secret: it grants that client's \
-                     access)\non the client's machine, type `marline join` and paste the file's line \
+                     access)\non the client's machine, run `marline join` and paste the file's line \
                      (or copy the file there: `marline join --file FILE`)"
                 );
             }
             Destination::Output => {
                 eprintln!(
                     "the invite of the client {client:?} (keep it secret: it grants that client's access);\n\
-                     on the client's machine, type `marline join` and paste this line:"
+                     on the client's machine, run `marline join` and paste this line:"
                 );
                 println!("{word}");
                 if is_output_world_readable() {
@@ -78,7 +78,7 @@ impl Destination {
     }
 }
 
-/// True if standard output is a file that other users may read.
+/// Returns true if standard output is a file that other users may read.
 fn is_output_world_readable() -> bool {
     let file = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let meta = file.and_then(|file| file.metadata());

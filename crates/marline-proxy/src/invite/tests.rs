@@ -73,7 +73,7 @@ fn debug_hides_the_secret() {
     assert_eq!(format!("{:?}", sample()), "Invite(example.org:7777 [2001:db8::1]:7777, ..)");
 }
 
-/// A word with a correct checksum around contents that an attacker chose.
+/// Returns a word with a correct checksum around contents that an attacker chose.
 fn word_around(contents: &[u8]) -> String {
     let mut body = ((contents.len() + CHECK_LEN) as u16).to_be_bytes().to_vec();
     body.extend_from_slice(contents);

@@ -149,12 +149,13 @@ impl SocketBuffers {
     }
 }
 
-/// True if unused space of buffers should be freed.
+/// Returns true if unused space of buffers should be freed.
 pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
     memory.allowance() < AMPLE_ALLOWANCE
 }
 
-/// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
+/// Returns the initial size of a buffer for an allowance. This is the kernel's default if the allowance is
+/// [ample](AMPLE_ALLOWANCE).
 fn size_of(allowance: u64) -> usize {
     let share = allowance / (AMPLE_ALLOWANCE / DEFAULT_BUFFER as u64);
     usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, DEFAULT_BUFFER)
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(memory.used(), 77, "memory of the encryption layer");
         buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
-        // Memory is short from here on.
+        // Memory is now short.
         budget.set_limit(Some(0));
         buffers.note_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64, "granted memory is kept");

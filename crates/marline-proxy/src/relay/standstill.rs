@@ -46,11 +46,11 @@ struct Progress {
 pub(super) struct Direction {
     /// Written bytes of the buffer. The number changes with each step while the writer accepts only a part.
     pub(super) written: usize,
-    /// The sender's end has been read.
+    /// True if the sender's end has been read.
     pub(super) read_all: bool,
-    /// The direction waits for the receiver to accept bytes or the end.
+    /// True if the direction waits for the receiver to accept bytes or the end.
     pub(super) is_blocked: bool,
-    /// The end has been passed on.
+    /// True if the end has been passed on.
     pub(super) is_done: bool,
 }
 
@@ -93,7 +93,7 @@ impl Standstill {
     }
 }
 
-/// True if the sender of a direction has finished and its receiver does not accept the remaining bytes.
+/// Returns true if the sender of a direction has finished and its receiver does not accept the remaining bytes.
 fn has_undeliverable_data(direction: Direction, sender: PeerState, receiver: PeerState) -> bool {
     let finished = direction.read_all || sender.finished;
     let left = match direction.is_done {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::testing::Pipe;
 
-    /// A relay between two pipes that hold 1,000 bytes each, and their other ends.
+    /// Returns a relay between two pipes that hold 1,000 bytes each, and their other ends.
     fn start(
         refuses_data: bool,
     ) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<io::Result<Pipe>>) {

@@ -58,15 +58,15 @@ struct TurnUse {
 struct Waiter {
     shared: Arc<SharedTurns>,
     waker: Waker,
-    /// True if the relay has a turn. Set while the queues are locked.
+    /// True if the relay has a turn. Changed only while the queues are locked.
     is_given: AtomicBool,
-    /// True if the relay ended without a turn. Set while the queues are locked, so that it cannot be given a turn
-    /// meanwhile.
+    /// True if the relay ended without a turn. Changed only while the queues are locked, so that it cannot be given a
+    /// turn meanwhile.
     is_over: AtomicBool,
 }
 
 impl FairTurns {
-    /// A new account.
+    /// Returns a new account.
     pub(crate) fn account(&self) -> AccountTurns {
         self.0.accounts.fetch_add(1, Ordering::Relaxed);
         AccountTurns(Arc::new(Account { shared: Arc::clone(&self.0), used: Mutex::default() }))
@@ -108,7 +108,7 @@ impl Turn {
 }
 
 impl Drop for QueuedTurn {
-    /// The relay has taken its turn, or has ended.
+    /// Records that the relay has taken its turn, or has ended.
     fn drop(&mut self) {
         self.0.shared.end_wait(&self.0);
     }
@@ -226,7 +226,7 @@ mod tests {
             Relay { account: account.clone(), turn: Turn::default(), waker, woken }
         }
 
-        /// True if the relay has a turn now.
+        /// Returns true if the relay has a turn now.
         fn poll(&mut self) -> bool {
             self.woken.0.store(false, Ordering::Relaxed);
             self.turn.poll(&Context::from_waker(&self.waker), &self.account).is_ready()

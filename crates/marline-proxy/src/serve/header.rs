@@ -25,7 +25,7 @@ const TCP_OVER_IPV4: u8 = 0x11;
 const TCP_OVER_IPV6: u8 = 0x21;
 
 impl HeaderVersion {
-    /// The header for a connection from `client` to `server`.
+    /// Returns the header for a connection from `client` to `server`.
     #[must_use]
     pub fn header(self, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
         match self {

@@ -2,8 +2,8 @@
 //! each connection is relayed to the service.
 //!
 //! Events on one side are passed to the other: the end of a direction as an end, a reset as a reset (MP_FASTCLOSE
-//! towards multipath clients), and a slow reader makes the writer on the other side wait. Between the two there are
-//! one buffer per direction and the send and receive buffers of the connection, all of them bounded.
+//! toward multipath clients), and a slow reader makes the writer on the other side wait. Between the two there are one
+//! buffer per direction and the send and receive buffers of the connection, all of them bounded.
 
 mod backend;
 mod header;
@@ -75,7 +75,7 @@ struct Service {
 }
 
 impl ServiceFront {
-    /// A front for `backend`.
+    /// Creates a front for `backend`.
     #[must_use]
     pub fn new(
         backend: Backend,
@@ -105,7 +105,7 @@ impl ServiceFront {
         Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of current connections.
+    /// Returns the number of current connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.places.count()

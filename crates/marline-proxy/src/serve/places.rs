@@ -60,7 +60,7 @@ impl Places {
         self.lock().limits = limits;
     }
 
-    /// Number of occupied places.
+    /// Returns the number of occupied places.
     pub(super) fn count(&self) -> usize {
         self.lock().all
     }

@@ -20,7 +20,7 @@ impl Bench {
         Bench { front: Arc::new(front), stopper }
     }
 
-    /// A client's connection.
+    /// Returns a client's connection.
     fn dial(&self, peer: &str) -> DuplexStream {
         let (near, far) = duplex(64 * 1024);
         let (front, peer) = (Arc::clone(&self.front), peer.parse().unwrap());
@@ -121,7 +121,7 @@ async fn silent_connections_of_one_source_neither_refuse_a_newcomer_nor_end_anot
     drop(silent);
 }
 
-/// A service that accepted one connection.
+/// Returns a service that accepted one connection.
 async fn accepted(limits: FrontLimits) -> (Bench, DuplexStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backend = Backend::Tcp(listener.local_addr().unwrap().into());

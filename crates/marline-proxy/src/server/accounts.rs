@@ -22,7 +22,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// An account with this memory account, and with these turns for its relays.
+    /// Creates an account with this memory account, and with these turns for its relays.
     fn new(memory: MemoryAccount, turns: AccountTurns) -> Account {
         Account {
             traffic: Arc::new(Traffic::with_turns(memory, turns)),
@@ -31,7 +31,7 @@ impl Account {
         }
     }
 
-    /// Memory account of the client.
+    /// Returns the memory account of the client.
     pub(super) fn memory(&self) -> &MemoryAccount {
         self.traffic.memory()
     }
@@ -85,13 +85,13 @@ impl Accounts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The account of this credential.
+    /// Returns the account of this credential.
     pub(super) fn account_of(&self, name: &Arc<str>) -> Arc<Account> {
         let new = || Arc::new(Account::new(self.budget.account(u64::MAX), self.turns.account()));
         Arc::clone(self.lock().entry(Arc::clone(name)).or_insert_with(new))
     }
 
-    /// Counts of all clients so far, by name. `open` gives the current number of a client's connections.
+    /// Returns the counts of all clients so far, by name. `open` gives the current number of a client's connections.
     pub(super) fn counts(&self, open: impl Fn(&Arc<str>) -> usize) -> Vec<ClientCounts> {
         let accounts = self.lock().clone();
         let shown = accounts.into_iter().map(|(name, account)| {

@@ -32,7 +32,7 @@ pub struct AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// Bounds on connections that have sent nothing yet.
+    /// Returns the limits on connections that have sent nothing yet.
     #[must_use]
     pub const fn silent(&self) -> PendingLimits {
         PendingLimits { total: self.silent_total, per_source: self.silent_per_source }
@@ -83,7 +83,7 @@ pub enum Full {
 }
 
 impl<K: Ord + Clone> Quota<K> {
-    /// At most `per_key` places for a key and `total` for all.
+    /// Creates at most `per_key` places for a key and `total` for all.
     #[must_use]
     pub fn new(per_key: usize, total: usize) -> Self {
         let (per_key, total) = (AtomicUsize::new(per_key), AtomicUsize::new(total));
@@ -115,13 +115,13 @@ impl<K: Ord + Clone> Quota<K> {
         Ok(Permit { key, counts: Arc::clone(&self.counts) })
     }
 
-    /// Number of occupied places.
+    /// Returns the number of occupied places.
     #[must_use]
     pub fn count(&self) -> usize {
         lock(&self.counts).all
     }
 
-    /// Number of places that this key occupies.
+    /// Returns the number of places that this key occupies.
     #[must_use]
     pub fn count_of(&self, key: &K) -> usize {
         lock(&self.counts).by_key.get(key).copied().unwrap_or_default()

@@ -46,7 +46,7 @@ pub struct QuotaUse {
 }
 
 impl QuotaUse {
-    /// Usage of this quota according to a tally.
+    /// Computes the usage of this quota from a tally.
     #[must_use]
     pub fn new(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
         let used_bytes = tally.period_bytes;
@@ -60,14 +60,14 @@ impl QuotaUse {
     }
 }
 
-/// This time, with the start of the quota's month. Without a quota, of the calendar month.
+/// Returns this time with the start of the quota's month, or of the calendar month if there is no quota.
 #[must_use]
 pub fn moment(quota: Option<&ByteQuota>, now_unix_s: u64) -> Moment {
     let day = quota.map_or(1, |quota| quota.day);
     Moment { now_unix_s, period_start_unix_s: period(day, now_unix_s).start_unix_s }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time, in seconds since 1970.
 #[must_use]
 pub fn unix_s() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -197,13 +197,13 @@ impl Server {
         self.allowances.lock().bookkeeping = Some((ledger, suspensions));
     }
 
-    /// Number of failed writes of the ledger.
+    /// Returns the number of failed writes of the ledger.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         self.allowances.lock().bookkeeping.as_ref().map_or(0, |(ledger, _)| ledger.failures())
     }
 
-    /// A client's usage of its quota. `None` if it has no quota.
+    /// Returns a client's usage of its quota, or `None` if it has no quota.
     #[must_use]
     pub fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
         self.allowances.lock().quota_use(name, now_unix_s)

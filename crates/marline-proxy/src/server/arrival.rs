@@ -4,10 +4,10 @@
 //! subject to the limits on unauthenticated clients. TLS waits in the handshake queue. If the session is unknown or
 //! the opening does not authenticate, the answer makes the client continue with TLS on the same connection.
 //!
-//! *Queue.* A bounded number of TLS handshakes runs at once, with a limit per source and in total. The others wait, in
-//! order of arrival within their source, and can be evicted by newcomers like silent connections. A running handshake
-//! is protected, because evicting it wastes the work of both sides, and many honest clients would evict each other. It
-//! is evicted only if another source has fewer handshakes running, or if it has stalled.
+//! *Queue.* A bounded number of TLS handshakes runs at a time, with a limit per source and in total. The others wait,
+//! in order of arrival within their source, and can be evicted by newcomers like silent connections. A running
+//! handshake is protected, because evicting it wastes the work of both sides, and many honest clients would evict each
+//! other. It is evicted only if another source has fewer handshakes running, or if it has stalled.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -71,7 +71,7 @@ struct Greeting<T> {
 }
 
 impl Server {
-    /// Authenticates a connection. `None`: the connection has been refused and closed.
+    /// Authenticates a connection. Returns `None` if the connection has been refused and closed.
     pub(super) async fn authenticate_connection<T: Transport>(
         &self,
         stream: T,
@@ -156,7 +156,7 @@ impl Server {
         Ok(FirstRead::NewClient(PrefixedStream::new(head[..count].to_vec(), stream)))
     }
 
-    /// TLS handshake and the client's Hello, in turn.
+    /// Performs the TLS handshake and reads the client's Hello, when it is this connection's turn.
     async fn authenticate_new_client<T: Transport>(
         &self,
         stream: PrefixedStream<T>,
@@ -346,7 +346,7 @@ struct HandshakePermit {
 struct Evicted;
 
 impl HandshakeQueue {
-    /// A queue with these limits.
+    /// Creates a queue with these limits.
     #[must_use]
     pub(super) fn new(limits: AdmissionLimits) -> HandshakeQueue {
         let total = limits.total.max(1);
@@ -400,7 +400,7 @@ impl HandshakeQueue {
         }
     }
 
-    /// Number of handshakes in progress.
+    /// Returns the number of handshakes in progress.
     #[must_use]
     pub(super) fn count(&self) -> usize {
         lock(&self.table.running).len()

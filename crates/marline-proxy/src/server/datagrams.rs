@@ -97,7 +97,7 @@ impl DatagramService {
     }
 }
 
-/// Why a control connection ends.
+/// Reason why a control connection ends.
 enum ControlEnd {
     /// No error.
     Orderly,

@@ -48,7 +48,7 @@ pub async fn dial(
     }
 }
 
-/// The addresses of a client's target that the rules allow, best first.
+/// Returns the addresses of a client's target that the rules allow, best first.
 ///
 /// # Errors
 /// The target has no allowed address.
@@ -88,7 +88,7 @@ fn apply_rules(
 struct Attempts<'a>(Vec<Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send + 'a>>>);
 
 impl Attempts<'_> {
-    /// Result of the next attempt that ends. `None` if there is none.
+    /// Returns the result of the next attempt that ends, or `None` if there is none.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
         for at in 0..self.0.len() {
             if let Poll::Ready(ended) = self.0[at].as_mut().poll(cx) {

@@ -153,7 +153,7 @@ struct Client {
 }
 
 impl Server {
-    /// A server with this key (in `acceptor`), these clients and rules.
+    /// Creates a server with this key (in `acceptor`), these clients and rules.
     #[must_use]
     pub fn new(
         acceptor: TlsAcceptor,
@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Memory account of connections that are not authenticated yet.
+    /// Returns the memory account of connections that are not authenticated yet.
     #[must_use]
     pub const fn unauthenticated_account(&self) -> &MemoryAccount {
         &self.unauthenticated_memory
@@ -222,7 +222,8 @@ impl Server {
         self.remotes.change(rules);
     }
 
-    /// Latency requirements of applications, which the server applies to data for clients. Initially empty.
+    /// Returns the latency requirements of applications, which the server applies to data for clients. Initially
+    /// empty.
     #[must_use]
     pub const fn deadlines(&self) -> &Deadlines {
         &self.deadlines
@@ -234,13 +235,13 @@ impl Server {
         self.datagrams.set_config(config, filtering);
     }
 
-    /// Counts of relayed UDP.
+    /// Returns the counts of relayed UDP.
     #[must_use]
     pub fn udp_counts(&self) -> UdpCounts {
         self.datagrams.counts()
     }
 
-    /// Counts per credential, by name.
+    /// Returns the counts per credential, by name.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientCounts> {
         let mut clients = self.accounts.counts(|name| self.clients.count_of(name));
@@ -248,7 +249,7 @@ impl Server {
         clients
     }
 
-    /// Number of refusals so far, by reason.
+    /// Returns the number of refusals so far, by reason.
     pub fn refusals(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         self.refusals.counts()
     }
@@ -257,19 +258,19 @@ impl Server {
         Arc::clone(&self.rules.borrow())
     }
 
-    /// Number of connections that have not authenticated yet.
+    /// Returns the number of connections that have not authenticated yet.
     #[must_use]
     pub fn count_unauthenticated(&self) -> usize {
         self.silent.count() + self.handshakes.count()
     }
 
-    /// Number of connections that have authenticated.
+    /// Returns the number of connections that have authenticated.
     #[must_use]
     pub fn authenticated(&self) -> usize {
         self.clients.count()
     }
 
-    /// Number of known sessions.
+    /// Returns the number of known sessions.
     #[cfg(test)]
     pub(crate) fn known_session_count(&self) -> usize {
         self.sessions.count()
@@ -284,7 +285,7 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         // Boxed, because authentication is short and takes several times the memory of a relay that runs for hours.
-        // Destructured at once, because a named value keeps its memory while bytes are relayed.
+        // Destructured immediately, because a named value keeps its memory while bytes are relayed.
         let Some(AuthenticatedClient {
             mut stream,
             client,
@@ -363,8 +364,8 @@ impl Server {
         }
     }
 
-    /// Sends the greeting and waits for the client's request. `None` if the connection ends without one. If the
-    /// request is already on its way, the greeting is kept back and leaves together with the next message.
+    /// Sends the greeting and waits for the client's request. Returns `None` if the connection ends without one. If
+    /// the request is already on its way, the greeting is kept back and leaves together with the next message.
     async fn read_request<S: Transport>(
         &self,
         stream: &mut S,
@@ -390,8 +391,8 @@ impl Server {
         }
     }
 
-    /// Connects to the requested target. Returns the socket and the stream. `None`: the client has received the
-    /// reason.
+    /// Connects to the requested target. Returns the socket and the stream. Returns `None` if the target was not
+    /// reached and the client has received the reason.
     async fn dial<T: Transport>(
         &self,
         mut stream: Channel<T>,
@@ -483,7 +484,7 @@ impl Server {
         self.refusals.record(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is revoked or suspended. A suspension gives the failure to send.
+    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if it was suspended.
     async fn wait_until_revoked(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {

@@ -60,7 +60,7 @@ struct FamilySocket {
     reader: AbortHandle,
 }
 
-/// How a peer is reached.
+/// Route to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
     /// At an address that the rules allow.
@@ -94,12 +94,12 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// A mapping without sockets that occupies `place`.
+    /// Creates a mapping without sockets that occupies `place`.
     fn new(now: Instant, ports: MappedPorts, place: Permit<Arc<str>>) -> Mapping {
         Mapping { ipv4: None, ipv6: None, used_at: now, only_dns: true, ports, _place: place }
     }
 
-    /// Time of the last use.
+    /// Returns the time of the last use.
     const fn used_at(&self) -> Instant {
         self.used_at
     }
@@ -109,7 +109,7 @@ impl Mapping {
         self.used_at = now;
     }
 
-    /// True if the mapping has been unused for longer than its idle limit.
+    /// Returns true if the mapping has been unused for longer than its idle limit.
     fn is_idle(&self, now: Instant) -> bool {
         self.used_at + idle_limit(self.only_dns) <= now
     }
@@ -122,8 +122,8 @@ impl Mapping {
     /// Sends a datagram. `read` starts a task that reads a new socket.
     ///
     /// # Errors
-    /// The system's error: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the server
-    /// itself that is no longer mapped.
+    /// No socket could be opened, or sending failed. `ConnectionRefused` means a port of the server itself that is no
+    /// longer mapped.
     fn send(
         &mut self,
         now: Instant,
@@ -186,7 +186,7 @@ pub(super) struct SharedNatState {
 }
 
 impl SharedNatState {
-    /// State of a server whose clients may have this many sockets.
+    /// Creates the state of a server whose clients may have this many sockets.
     pub(super) fn new(places: Quota<Arc<str>>) -> SharedNatState {
         let (ports, counters, echoes_told) = Default::default();
         SharedNatState {
@@ -197,7 +197,7 @@ impl SharedNatState {
         }
     }
 
-    /// Counts of relayed UDP.
+    /// Returns the counts of relayed UDP.
     pub(super) fn counts(&self) -> UdpCounts {
         self.counters.now()
     }
@@ -218,7 +218,7 @@ pub(super) struct Nat {
 
 /// Items from the client.
 impl Nat {
-    /// A translation without sockets.
+    /// Creates a translation without sockets.
     pub(super) fn new(
         lane: Datagrams,
         client: Client,
@@ -242,7 +242,7 @@ impl Nat {
         })
     }
 
-    /// The client's lane.
+    /// Returns the client's lane.
     pub(super) const fn lane(&self) -> &Datagrams {
         &self.lane
     }
@@ -289,7 +289,7 @@ impl Nat {
         }
     }
 
-    /// A datagram of a flow that the client opened.
+    /// Handles a datagram of a flow that the client opened.
     fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         match state.flows.mark_used(flow, now) {
             Some((key, Flow::Open { peer, .. }, _)) => {
@@ -374,7 +374,7 @@ impl Nat {
         }
     }
 
-    /// How the rules allow a peer to be reached.
+    /// Returns the route by which the rules allow a peer to be reached.
     fn route_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
@@ -417,7 +417,7 @@ impl Nat {
         Ok(())
     }
 
-    /// Removes the least recently used socket. `false` if there is none.
+    /// Removes the least recently used socket. Returns `false` if there is none.
     fn forget_oldest(&self, state: &mut State) -> bool {
         let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
@@ -426,7 +426,7 @@ impl Nat {
         true
     }
 
-    /// True if any of the client's sockets is mapped.
+    /// Returns true if any of the client's sockets is mapped.
     pub(super) fn has_sockets(&self) -> bool {
         !self.lock().sockets.is_empty()
     }
@@ -524,7 +524,7 @@ fn remove_socket(state: &mut State, socket: u32) {
     state.unsolicited.remove_socket(socket);
 }
 
-/// Address of a peer that was not given by name.
+/// Returns the address of a peer that was not given by name.
 fn address_of(peer: &Target) -> Option<SocketAddr> {
     let address = peer.host.as_name().err()?;
     Some(SocketAddr::new(address.to_canonical(), peer.port))

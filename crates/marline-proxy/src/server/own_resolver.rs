@@ -1,7 +1,7 @@
 //! The server's own resolver, which clients may query regardless of the rules for targets.
 //!
 //! A client's resolver is often one that the server cannot reach, such as a home router. The server's own resolver
-//! always works there. Clients request it as [`Target::server_resolver`](crate::target::Target) and is often on the
+//! always works there. Clients request it as [`Target::server_resolver`](crate::target::Target). It is often on the
 //! server's loopback or private network, which the rules forbid. The client gets DNS over TCP to exactly that address
 //! and port. `--deny` with this address forbids it.
 
@@ -17,7 +17,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Number of resolvers in a `resolv.conf` that the C library uses (MAXNS).
 const MAX_RESOLVERS: usize = 3;
 
-/// Addresses of the resolvers, in order.
+/// Returns the addresses of the resolvers, in order.
 ///
 /// # Errors
 /// There are no resolvers, or the rules deny all of them.
@@ -43,7 +43,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
     }
 }
 
-/// Resolvers listed in a `resolv.conf`, up to the number that the C library uses.
+/// Returns the resolvers listed in a `resolv.conf`, up to the number that the C library uses.
 fn parse_resolvers(text: &str) -> Vec<IpAddr> {
     resolv_conf::addresses(text).take(MAX_RESOLVERS).collect()
 }

@@ -45,7 +45,7 @@ impl RefusalReason {
         RefusalReason::Server,
     ];
 
-    /// The label in metrics.
+    /// Returns the label in metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl RefusalReason {
         }
     }
 
-    /// Reason for refusing a request of an authenticated client.
+    /// Returns the reason for refusing a request of an authenticated client.
     pub(super) const fn from_failure(failure: &Failure) -> RefusalReason {
         match failure.code {
             ErrorCode::NotAuthorized => RefusalReason::Rules,
@@ -92,7 +92,7 @@ impl Refusals {
         }
     }
 
-    /// Number of refusals so far, by reason.
+    /// Returns the number of refusals so far, by reason.
     pub(super) fn counts(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
         let count = |reason: RefusalReason| self.counts[reason as usize].load(Ordering::Relaxed);
         RefusalReason::ALL.into_iter().map(move |reason| (reason, count(reason)))

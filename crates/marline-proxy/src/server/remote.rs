@@ -36,7 +36,7 @@ const MAX_PER_CLIENT: usize = 16;
 const MAX_TOTAL: usize = 256;
 /// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const MAX_WAITING_VISITORS: usize = 64;
-/// How long a visitor waits to be accepted.
+/// Time that a visitor waits to be accepted.
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
@@ -223,7 +223,7 @@ impl Remotes {
     }
 }
 
-/// Why a control connection ends.
+/// Reason why a control connection ends.
 enum ControlEnd {
     /// No error.
     Orderly,

@@ -102,7 +102,7 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 impl Sessions {
-    /// An empty table. Sessions last `lifetime`, at most an hour.
+    /// Creates an empty table. Sessions last `lifetime`, at most an hour.
     pub(super) fn new(
         credentials: watch::Receiver<Arc<Credentials>>,
         lifetime: Duration,
@@ -110,12 +110,12 @@ impl Sessions {
         Sessions { table: Arc::default(), credentials, lifetime: lifetime.min(LIFETIME) }
     }
 
-    /// Lifetime of a session.
+    /// Returns the lifetime of a session.
     pub(super) fn lifetime(&self) -> Duration {
         self.lifetime
     }
 
-    /// The session with this id, and its client.
+    /// Returns the session with this id, and its client.
     pub(super) fn find(&self, id: SessionId) -> Option<(Arc<Session>, Client)> {
         let mut table = lock(&self.table);
         table.sweep(Instant::now(), &self.credentials.borrow());
@@ -146,7 +146,7 @@ impl Sessions {
         ids.into_iter().for_each(|id| table.remove(id));
     }
 
-    /// Number of sessions.
+    /// Returns the number of sessions.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         lock(&self.table).known.len()

@@ -242,7 +242,7 @@ async fn draining_spares_open_streams_and_the_end_closes_them() {
     assert!(running.read(&mut [0]).await.is_err());
 }
 
-/// A control connection of `laptop`, the listener's visitor, and the visitor's id.
+/// Returns a control connection of `laptop`, the listener's visitor, and the visitor's id.
 async fn visited(bench: &Bench) -> (Stream, tokio::net::TcpStream, VisitorId) {
     bench.server.allow_remote(vec!["laptop@127.0.0.1:0".parse().unwrap()]);
     let mut control = welcomed(bench).await;
@@ -306,7 +306,7 @@ async fn the_end_of_a_control_connection_resets_its_visitors() {
     assert!(waiting.read(&mut [0]).await.is_err(), "reset");
 }
 
-/// A bench with a ledger in a directory. The test itself publishes suspensions.
+/// Creates a bench with a ledger in a directory. The test itself publishes suspensions.
 fn with_book(bench: &Bench, dir: &std::path::Path, rules: &str) -> Suspensions {
     let suspensions = Suspensions::default();
     let ledger = Ledger::open(dir.join("state"));

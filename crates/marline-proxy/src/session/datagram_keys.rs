@@ -33,7 +33,7 @@ const CHACHA_FORGERIES: u64 = 1 << 36;
 pub struct Generation(OnceLock<[u8; GENERATION_LEN]>);
 
 impl Generation {
-    /// The generation. Returns the same value each time.
+    /// Returns the generation, which is the same on each call.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -66,7 +66,7 @@ pub enum Side {
     Server,
 }
 
-/// The keys of a lane for one side.
+/// Returns the keys of a lane for one side.
 pub(super) fn keys(
     cipher: Cipher,
     base: &[u8; 32],

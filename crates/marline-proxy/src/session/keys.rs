@@ -24,7 +24,7 @@ pub const MAX_RECORD: usize = record_len(MAX_PLAINTEXT);
 /// appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
-/// Length of a record with this much plaintext, in bytes.
+/// Returns the length of a record with this much plaintext, in bytes.
 #[must_use]
 pub const fn record_len(plaintext: usize) -> usize {
     LENGTH_LEN + plaintext + TAG_LEN
@@ -85,7 +85,7 @@ pub(super) fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
 }
 
 impl Direction {
-    /// The direction with this label of the connection with this binding and opening.
+    /// Derives the keys of the direction with this label, for the connection with this binding and opening.
     pub(super) fn new(
         cipher: Cipher,
         session: &[u8; 32],
@@ -169,8 +169,8 @@ impl Direction {
         out.extend_from_slice(tag.as_ref());
     }
 
-    /// Opens the part of a record after its length field, in place. The plaintext is at the front. `None`: the
-    /// bytes were not sealed by the peer, or not as its next record.
+    /// Opens the part of a record after its length field, in place. The plaintext is at the front. Returns `None` if
+    /// the bytes were not sealed by the peer, or not as its next record.
     pub(super) fn open_record<'a>(&mut self, sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let length = (sealed.len() as u16).to_be_bytes();
         let nonce = self.next_nonce();

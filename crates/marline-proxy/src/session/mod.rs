@@ -60,7 +60,7 @@ impl SessionId {
     /// Length of an id in bytes.
     pub const LEN: usize = 16;
 
-    /// A random id.
+    /// Generates a random id.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -68,20 +68,20 @@ impl SessionId {
         Ok(SessionId(random()?))
     }
 
-    /// The id with these bytes.
+    /// Creates the id with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> SessionId {
         SessionId(bytes)
     }
 
-    /// The bytes of the id.
+    /// Returns the bytes of the id.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 }
 
-/// Random bytes.
+/// Generates random bytes.
 ///
 /// # Errors
 /// The operating system provides none.
@@ -99,7 +99,7 @@ pub struct Session {
     /// Base of the keys for datagrams.
     datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
-    /// Addresses of the server that knows the session. Empty: the usual addresses.
+    /// Addresses of the server that knows the session. If empty, the usual addresses are used.
     own: Vec<SocketAddr>,
 }
 
@@ -110,8 +110,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// The session with this id that follows from a completed TLS handshake. Records are sealed with the AEAD that
-    /// the handshake negotiated.
+    /// Creates the session with this id from a completed TLS handshake. Records are sealed with the AEAD that the
+    /// handshake negotiated.
     ///
     /// # Errors
     /// The handshake is not complete, or its AEAD is unknown to this program (which offers no other).
@@ -129,25 +129,25 @@ impl Session {
         Ok(Session { id, secret, datagrams, cipher, own: Vec::new() })
     }
 
-    /// The session, for a server that is reached at these addresses of its own.
+    /// Sets the server's own addresses, at which it is reached.
     #[must_use]
     pub fn with_addresses(self, own: Vec<SocketAddr>) -> Session {
         Session { own, ..self }
     }
 
-    /// Addresses of the server that knows the session. Empty: the usual addresses.
+    /// Returns the addresses of the server that knows the session. If empty, the usual addresses are used.
     #[must_use]
     pub fn own_addresses(&self) -> &[SocketAddr] {
         &self.own
     }
 
-    /// Id of the session.
+    /// Returns the id of the session.
     #[must_use]
     pub const fn id(&self) -> SessionId {
         self.id
     }
 
-    /// The keys of the lane of the connection with this binding, for `side`. Must be used for one lane only. A
+    /// Returns the lane keys of the connection with this binding, for `side`. Must be used for one lane only. A
     /// connection has only one.
     #[must_use]
     pub fn datagram_keys(
@@ -165,8 +165,8 @@ impl Session {
         (direction(b"client to server"), direction(b"server to client"))
     }
 
-    /// Client: the bytes that open a connection, followed by `first` in one record (if it is not empty), and the
-    /// keys of the connection.
+    /// Client: creates the bytes that open a connection, followed by `first` in one record (if it is not empty), and
+    /// the keys of the connection.
     ///
     /// # Errors
     /// The operating system provides no random bytes.
@@ -188,8 +188,8 @@ impl Session {
         Ok((out, Keys { seal, open }))
     }
 
-    /// Server: the keys of a connection with this opening. `None` if its sender does not have the secret, or if it
-    /// was made for another connection.
+    /// Server: derives the keys of a connection with this opening. Returns `None` if its sender does not have the
+    /// secret, or if it was made for another connection.
     #[must_use]
     pub fn accept(&self, binding: &Binding, opening: &ReceivedOpening) -> Option<Keys> {
         let (mut open, seal) = self.keys(binding, &opening.header);
@@ -205,7 +205,7 @@ pub struct ReceivedOpening {
 }
 
 impl ReceivedOpening {
-    /// Parses an opening. `None` if the bytes are not an opening, or have an unsupported version.
+    /// Parses an opening. Returns `None` if the bytes are not an opening, or have an unsupported version.
     #[must_use]
     pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<ReceivedOpening> {
         let (header, tag) = bytes.split_at(HEADER_LEN);
@@ -215,7 +215,7 @@ impl ReceivedOpening {
         (ours && opening.flight() <= MAX_FLIGHT).then_some(opening)
     }
 
-    /// Id of the session.
+    /// Returns the id of the session.
     #[must_use]
     pub fn session(&self) -> SessionId {
         let mut id = [0; SessionId::LEN];
@@ -223,7 +223,7 @@ impl ReceivedOpening {
         SessionId(id)
     }
 
-    /// Length of the records sent together with the opening, in bytes.
+    /// Returns the length of the records sent together with the opening, in bytes.
     #[must_use]
     pub const fn flight(&self) -> usize {
         u16::from_be_bytes([self.header[2], self.header[3]]) as usize
@@ -240,13 +240,13 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer as bytes.
+    /// Returns the answer as bytes.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; ANSWER_LEN] {
         [MAGIC, VERSION, self as u8]
     }
 
-    /// Parses an answer. `None` if the bytes are not an answer.
+    /// Parses an answer. Returns `None` if the bytes are not an answer.
     #[must_use]
     pub fn parse(bytes: [u8; ANSWER_LEN]) -> Option<Answer> {
         [Answer::Unknown, Answer::Known].into_iter().find(|answer| answer.to_bytes() == bytes)

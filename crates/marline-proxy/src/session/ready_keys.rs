@@ -26,7 +26,7 @@ thread_local! {
 pub(super) struct KeyNumber(u64);
 
 impl KeyNumber {
-    /// The next number.
+    /// Returns the next number.
     pub(super) fn next() -> KeyNumber {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         KeyNumber(NEXT_NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of keys derived when the keys with these numbers are used in turn by a new thread.
+    /// Returns the number of keys derived when the keys with these numbers are used in turn by a new thread.
     fn count_derived(numbers: &[u64]) -> u32 {
         let mut count = 0;
         let mut make = || {

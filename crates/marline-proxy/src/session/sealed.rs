@@ -85,7 +85,7 @@ impl IncomingData {
         }
     }
 
-    /// The buffer, at its full length for reading.
+    /// Returns the buffer, at its full length for reading.
     fn take_buffer(&mut self) -> Box<[u8]> {
         let whole = || SPARE_IN.take().unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
         match self.buffer.take() {
@@ -99,8 +99,8 @@ impl IncomingData {
         }
     }
 
-    /// Keeps the contents of the buffer. `is_slow`: the reader takes little at a time, so the remaining data, which
-    /// may stay for long, is kept in a buffer of exactly its length.
+    /// Keeps the contents of the buffer. If `is_slow` is true, the reader takes little at a time. The remaining data
+    /// may then stay for long, so it is kept in a buffer of exactly its length.
     fn keep_buffer(&mut self, buffer: Box<[u8]>, is_slow: bool) {
         if self.is_empty() {
             (self.plain, self.sealed) = ((0, 0), (0, 0));
@@ -122,7 +122,7 @@ impl IncomingData {
         self.sealed = (sealed.0 - from, sealed.1 - from);
     }
 
-    /// Frees unused space.
+    /// Returns an empty buffer to the spare pool, or keeps only the unread bytes.
     fn free_unused(&mut self) {
         if let Some(buffer) = self.buffer.take_if(|buffer| buffer.len() == BUFFER_LEN) {
             self.keep_remaining(&buffer);
@@ -169,9 +169,8 @@ impl<T> SealedStream<T> {
         }
     }
 
-    /// From now on the end of a direction leaves the underlying stream open, so that the connection
-    /// can be reused after [`SealedStream::renew`], unless it is older than the maximum lifetime of a
-    /// session.
+    /// Makes the end of a direction leave the underlying stream open, so that the connection can be reused after
+    /// [`SealedStream::renew`], unless it is older than the maximum lifetime of a session.
     pub fn keep(&mut self) {
         self.keeps_stream = self.started_at.elapsed() < LIFETIME;
     }
@@ -187,7 +186,7 @@ impl<T> SealedStream<T> {
         renewed
     }
 
-    /// Size of the buffers in bytes. `trim`: unused space is freed first.
+    /// Returns the size of the buffers in bytes. If `trim` is true, unused space is freed first.
     pub fn buffered(&mut self, trim: bool) -> u64 {
         if trim {
             self.incoming.free_unused();
@@ -196,17 +195,17 @@ impl<T> SealedStream<T> {
         (incoming + self.outgoing.capacity()) as u64
     }
 
-    /// True if the peer's end of direction was read.
+    /// Returns true if the peer's end of direction was read.
     pub const fn has_ended(&self) -> bool {
         self.incoming.ended
     }
 
-    /// The stream below.
+    /// Returns the stream below.
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
-    /// The stream below. Data read ahead is lost. There is none before the first read.
+    /// Returns the stream below. Data read ahead is lost. There is none before the first read.
     pub fn into_inner(self) -> T {
         self.inner
     }

@@ -3,7 +3,7 @@ use tokio::io::duplex;
 use super::*;
 use crate::tls::{ServerKey, connector, server_name};
 
-/// The client's and the server's session from one TLS handshake.
+/// Returns the client's and the server's session from one TLS handshake.
 pub(super) async fn both(id: SessionId) -> (Session, Session) {
     let key = ServerKey::generate().unwrap();
     let (near, far) = duplex(64 * 1024);

@@ -22,7 +22,7 @@ pub enum BadDatagram {
     Header,
 }
 
-/// Destination and payload of a datagram.
+/// Returns the destination and payload of a datagram.
 ///
 /// # Errors
 /// The datagram has to be dropped.

@@ -3,7 +3,7 @@ use tokio::io::duplex;
 
 use super::*;
 
-/// The server's reply to these bytes, its result, and the bytes that it left unread.
+/// Returns the server's reply to these bytes, its result, and the bytes that it left unread.
 async fn talk(input: &[u8]) -> (Vec<u8>, Result<(Version, Request), SocksError>, Vec<u8>) {
     let (mut app, mut port) = duplex(4096);
     app.write_all(input).await.unwrap();

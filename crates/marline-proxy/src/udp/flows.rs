@@ -40,7 +40,7 @@ pub(crate) struct FlowTable<T> {
 }
 
 impl<T> FlowTable<T> {
-    /// An empty table of at most `most` flows, which assigns the numbers `first`, `first + 2`, and so on.
+    /// Creates an empty table of at most `most` flows, which assigns the numbers `first`, `first + 2`, and so on.
     pub(crate) const fn new(first: u64, most: usize) -> Self {
         FlowTable {
             entries: BTreeMap::new(),
@@ -57,12 +57,12 @@ impl<T> FlowTable<T> {
         self.entries.len()
     }
 
-    /// Number of the flow with this key.
+    /// Returns the number of the flow with this key.
     pub(crate) fn find(&self, key: &FlowKey) -> Option<u64> {
         self.by_key.get(key).copied()
     }
 
-    /// True if a flow of this socket leads to `address`, at any port.
+    /// Returns true if a flow of this socket leads to `address`, at any port.
     pub(crate) fn has_peer(&self, socket: u32, address: IpAddr) -> bool {
         let at = |port| {
             let peer = Target { host: address.into(), port };
@@ -71,7 +71,7 @@ impl<T> FlowTable<T> {
         self.by_key.range(at(0)..=at(u16::MAX)).next().is_some()
     }
 
-    /// Key and state of a flow.
+    /// Returns the key and state of a flow.
     pub(crate) fn get(&mut self, number: u64) -> Option<(&FlowKey, &mut T)> {
         self.entries.get_mut(&number).map(|entry| (&entry.key, &mut entry.state))
     }
@@ -91,7 +91,7 @@ impl<T> FlowTable<T> {
         Some((&entry.key, &mut entry.state, before))
     }
 
-    /// Opens a flow with the next number. `true` if another flow was removed for it.
+    /// Opens a flow with the next number. Returns `true` if another flow was removed for it.
     pub(crate) fn open(&mut self, key: FlowKey, state: T, now: Instant) -> (u64, bool) {
         let number = self.next;
         self.next += 2;
@@ -99,7 +99,7 @@ impl<T> FlowTable<T> {
     }
 
     /// Adds a flow under the number that the other end assigned. It replaces any flow with the same number or key.
-    /// `true` if another flow was removed for it.
+    /// Returns `true` if another flow was removed for it.
     pub(crate) fn insert(&mut self, number: u64, key: FlowKey, state: T, now: Instant) -> bool {
         self.remove(number);
         if let Some(twin) = self.find(&key) {
@@ -148,7 +148,7 @@ impl<T> FlowTable<T> {
         numbers.into_iter().for_each(|number| self.remove(number));
     }
 
-    /// The state of each flow.
+    /// Returns the state of each flow.
     pub(crate) fn states(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.values_mut().map(|entry| &mut entry.state)
     }

@@ -103,7 +103,7 @@ pub struct EchoError {
     pub icmp: (u8, u8),
     /// Largest packet that passes, in bytes, if the request was too large. Otherwise 0.
     pub mtu: u16,
-    /// Sender of the error. `None`: the server.
+    /// Sender of the error; `None` for the server.
     pub by: Option<IpAddr>,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The item with these bytes.
+    /// Returns the item with these bytes.
     ///
     /// # Errors
     /// The bytes are not a valid item.

@@ -40,7 +40,7 @@ pub(crate) const MAX_FLOWS: usize = 4_096;
 /// Largest number of flows that a server opened, for peers that sent first.
 pub(crate) const MAX_UNSOLICITED_FLOWS: usize = 256;
 
-/// How long an unused socket of this kind is kept.
+/// Returns the time for which an unused socket of this kind is kept.
 #[must_use]
 pub(crate) const fn idle_limit(only_dns: bool) -> Duration {
     if only_dns { DNS_SOCKET_IDLE } else { SOCKET_IDLE }
@@ -99,7 +99,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends a datagram at once or not at all. (tokio would check for room first, and considers a new socket full.)
+/// Sends a datagram immediately or not at all. (tokio would check for room first, and considers a new socket full.)
 pub(crate) fn send_to(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
     socket2::SockRef::from(socket).send_to(payload, &to.into())
 }

@@ -20,7 +20,8 @@ impl Outbox {
         self.largest = largest;
     }
 
-    /// Largest datagram whose item the lane accepts, in bytes, if there is one. An item is one byte longer.
+    /// Returns the largest datagram whose item the lane accepts, in bytes, if there is one. An item is one byte
+    /// longer.
     pub(crate) fn max_datagram(&self) -> Option<usize> {
         self.largest.checked_sub(1).map(|most| most.min(MAX_APPLICATION_DATAGRAM))
     }

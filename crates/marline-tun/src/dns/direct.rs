@@ -107,7 +107,7 @@ impl DirectNames {
         });
     }
 
-    /// The first complete answer of any resolver.
+    /// Returns the first complete answer of any resolver.
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network, and with it the resolvers, may have changed.
         let resolvers = resolver::host_resolvers(self.gateway);
@@ -188,7 +188,7 @@ fn is_answer_to(query: &[u8], answer: &[u8]) -> bool {
     message::is_answer(answer) && answer.get(..2) == query.get(..2)
 }
 
-/// Addresses of an answer that are made direct.
+/// Returns the addresses of an answer that are made direct.
 fn excepted_addresses(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
     let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
     let timed = |(address, ttl_s): (IpAddr, u32)| {
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// An answer with these addresses and TTLs.
+    /// Returns an answer with these addresses and TTLs.
     fn answer(addresses: &[(&str, u32)]) -> Vec<u8> {
         let mut bytes = marline_io::dns_query([1, 2], "a.example", DNS_A).unwrap();
         bytes[2] |= 0x80;

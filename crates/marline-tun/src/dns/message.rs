@@ -56,14 +56,14 @@ pub(crate) fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
-/// Maximum length of a UDP answer that the program accepts.
+/// Returns the maximum length of a UDP answer that the program accepts.
 pub(super) fn limit(query: &[u8]) -> usize {
     udp_size(query).map_or(DEFAULT_ANSWER_LEN, |size| {
         usize::from(size).clamp(DEFAULT_ANSWER_LEN, MAX_ANSWER_LEN)
     })
 }
 
-/// Size in the query's OPT record.
+/// Returns the size in the query's OPT record.
 fn udp_size(query: &[u8]) -> Option<u16> {
     let count = |at: usize| Some(u16::from_be_bytes([*query.get(at)?, *query.get(at + 1)?]));
     let mut at = after_questions(query)?;
@@ -152,7 +152,8 @@ fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String>
     None
 }
 
-/// Names that an answer refers to, for instance as aliases. Returns `None` if the answer is partly invalid.
+/// Returns the names that an answer refers to, for instance as aliases. Returns `None` if the answer is partly
+/// invalid.
 pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for record in dns_answers(answer) {
@@ -167,18 +168,18 @@ pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// Addresses in an answer, up to the first invalid record.
+/// Returns the addresses in an answer, up to the first invalid record.
 pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
     timed_addresses(answer).map(|(address, _)| address).collect()
 }
 
-/// Addresses in an answer with their TTLs, in seconds.
+/// Returns the addresses in an answer with their TTLs, in seconds.
 pub(super) fn timed_addresses(answer: &[u8]) -> impl Iterator<Item = (IpAddr, u32)> {
     let address = |record: DnsRecord<'_>| Some((record.address()?, record.ttl_s));
     dns_answers(answer).take(MAX_RECORDS).map_while(|record| record).filter_map(address)
 }
 
-/// Answer to a query with this response code and no records. Returns `None` if it is not a query.
+/// Returns the answer to a query with this response code and no records. Returns `None` if it is not a query.
 pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     if !is_query(query) {
         return None;
@@ -194,8 +195,8 @@ pub(super) fn without_records(query: &[u8], code: u8) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Response code to send instead of an answer that must not be passed on, because it refers to a blocked name or is
-/// invalid.
+/// Returns the response code to send instead of an answer that must not be passed on, because it refers to a blocked
+/// name or is invalid.
 pub(crate) fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
     if !exceptions.has_domains() {
         return None;
@@ -211,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// A query for the address of `a.example`.
+    /// Returns a query for the address of `a.example`.
     fn query(more: &[u8], records: u16) -> Vec<u8> {
         let mut bytes = vec![0xab, 0xcd, 0x01, 0, 0, 1, 0, 0, 0, 0];
         bytes.extend(records.to_be_bytes());
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!((refused.len(), refused[3] & 0xf), (asked.len(), NXDOMAIN));
     }
 
-    /// A message with these questions and these encoded records.
+    /// Returns a message with these questions and these encoded records.
     fn message(questions: &[&[u8]], answers: &[&[u8]]) -> Vec<u8> {
         let mut bytes =
             vec![0, 1, 1, 0, 0, questions.len() as u8, 0, answers.len() as u8, 0, 0, 0, 0];

@@ -50,7 +50,7 @@ impl PendingQueries {
         }
     }
 
-    /// Start time of the query that has waited longest.
+    /// Returns the start time of the query that has waited longest.
     pub(super) fn oldest_start(&self) -> Option<Instant> {
         self.pending.values().map(|pending| pending.started_at).min()
     }

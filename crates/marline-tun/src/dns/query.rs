@@ -37,7 +37,7 @@ impl Query {
         Query { reply: Reply::Connection(place), message }
     }
 
-    /// The reserved slot for the answer on the query's connection.
+    /// Returns the reserved slot for the answer on the query's connection.
     #[cfg(test)]
     pub(super) fn into_answer_slot(self) -> OwnedPermit<Vec<u8>> {
         match self.reply {

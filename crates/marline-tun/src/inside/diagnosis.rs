@@ -60,7 +60,9 @@ pub(super) fn explain_failure(
             ];
         }
         (Step::Namespaces, Some(libc::ENOSPC)) if help.is_empty() => {
-            help.push("the limit user.max_user_namespaces or user.max_net_namespaces is reached");
+            help.push(
+                "the limit user.max_user_namespaces or user.max_net_namespaces has been reached",
+            );
         }
         _ => {}
     }

@@ -79,7 +79,7 @@ fn enter_namespaces(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Fai
     Ok(tun.into())
 }
 
-/// Root avoids a user namespace if possible, so that programs can change to other users.
+/// Creates the namespaces. Root avoids a user namespace if possible, so that programs can change to other users.
 fn make_namespaces() -> Result<(), FailedStep> {
     let both = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
     if rustix::process::geteuid().is_root() && unshare(both).is_ok() {

@@ -17,7 +17,7 @@ pub(super) struct NamespaceProcesses {
 impl NamespaceProcesses {
     pub(super) const BYTES: usize = 16;
 
-    /// The calling thread's namespace.
+    /// Returns the calling thread's namespace.
     pub(super) fn for_this_thread() -> io::Result<NamespaceProcesses> {
         Self::from_process(Path::new("/proc/thread-self"))
     }

@@ -74,7 +74,7 @@ pub fn split() -> anyhow::Result<ProcessRole> {
     };
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
-    ended.context("cannot start the carrying process")?;
+    ended.context("cannot start the tunnel process")?;
     Ok(ProcessRole::Program(Program { other: ours }))
 }
 
@@ -111,14 +111,14 @@ impl Program {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let bytes = [IoSlice::new(&namespace)];
         rustix::net::sendmsg(&self.other, &bytes, &mut control, SendFlags::NOSIGNAL)
-            .context("the carrying process exited")?;
+            .context("the tunnel process exited")?;
         drop(tun);
         let mut text = vec![0; MAX_TEXT_BYTES];
         let (len, _) = rustix::net::recv(&self.other, &mut text[..], RecvFlags::empty())?;
         match text[..len].split_first() {
             Some((b'+', _)) => Ok(()),
             Some((_, text)) => bail!("{}", String::from_utf8_lossy(text)),
-            None => bail!("the carrying process has ended"),
+            None => bail!("the tunnel process has ended"),
         }
     }
 }

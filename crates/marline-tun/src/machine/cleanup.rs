@@ -19,9 +19,9 @@ pub enum CleanupExtent {
 pub struct CleanupResult {
     /// Number of removed rules and routes.
     pub removed: usize,
-    /// Set if there was a kill switch.
+    /// True if there was a kill switch.
     pub removed_kill_switch: bool,
-    /// Set if the kill switch is still active.
+    /// True if the kill switch is still active.
     pub held: bool,
 }
 

@@ -7,7 +7,7 @@ const TABLES: [&str; 4] = ["/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "
 /// States in which nothing more is sent to the peer: TIME-WAIT, closed, listening.
 const ENDED_STATES: [&str; 3] = ["06", "07", "0A"];
 
-/// Peers of all TCP connections and connected UDP sockets.
+/// Returns the peers of all TCP connections and connected UDP sockets.
 pub(super) fn peers() -> BTreeSet<IpAddr> {
     let texts = TABLES.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     texts.flat_map(|text| text.lines().filter_map(peer).collect::<Vec<_>>()).collect()

@@ -23,7 +23,7 @@ struct Host {
 /// Result of adding a host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct AddOutcome {
-    /// Set if the host is new.
+    /// True if the host is new.
     pub(super) is_new: bool,
     /// Host evicted to make room.
     pub(super) evicted: Option<IpAddr>,
@@ -67,7 +67,7 @@ impl DirectHosts {
         self.hosts.remove(&address);
     }
 
-    /// Addresses of the hosts.
+    /// Returns the addresses of the hosts.
     pub(super) fn iter(&self) -> impl Iterator<Item = &IpAddr> {
         self.hosts.keys()
     }

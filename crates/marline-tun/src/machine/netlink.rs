@@ -240,7 +240,7 @@ impl Routing {
         }
     }
 
-    /// Routes of our tables.
+    /// Returns the routes of our tables.
     async fn our_tables(&self) -> anyhow::Result<Vec<RouteMessage>> {
         let mut found = Vec::new();
         for ipv6 in [false, true] {
@@ -284,7 +284,7 @@ fn priority(rule: &RuleMessage) -> u32 {
     rule.attributes.iter().find_map(of).unwrap_or_default()
 }
 
-/// Attributes of a rule that the system also reports.
+/// Returns the attributes of a rule that the system also reports.
 fn key(rule: &RuleMessage) -> Key {
     let tells = |attribute: &&RuleAttribute| {
         matches!(
@@ -405,7 +405,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     Ok(builder.build())
 }
 
-/// The system has no destination attribute for an empty prefix.
+/// Returns the destination attribute, which does not exist for an empty prefix.
 fn destination(to: Cidr) -> Option<RuleAttribute> {
     (to.prefix_len() > 0).then(|| RuleAttribute::Destination(to.address()))
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// Directory readable only by root.
 const DIRECTORY: &str = "/run/marline";
 
-/// Path of the file of this kind (`pid`) for the calling thread's network namespace. Creates its directory.
+/// Returns the path of the file of this kind (`pid`) for the calling thread's network namespace. Creates its
+/// directory.
 ///
 /// # Errors
 /// `/proc` is not mounted, or the permission to create the directory is missing.

@@ -10,7 +10,7 @@ use std::process::Command;
 /// Socket of systemd-resolved.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
-/// Configures systemd-resolved to send all queries to `resolver` through `interface`. Returns whether that succeeded,
+/// Configures systemd-resolved to send all queries to `resolver` through `interface`. Returns true if that succeeded,
 /// or `None` if it is not this machine's resolver.
 pub(super) fn configure_resolved(interface: &str, resolver: IpAddr) -> Option<bool> {
     if !Path::new(SOCKET).exists() || !is_ours() {

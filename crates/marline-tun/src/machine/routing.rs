@@ -193,14 +193,14 @@ pub struct RoutingSettings {
     pub direct: Vec<Cidr>,
     /// If not empty, only these networks are reached through the interface, and name resolution is unchanged.
     pub only: Vec<Cidr>,
-    /// Set if names have exceptions. Then all queries use the interface, including those to resolvers that are
+    /// True if names have exceptions. Then all queries use the interface, including those to resolvers that are
     /// reached directly.
     pub has_domain_exceptions: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
-    /// Set if traffic that cannot use the interface is blocked, even after this process was killed.
+    /// True if traffic that cannot use the interface is blocked, even after this process was killed.
     pub kill_switch: bool,
-    /// Set if the kill switch also applies before the first contact with the server and after the service is stopped.
+    /// True if the kill switch also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,
 }
 
@@ -217,7 +217,7 @@ pub(super) struct MachineState {
     pub(super) gateway: Option<u32>,
     /// Index of the loopback interface.
     pub(super) loopback: Option<u32>,
-    /// Set if queries from sockets bound to an interface are held back even without a kill switch.
+    /// True if queries from sockets bound to an interface are held back even without a kill switch.
     pub(super) holds_bound_names: bool,
 }
 
@@ -228,12 +228,13 @@ impl RoutingSettings {
         self.only.is_empty()
     }
 
-    /// The rule that both sets jump to.
+    /// Returns the rule that both sets jump to.
     pub(super) const fn jump_target() -> Rule {
         Rule { priority: JUMP_TARGET_PRIORITY, selector: Selector::All, verdict: Verdict::Nothing }
     }
 
-    /// Rules of the lead for one family, in the order in which they are added. `own` is the interface's address.
+    /// Returns the rules of the lead for one family, in the order in which they are added. `own` is the interface's
+    /// address.
     pub(super) fn tunnel_rules(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
         let mut planned = PlannedRules::from(TUNNEL_PRIORITIES.start);
@@ -277,7 +278,8 @@ impl RoutingSettings {
         planned.rules
     }
 
-    /// Rules of the switch for one family, in the order in which they are added. The last one makes it effective.
+    /// Returns the rules of the switch for one family, in the order in which they are added. The last one makes it
+    /// effective.
     pub(super) fn switch(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
         let mut planned = PlannedRules::from(KILL_SWITCH_PRIORITIES.start);
@@ -344,8 +346,9 @@ impl RoutingSettings {
         self.direct.iter().copied().filter(move |to| to.address().is_ipv6() == ipv6)
     }
 
-    /// Routes of one family for the switch, which is effective even without them: they make the reverse path filter
-    /// accept the server's replies, and prevent sockets bound to an interface from querying that network's resolver.
+    /// Returns the routes of one family for the switch, which is effective even without them: they make the reverse
+    /// path filter accept the server's replies, and prevent sockets bound to an interface from querying that network's
+    /// resolver.
     pub(super) fn kill_switch_routes(&self, ipv6: bool, facts: &MachineState) -> Vec<Route> {
         if ipv6 {
             return Vec::new();
@@ -360,7 +363,7 @@ impl RoutingSettings {
         nowhere.into_iter().chain(held).map(|(table, leads)| Route { table, to, leads }).collect()
     }
 
-    /// Routes of one family for the lead. `served` is set if the interface has an address of the family.
+    /// Returns the routes of one family for the lead. `served` is true if the interface has an address of the family.
     pub(super) fn routes(&self, ipv6: bool, served: bool) -> Vec<Route> {
         let of_family = |network: &Cidr| network.address().is_ipv6() == ipv6;
         let own =
@@ -386,7 +389,7 @@ impl RoutingSettings {
     }
 }
 
-/// Rules of both sets that let the replies of a connection leave directly.
+/// Returns the rules of both sets that let the replies of a connection leave directly.
 pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
     [TUNNEL_PRIORITIES.start, KILL_SWITCH_PRIORITIES.start].map(|start| Rule {
         priority: start + REPLY_PRIORITY,
@@ -395,13 +398,13 @@ pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
     })
 }
 
-/// Rule of the switch that lets traffic pass to a host that is direct because of its name.
+/// Returns the rule of the switch that lets traffic pass to a host that is direct because of its name.
 pub(super) fn direct_host_rule(address: IpAddr) -> Rule {
     let selector = Selector::To(Cidr::containing(address, u8::MAX));
     Rule { priority: DIRECT_HOST_PRIORITY, selector, verdict: Verdict::OwnRules }
 }
 
-/// Route that makes a host direct, in the table for general traffic.
+/// Returns the route that makes a host direct, in the table for general traffic.
 pub(super) fn direct_host(address: IpAddr) -> Route {
     Route { table: TABLE, to: Cidr::containing(address, u8::MAX), leads: RouteAction::LeaveTable }
 }

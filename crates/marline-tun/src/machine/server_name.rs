@@ -30,7 +30,7 @@ pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
     [v4, v6].into_iter().flatten().flat_map(|answer| message::addresses(&answer)).collect()
 }
 
-/// Addresses of a host in the text of a hosts file.
+/// Returns the addresses of a host in the text of a hosts file.
 fn parse_hosts(text: &str, host: &str) -> Vec<IpAddr> {
     let host = host.trim_end_matches('.');
     let address = |line: &str| {

@@ -17,14 +17,14 @@ const LISTENING_STATE: &str = "0A";
 /// States in which either end still sends: established, and the two ends of a shutdown.
 const OPEN_STATES: [&str; 5] = ["01", "04", "05", "08", "09"];
 
-/// Currently open inbound connections.
+/// Returns the currently open inbound connections.
 pub(super) fn inbound() -> Vec<InboundConnection> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let texts = tables.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     connections(&texts.collect::<String>()).into_iter().collect()
 }
 
-/// Currently open inbound connections, up to the maximum.
+/// Returns the currently open inbound connections, up to the maximum.
 pub(super) fn open_inbound() -> Vec<InboundConnection> {
     let mut found = inbound();
     if found.len() > MAX_CONNECTIONS {
@@ -38,7 +38,7 @@ pub(super) fn open_inbound() -> Vec<InboundConnection> {
     found
 }
 
-/// Connections on listening ports, from the text of the tables.
+/// Returns the connections on listening ports, from the text of the tables.
 fn connections(tables: &str) -> BTreeSet<InboundConnection> {
     let mut connected = BTreeSet::new();
     let mut listening = BTreeSet::new();

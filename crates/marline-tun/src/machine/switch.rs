@@ -22,7 +22,7 @@ pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow
     Ok(())
 }
 
-/// The interface's addresses of the families that this machine supports.
+/// Returns the interface's addresses of the families that this machine supports.
 pub(super) fn families(addresses: &Addresses) -> impl Iterator<Item = IpAddr> {
     let own: [IpAddr; 2] = [addresses.host_v4.into(), addresses.host_v6.into()];
     // A kernel may lack IPv6.

@@ -20,7 +20,7 @@ use crate::process::{Fork, close_inherited, fork, ignore_signals};
 const ARM_MESSAGE: u8 = b'+';
 /// The machine is about to be changed with an active kill switch.
 const SWITCH_ACTIVE: u8 = b'#';
-/// The user requested the end: everything left is to be undone, including the kill switch.
+/// The user requested the end: all remaining changes must be undone, including the kill switch.
 const RELEASED: u8 = b'~';
 /// Everything was undone.
 const DONE: u8 = b'-';
@@ -74,7 +74,7 @@ impl UndoProcess {
     }
 }
 
-/// Extent of the cleanup after a parent that has written these bytes.
+/// Returns the extent of the cleanup after a parent that has written these bytes.
 fn parse_extent(written: &[u8]) -> Option<CleanupExtent> {
     match written {
         [] | [.., DONE] => None,

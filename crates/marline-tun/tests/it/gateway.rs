@@ -22,7 +22,7 @@ fn syn() -> Seg {
     Seg::syn().at(SeqNum(7_000)).mss(1_460)
 }
 
-/// A connection of the host from this port, with the target's end of it.
+/// Returns a connection of the host from this port, with the target's end of it.
 async fn connected(
     world: &mut World,
     host: &mut Host,
@@ -51,13 +51,13 @@ async fn the_syn_ack_waits_until_the_target_is_open() {
         assert_eq!(asked.to_string(), target);
         world.expect_silence().await;
         let (near, _far) = tokio::io::duplex(100);
-        answer.send(Ok(near)).expect("still asked for");
+        answer.send(Ok(near)).expect("still requested");
         let packet = world.packet().await;
         let ip = IpPacket::parse(&packet).expect("a packet");
         let segment = TcpSegment::parse(ip.payload).expect("a segment");
         assert_eq!(segment.header.flags, TcpFlags::SYN.with(TcpFlags::ACK));
         assert_eq!((ip.src, segment.header.ack), (path(target, 1).remote.ip(), SeqNum(7_001)));
-        assert!(world.asked.try_recv().is_err(), "asked for once");
+        assert!(world.asked.try_recv().is_err(), "requested once");
     }
 }
 
@@ -76,7 +76,7 @@ async fn a_refusal_is_answered_with_a_reset_or_icmp_error() {
             let path = path(target, 41_000);
             world.send(&tcp(path, syn())).await;
             let (_, answer) = world.asked().await;
-            answer.send(Err(refused(code))).expect("still asked for");
+            answer.send(Err(refused(code))).expect("still requested");
             let packet = world.packet().await;
             let ip = IpPacket::parse(&packet).expect("a packet");
             assert_eq!(ip.dst, path.local.ip());

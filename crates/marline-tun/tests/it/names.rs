@@ -30,7 +30,7 @@ async fn ask(world: &World, port: u16, query: &[u8]) {
     world.send(&udp(path.local, path.remote, query)).await;
 }
 
-/// The next answer: destination port and payload.
+/// Returns the next answer: destination port and payload.
 async fn answer(world: &World) -> (u16, Vec<u8>) {
     let packet = world.packet().await;
     let ip = IpPacket::parse(&packet).expect("a packet");
@@ -71,7 +71,7 @@ async fn queries_share_a_connection_and_are_answered_in_any_order() {
     assert_eq!(target.to_string(), RESOLVER);
     ask(&world, 2_000, &query(77, b"second")).await;
     let (near, mut resolver) = tokio::io::duplex(1 << 16);
-    opened.send(Ok(near)).expect("still asked for");
+    opened.send(Ok(near)).expect("still requested");
     let first = heard(&mut resolver).await;
     let second = heard(&mut resolver).await;
     assert_ne!(first[..2], second[..2], "the gateway assigns its own numbers");
@@ -128,7 +128,7 @@ async fn a_resolver_that_is_not_reached_fails_all_that_wait() {
     // The gateway has accepted the queries when it answers the packet after them.
     world.send(&udp(path(SERVICE, 9).local, SocketAddr::from(([192, 0, 2, 1], 9)), b"x")).await;
     world.packet().await;
-    opened.send(Err(OpenError::Server(anyhow::anyhow!("no way")))).expect("still asked for");
+    opened.send(Err(OpenError::Server(anyhow::anyhow!("refused")))).expect("still requested");
     let mut failed = Vec::new();
     for _ in 0..2 {
         let (port, message) = answer(&world).await;

@@ -198,7 +198,7 @@ fn damage(rng: &mut PcgRng, packet: &mut Vec<u8>) {
     }
 }
 
-/// Corrects the checksum of an IPv4 header, so that damage elsewhere is reached.
+/// Corrects the checksum of an IPv4 header, so that the checks after it are reached.
 fn mend(packet: &mut [u8]) {
     let header = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4) && (20..=packet.len()).contains(&header)

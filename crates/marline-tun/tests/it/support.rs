@@ -89,7 +89,7 @@ impl World {
         World { wire, asked, addresses, stopper }
     }
 
-    /// The next request for a target.
+    /// Returns the next request for a target.
     pub(crate) async fn asked(&mut self) -> Asked {
         timeout(PATIENCE, self.asked.recv()).await.expect("in time").expect("a target is requested")
     }
@@ -98,11 +98,11 @@ impl World {
     pub(crate) async fn open(&mut self) -> DuplexStream {
         let (_, answer) = self.asked().await;
         let (near, far) = tokio::io::duplex(PIPE);
-        answer.send(Ok(near)).expect("still asked for");
+        answer.send(Ok(near)).expect("still requested");
         far
     }
 
-    /// The next packet from the gateway.
+    /// Returns the next packet from the gateway.
     pub(crate) async fn packet(&self) -> Vec<u8> {
         let mut buffer = vec![0; 1 << 16];
         let len = timeout(PATIENCE, self.wire.recv(&mut buffer)).await.expect("in time");
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-/// Addresses of a connection from the host to this target.
+/// Returns the addresses of a connection from the host to this target.
 pub(crate) fn path(target: &str, port: u16) -> FourTuple {
     let target: SocketAddr = target.parse().expect("an address");
     let addresses = Addresses::default();

@@ -73,21 +73,21 @@ impl ClientBuilder {
         self
     }
 
-    /// Maximum duration of [`Client::connect`]. Default: 10 s.
+    /// Sets the maximum duration of [`Client::connect`]. Default: 10 s.
     pub fn connect_timeout(&mut self, timeout: Duration) -> &mut Self {
         self.own.patience = timeout;
         self
     }
 
-    /// Time without an answer after which the next path is tried in parallel (RFC 8305), 50 to 250 ms. Default: 100
-    /// ms.
+    /// Sets the time without an answer after which the next path is tried in parallel (RFC 8305), 50 to 250 ms.
+    /// Default: 100 ms.
     pub fn stagger(&mut self, stagger: Duration) -> &mut Self {
         self.own.stagger = stagger;
         self
     }
 
-    /// UDP carrier: idle time of a path with connections after which a datagram keeps the NAT mapping open, at most
-    /// [`MAX_KEEPALIVE_INTERVAL`]. Default: 15 s.
+    /// UDP carrier: sets the idle time of a path with connections after which a datagram keeps the NAT mapping open,
+    /// at most [`MAX_KEEPALIVE_INTERVAL`]. Default: 15 s.
     pub fn udp_keepalive(&mut self, keepalive: Duration) -> &mut Self {
         self.own.keepalive = keepalive;
         self

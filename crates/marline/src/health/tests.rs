@@ -88,7 +88,10 @@ fn an_error_counts_after_a_delay_and_ends_with_silence() {
     let portal =
         record_delivery_error(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(Reach::evaluate(&portal, at(1_200)), Reach::Unknown);
-    assert!(delivery_error(&portal).is_some_and(|reach| reach.name() == "prohibited"), "at once");
+    assert!(
+        delivery_error(&portal).is_some_and(|reach| reach.name() == "prohibited"),
+        "immediately"
+    );
     let mut later = portal;
     later.question = Some(Question { since: at(0), last_at: at(7_000), tries: 4 });
     assert_eq!(contact_text(&later, 7_100), "no answer for 7 s (tried 4 times)");

@@ -23,7 +23,7 @@ pub enum PathChange {
     Unmetered,
     /// Traffic counts against an allowance: idle capacity is not used for copies.
     Limited,
-    /// The path is expected to disappear soon, because its radio signal fades: new data is sent elsewhere if
+    /// The path is expected to disappear soon, because its radio signal fades: new data is sent on other paths if
     /// possible.
     Fading,
     /// The path is expected to stay.

@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) fading: bool,
     pub(super) restriction: PathRestriction,
     pub(super) error: Option<String>,
-    /// Set if the interface or address does not exist; the path is used when it appears.
+    /// True if the interface or address does not exist; the path is used when it appears.
     pub(super) absent: bool,
 }
 
@@ -81,12 +81,12 @@ impl Entry {
         }
     }
 
-    /// Reason why no connection can use this path, with the path's name; `None` if no reason is known.
+    /// Returns the reason why no connection can use this path, with the path's name; `None` if no reason is known.
     pub(super) fn unusable_reason(&self) -> Option<String> {
         self.current_obstacle().map(|reason| format!("path {}: {reason}", self.display_name()))
     }
 
-    /// Reason why connections cannot start on this path, if any.
+    /// Returns the reason why connections cannot start on this path, if any.
     pub(super) fn current_obstacle(&self) -> Option<String> {
         let by_hand = || self.is_disabled.then(|| "disabled by hand".to_owned());
         let restricted = || match &self.restriction {
@@ -111,7 +111,7 @@ impl Entry {
         !self.ends.is_empty() && self.ends.iter().all(ipv6) && self.spec.remote.is_none()
     }
 
-    /// NAT64 prefix: the configured one, or else that of the interface.
+    /// Returns the NAT64 prefix: the configured one, or else that of the interface.
     pub(super) fn nat64(&self, known: &BTreeMap<u32, Prefix64>) -> Option<Prefix64> {
         let end = self.ends.first().filter(|_| self.has_only_ipv6())?;
         self.spec.nat64.or_else(|| known.get(&end.interface.1).copied())
@@ -145,8 +145,8 @@ impl Entry {
         self.reported_limited = other.reported_limited;
     }
 
-    /// Index of the interface whose radio or line this path uses; 0 for a path configured by address or with a separate
-    /// server address, which shares its line with no other path.
+    /// Returns the index of the interface whose radio or line this path uses; 0 for a path configured by address or
+    /// with a separate server address, which shares its line with no other path.
     pub(super) fn link(&self, end: &LocalEnd) -> u32 {
         let by_interface = matches!(self.spec.local, LocalSpec::Interface(_));
         let is_shared = by_interface && self.spec.remote.is_none() && !end.loopback;
@@ -162,7 +162,7 @@ impl Entry {
         flags || self.restriction != PathRestriction::None
     }
 
-    /// Cost of using the path.
+    /// Returns the cost of using the path.
     pub(super) fn cost(&self) -> PathCost {
         PathCost {
             metered: self.is_metered(),
@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// Contacts that belong to this path.
+    /// Returns the contacts that belong to this path.
     pub(super) fn contacts<'a>(&self, all: &'a [Contact]) -> Vec<&'a Contact> {
         let here = |contact: &&Contact| {
             let pinned = self.spec.remote.is_none_or(|remote| remote == contact.remote);
@@ -181,12 +181,12 @@ impl Entry {
         all.iter().filter(here).collect()
     }
 
-    /// Name in messages: the configured name, or else the whole specification.
+    /// Returns the name in messages: the configured name, or else the whole specification.
     pub(super) fn display_name(&self) -> String {
         self.spec.name.clone().unwrap_or_else(|| self.spec.to_string())
     }
 
-    /// Interface of the path, if known.
+    /// Returns the interface of the path, if known.
     pub(super) fn interface(&self) -> Option<&str> {
         self.ends.first().map(|end| end.interface.0.as_str())
     }

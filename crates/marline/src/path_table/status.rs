@@ -117,8 +117,8 @@ impl PathTable {
         }
     }
 
-    /// Health of a path, and the reason if it is not usable. `problem` is set if the most recently contacted server
-    /// does not answer.
+    /// Returns the health of a path, and the reason if it is not usable. `problem` is set if the most recently
+    /// contacted server does not answer.
     fn judge_health(
         &self,
         entry: &Entry,
@@ -155,7 +155,8 @@ impl PathTable {
         }
     }
 
-    /// Reason why none of these servers can be probed over a path: the path has no address of their families.
+    /// Returns the reason why none of these servers can be probed over a path: the path has no address of their
+    /// families.
     fn family_mismatch(&self, entry: &Entry, servers: &[SocketAddr]) -> Option<String> {
         let first = *servers.first()?;
         // A path with its own server address was resolved for it.

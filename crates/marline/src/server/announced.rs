@@ -73,7 +73,7 @@ pub(super) struct AnnouncedAddress {
 }
 
 impl AnnouncedAddress {
-    /// Addresses of a configuration that was processed by [`announce`].
+    /// Returns the addresses of a configuration that was processed by [`announce`].
     pub(super) fn from_config(config: &ServerBuilder) -> Vec<AnnouncedAddress> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();
@@ -184,7 +184,7 @@ fn lock(addresses: &Mutex<Vec<AnnouncedAddress>>) -> MutexGuard<'_, Vec<Announce
 pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     let count = config.own.addresses.len() + config.own.advertised.len();
     if count > MAX_ADDRESSES {
-        let what = format!("{count} addresses to announce; at most {MAX_ADDRESSES} have an id");
+        let what = format!("too many addresses to announce: {count}, at most {MAX_ADDRESSES}");
         return Err(BindError::Config(what));
     }
     let port = config.own.listen.first().map_or(0, SocketAddr::port);

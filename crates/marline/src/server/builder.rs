@@ -111,20 +111,20 @@ impl ServerBuilder {
         self
     }
 
-    /// Addresses that lead to exactly this server, if configured.
+    /// Returns the addresses that lead to exactly this server, if configured.
     #[must_use]
     pub fn advertised(&self) -> &[SocketAddr] {
         &self.own.advertised
     }
 
-    /// Sets the number of endpoints that share the ports, each with work for one thread: a power of two, at most 128.
-    /// Raw sockets that were opened earlier must be [for the same number](RawSockets::open_for). Default: 1.
+    /// Sets the number of endpoints that share the ports. Each is served by one thread. Must be a power of two, at
+    /// most 128. Raw sockets that were opened earlier must be [for the same number](RawSockets::open_for). Default: 1.
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.own.shards = shards;
         self
     }
 
-    /// Number of endpoints that share the ports.
+    /// Returns the number of endpoints that share the ports.
     #[must_use]
     pub const fn get_shards(&self) -> usize {
         self.own.shards
@@ -174,7 +174,7 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// Raw sockets of the predecessor, for [`reserve`](Self::reserve); `None` if it has none.
+    /// Returns the raw sockets of the predecessor, for [`reserve`](Self::reserve); `None` if it has none.
     ///
     /// # Errors
     /// The state does not contain valid raw sockets.
@@ -212,13 +212,13 @@ impl ServerBuilder {
         self.own.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Current listening addresses.
+    /// Returns the current listening addresses.
     #[must_use]
     pub fn listen_addrs(&self) -> &[SocketAddr] {
         &self.own.listen
     }
 
-    /// Current addresses to announce.
+    /// Returns the current addresses to announce.
     #[must_use]
     pub fn announced(&self) -> &[ServerAddress] {
         &self.own.addresses
@@ -243,7 +243,7 @@ impl ServerBuilder {
         if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
             return wrong(&format!(
-                "{count} addresses to advertise; at most {MAX_OWN_ADDRESSES} are allowed"
+                "too many addresses to advertise: {count}, at most {MAX_OWN_ADDRESSES}"
             ));
         }
         let aims = |at: &SocketAddr| {

@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-/// Generation of the next process: it must not be in use and should not have been used recently.
+/// Returns the generation of the next process: it must not be in use and should not have been used recently.
 fn next_generation(own: u8, older_processes: &[u8]) -> Option<u8> {
     let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
     following.into_iter().find(|number| !older_processes.contains(number))

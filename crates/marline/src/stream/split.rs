@@ -53,7 +53,7 @@ impl OwnedReadHalf {
         }
     }
 
-    /// Underlying stream, for queries and settings.
+    /// Returns the underlying stream, for queries and settings.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
@@ -66,7 +66,7 @@ impl OwnedWriteHalf {
         self.shuts_down = false;
     }
 
-    /// Underlying stream, for queries and settings.
+    /// Returns the underlying stream, for queries and settings.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream

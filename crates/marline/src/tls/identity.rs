@@ -54,19 +54,19 @@ impl Identity {
         Ok(Identity { pkcs8, spki })
     }
 
-    /// Private key in PKCS #8 form. **Secret**: store it in a file that only the server can read.
+    /// Returns the private key in PKCS #8 form. **Secret**: store it in a file that only the server can read.
     #[must_use]
     pub fn pkcs8(&self) -> &[u8] {
         &self.pkcs8
     }
 
-    /// Public key as a SubjectPublicKeyInfo (RFC 8410).
+    /// Returns the public key as a SubjectPublicKeyInfo (RFC 8410).
     #[must_use]
     pub fn spki(&self) -> &[u8] {
         &self.spki
     }
 
-    /// Pin for clients.
+    /// Returns the pin for clients.
     #[must_use]
     pub fn pin(&self) -> KeyPin {
         KeyPin::from_spki(&self.spki)
@@ -108,7 +108,7 @@ impl KeyPin {
         KeyPin(bytes)
     }
 
-    /// Bytes of the pin.
+    /// Returns the bytes of the pin.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0

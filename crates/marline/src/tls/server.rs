@@ -29,7 +29,7 @@ impl TlsServer {
         TlsServer { server, acceptor, handshakes: JoinSet::new() }
     }
 
-    /// Underlying server.
+    /// Returns the underlying server.
     #[must_use]
     pub const fn get_ref(&self) -> &Server {
         &self.server

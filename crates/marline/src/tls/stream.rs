@@ -19,7 +19,7 @@ impl TlsStream {
         TlsStream { inner }
     }
 
-    /// Underlying stream.
+    /// Returns the underlying stream.
     #[must_use]
     pub fn get_ref(&self) -> &Stream {
         self.inner.get_ref().0

@@ -62,7 +62,7 @@ async fn lost_segments_are_recovered_by_repairs_over_udp() {
     let ((), got) = within(async { tokio::join!(sending, receive(&mut far)) }).await;
     assert!(got == data);
     let (sent, received) = (client.counters().0, listener.counters()[0].0);
-    println!("{} repairs, {} bytes computed", sent.repair_tx, received.repaired_bytes);
+    println!("{} repairs, {} bytes recovered", sent.repair_tx, received.repaired_bytes);
     assert!(sent.repair_tx >= BURSTS as u64, "{sent:?}");
     assert!(received.repaired_bytes >= 10 * 1_000, "{received:?}");
     assert_eq!((received.dss_not_matching, received.mp_rst_tx), (0, 0), "{received:?}");

@@ -120,7 +120,7 @@ fn plug_in(n: u8) {
     ip(&format!("route add default via 10.{n}.0.2 dev near{n} metric {}", 100 * u32::from(n)));
 }
 
-/// Number of packets sent on an interface.
+/// Returns the number of packets sent on an interface.
 fn packets_sent(interface: &str) -> u64 {
     const TRANSMITTED_PACKETS: usize = 9;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();

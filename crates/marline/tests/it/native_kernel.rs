@@ -59,8 +59,9 @@ async fn ask(stream: Stream, sent: Vec<u8>) -> Stream {
     reader.unsplit(writing.await.unwrap())
 }
 
-/// Number of bytes that a connection has also sent on a second path. After its program has ended, a kernel answers data
-/// that arrives twice with a RST, and on a busy machine a path may be silent for long enough to be suspected.
+/// Returns the number of bytes that a connection has also sent on a second path. After its program has ended, a kernel
+/// answers data that arrives twice with a RST, and on a busy machine a path may be silent for long enough to be
+/// suspected.
 fn sent_twice(stream: &Stream) -> u64 {
     let info = stream.info();
     let subflows = info.iter().flat_map(|info| info.subflows.iter().chain(&info.gone));

@@ -51,7 +51,7 @@ enum Step {
 }
 
 impl Ports {
-    /// An empty set of ports. The caller must serve the ports from the receiver.
+    /// Creates an empty set of ports. The caller must serve the ports from the receiver.
     pub(super) fn new() -> (Ports, mpsc::UnboundedReceiver<OpenPort>) {
         let (begin, begun) = mpsc::unbounded_channel();
         (Ports { open: Vec::new(), begin }, begun)

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// Settings in force for everything.
+    /// Settings that are already in force.
     pub at_once: Vec<String>,
     /// Settings applied to new connections, sessions and requests.
     pub for_new: Vec<String>,
@@ -31,7 +31,7 @@ pub struct PendingSetting {
 }
 
 impl PendingSetting {
-    /// The setting and its two values, as text.
+    /// Returns the setting and its two values, as text.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());

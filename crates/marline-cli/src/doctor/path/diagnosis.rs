@@ -44,10 +44,10 @@ pub(super) enum Behavior {
 }
 
 impl Behavior {
-    /// Description of the behavior, and a remedy.
+    /// Returns the description of the behavior, and a remedy.
     #[rustfmt::skip]
     fn description(self) -> (String, &'static str) {
-        let to = |server| if server { "towards the server" } else { "from the server" };
+        let to = |server| if server { "toward the server" } else { "from the server" };
         let (what, advice) = match self {
             Behavior::NoMultipath => ("the SYN/ACK lacks the Multipath TCP option",
                 "the server does not support it, or a middlebox strips it: \
@@ -119,7 +119,7 @@ impl Behavior {
 
 /// Segments of the first connection that one end recorded, by direction.
 struct EndRecord {
-    /// Segments towards the server.
+    /// Segments toward the server.
     up: Vec<SeenSegment>,
     down: Vec<SeenSegment>,
 }
@@ -147,7 +147,7 @@ impl EndRecord {
     }
 }
 
-/// Behaviors found on the path, in a fixed order.
+/// Returns the behaviors found on the path, in a fixed order.
 pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>) -> Vec<Behavior> {
     let whole = EndRecord::from_entries(ours, true);
     let client = EndRecord::from_entries(ours, true).keep_first_connection();
@@ -187,7 +187,7 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
     found
 }
 
-/// Behaviors that the records of this end alone show.
+/// Returns the behaviors that the records of this end alone show.
 fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
@@ -201,7 +201,7 @@ fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     }
 }
 
-/// True if data was sent and acknowledged, but none was received.
+/// Returns true if data was sent and acknowledged, but none was received.
 fn is_acked_but_undelivered(client: &EndRecord) -> bool {
     let Some(isn) = EndRecord::isn(&client.up) else { return false };
     let sent = client.up.iter().filter(|seen| seen.len > 0);
@@ -244,7 +244,7 @@ impl OneWay<'_> {
         seen.seq.wrapping_sub(self.isns.1)
     }
 
-    /// True if the sender received SACK blocks beyond the data it has sent.
+    /// Returns true if the sender received SACK blocks beyond the data it has sent.
     fn has_invalid_sack(&self, back: &[SeenSegment]) -> bool {
         let data = self.sent.iter().filter(|seen| seen.len > 0);
         let highest = data.map(|seen| self.sent_from(seen).saturating_add(seen.len)).max();
@@ -263,7 +263,7 @@ impl OneWay<'_> {
         }
         let came: Vec<&SeenSegment> = self.came.iter().filter(rest).collect();
         let arrived = came.iter().filter(|seen| seen.mptcp).count();
-        // The segment was sent with the option from its first byte on, but received without it.
+        // The segment was sent with the option, starting with its first byte, but received without it.
         let sent_with = |seen: &&&SeenSegment| {
             with.iter().any(|sent| {
                 self.sent_from(sent) == self.sent_position(seen)
@@ -289,7 +289,7 @@ impl OneWay<'_> {
         }
     }
 
-    /// True if data with the option arrived at first, but not at the end in spite of retransmissions. The path
+    /// Returns true if data with the option arrived at first, but not at the end in spite of retransmissions. The path
     /// itself works then, since the other end's report arrived over it.
     fn option_ceased(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         const MIN_CEASED_US: u64 = 1_000_000;
@@ -304,7 +304,7 @@ impl OneWay<'_> {
         first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + MIN_CEASED_US)
     }
 
-    /// True if acknowledgments that were all sent with the option arrived without it.
+    /// Returns true if acknowledgments that were all sent with the option arrived without it.
     fn lost_option_from_acks(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         let all_with = self.sent.iter().filter(|seen| seen.is_pure_ack()).all(|seen| seen.mptcp);
         let bare = came.iter().filter(|seen| seen.is_pure_ack() && !seen.mptcp).count();
@@ -333,7 +333,7 @@ impl OneWay<'_> {
         }
     }
 
-    /// Finds whether far fewer acknowledgments arrived than were sent although data was not lost at that rate.
+    /// Detects that far fewer acknowledgments arrived than were sent although data was not lost at that rate.
     fn acknowledgments(&self, found: &mut Vec<Behavior>) {
         const MIN_LOST_ACKS: usize = 8;
         let count = |segments: &[SeenSegment], which: fn(&SeenSegment) -> bool| {
@@ -357,7 +357,7 @@ impl OneWay<'_> {
     }
 }
 
-/// True if the client received acknowledgments for bytes that the server never acknowledged.
+/// Returns true if the client received acknowledgments for bytes that the server never acknowledged.
 fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let highest = |segments: &[SeenSegment], isn: Option<u32>| {
         let relative = |seen: &SeenSegment| seen.ack.wrapping_sub(isn.unwrap_or_default());
@@ -367,7 +367,7 @@ fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let made_up = |told: &[SeenSegment], sent: &[SeenSegment], isns: (Option<u32>, Option<u32>)| {
         highest(told, isns.0) > highest(sent, isns.1) + 1
     };
-    // A middlebox that swallows data causes holes: the acknowledgments go beyond the data that the other end has in
+    // A middlebox that swallows data causes gaps: the acknowledgments go beyond the data that the other end has in
     // order.
     let up = made_up(
         &client.down,
@@ -383,7 +383,7 @@ fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     up || down || early
 }
 
-/// True if acknowledgments were received that were never sent.
+/// Returns true if acknowledgments were received that were never sent.
 fn has_premature_acks(client: &EndRecord, server: &EndRecord) -> bool {
     let missing = |came: &[SeenSegment], sent: &[SeenSegment], isns: (Option<u32>, Option<u32>)| {
         let (Some(came_isn), Some(sent_isn)) = isns else { return false };

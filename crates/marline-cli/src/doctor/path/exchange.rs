@@ -50,7 +50,7 @@ pub(super) struct ExchangeResult {
     pub(super) error: Option<String>,
 }
 
-/// The byte at a position of the stream.
+/// Returns the byte at a position of the stream.
 fn byte(at: usize) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }

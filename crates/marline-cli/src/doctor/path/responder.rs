@@ -45,7 +45,7 @@ struct Responder {
     known: Mutex<VecDeque<KnownConnection>>,
 }
 
-/// A server to be bound at this address, with a carrier of raw sockets, and the log of its segments.
+/// Returns a server to be bound at this address, with a carrier of raw sockets, and the log of its segments.
 pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
     let log = SegmentLog::new(MAX_LOGGED_SEGMENTS);
     let mut server = Server::builder();
@@ -121,7 +121,7 @@ impl Responder {
         known.push_back(KnownConnection { nonce, peer, since_us });
     }
 
-    /// The segments of the client's connection, without those of the request for the report.
+    /// Returns the segments of the client's connection, without those of the request for the report.
     fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<TappedSegment> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |known: &&KnownConnection| known.nonce == nonce && known.peer.ip() == peer.ip();
@@ -130,8 +130,8 @@ impl Responder {
     }
 }
 
-/// The report on the connection opened at the time `opened`: the segments of its address since then, without those of
-/// the requesting port and the last segments of ports that were active before.
+/// Returns the report on the connection opened at the time `opened`: the segments of its address since then, without
+/// those of the requesting port and the last segments of ports that were active before.
 pub(super) fn report_entries(
     entries: &[TappedSegment],
     opened: SocketAddr,
@@ -148,8 +148,8 @@ pub(super) fn report_entries(
     entries.iter().filter(about).cloned().collect()
 }
 
-/// Time of the first SYN of the connection from `peer`. Earlier segments belong to an earlier diagnosis, or to one
-/// over another path behind the same NAT.
+/// Returns the time of the first SYN of the connection from `peer`. Earlier segments belong to an earlier diagnosis,
+/// or to one over another path behind the same NAT.
 pub(super) fn connection_start(
     entries: &[TappedSegment],
     peer: SocketAddr,

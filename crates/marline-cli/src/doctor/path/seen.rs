@@ -24,7 +24,7 @@ pub(super) fn write_line(entry: &TappedSegment, text: &mut String) {
     text.push('\n');
 }
 
-/// Parses such a line. `None` if it is malformed.
+/// Parses such a line. Returns `None` if it is malformed.
 pub(super) fn read_line(line: &str) -> Option<TappedSegment> {
     let mut words = line.split(' ');
     let mut next = || words.next();
@@ -59,7 +59,7 @@ pub(super) struct SeenSegment {
 }
 
 impl SeenSegment {
-    /// `of_client`: the segment was recorded by the client.
+    /// Converts an entry of a segment log. `of_client` is true if the client recorded the segment.
     pub(super) fn from_entry(entry: &TappedSegment, of_client: bool) -> SeenSegment {
         let header = &entry.header;
         let word = |at: usize| {
@@ -92,13 +92,13 @@ impl SeenSegment {
         self.flags & ACK != 0
     }
 
-    /// True for an acknowledgment without data and flags.
+    /// Returns true for an acknowledgment without data and flags.
     pub(super) const fn is_pure_ack(&self) -> bool {
         self.len == 0 && self.flags & (SYN | FIN | RST) == 0
     }
 }
 
-/// Position of the first option of this kind.
+/// Returns the position of the first option of this kind.
 fn option(header: &[u8], kind: u8) -> Option<usize> {
     let mut at = 20;
     while at < header.len() && header[at] != 0 {

@@ -16,7 +16,7 @@ fn connection(number: u64, written: u64, subflows: Vec<Subflow>) -> Connection {
     Connection { connection: number, bytes_written: written, subflows, ..Connection::default() }
 }
 
-/// Value of a line in the text format.
+/// Returns the value of a line in the text format.
 fn value(text: &str, line: &str) -> f64 {
     let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {line} in\n{text}")).parse().expect("a number")

@@ -51,7 +51,7 @@ pub(super) fn serve(hosts: &mut TwoUplinks) {
     hear(&hosts.program(Side::Server, caddy), "serving initial configuration");
 }
 
-/// Requests that the server received, one JSON object each.
+/// Returns the requests that the server received, one JSON object each.
 pub(super) fn requests(dir: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(dir.join("requests")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -60,8 +60,8 @@ pub(super) fn requests(dir: &Path) -> Vec<serde_json::Value> {
 /// Programs that these tests need.
 pub(super) const PROGRAMS: [&str; 3] = ["chromium", "caddy", "openssl"];
 
-/// A command that shows `url` and prints the page once it has loaded completely. `dir` contains the certificate's
-/// pin and the browser's home.
+/// Returns a command that shows `url` and prints the page once it has loaded completely. `dir` contains the
+/// certificate's pin and the browser's home.
 pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     let pin = std::fs::read_to_string(dir.join("pin")).expect("a pin");
     let profile = dir.join("profile");
@@ -74,8 +74,8 @@ pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     )
 }
 
-/// A page with pictures from these URLs, each an SVG of some kilobytes. The title contains the number of loaded
-/// pictures and their protocols.
+/// Returns a page with pictures from these URLs, each an SVG of some kilobytes. The title contains the number of
+/// loaded pictures and their protocols.
 pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> String {
     let mut text = String::from("<!doctype html><title>waiting</title><body>\n");
     for (number, base) in bases.enumerate() {
@@ -97,18 +97,18 @@ pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> Strin
     text
 }
 
-/// A page's title.
+/// Returns a page's title.
 pub(super) fn title(dom: &str) -> &str {
     let title = dom.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
     title.unwrap_or_else(|| panic!("no title: {dom}"))
 }
 
-/// URL of a page of the web server, with the target's address.
+/// Returns the URL of a page of the web server, with the target's address.
 pub(super) fn plain(page: &str) -> String {
     format!("http://{TARGET_V4}:{PLAIN}/{page}")
 }
 
-/// Errors that the browser logged.
+/// Returns the errors that the browser logged.
 pub(super) fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("browser.log")).unwrap_or_default()
 }

@@ -39,7 +39,7 @@ const DEATHS: u32 = 5;
 const DEAD: Duration = Duration::from_secs(2);
 const ALIVE: Duration = Duration::from_secs(4);
 
-/// The clock shared by both namespaces.
+/// Returns the clock shared by both namespaces.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -49,8 +49,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no variable {name}"))
 }
 
-/// One end of a call: sends frames of one to four datagrams every 20 to 33 ms until stopped, and prints the sent and
-/// received ones.
+/// Runs one end of a call: sends frames of one to four datagrams every 20 to 33 ms until stopped, and prints the sent
+/// and received ones.
 #[test]
 fn caller() {
     if !two_uplinks::plays(caller) {
@@ -92,7 +92,7 @@ fn caller() {
     }
 }
 
-/// The duplicator at the user: sends WireGuard's datagrams from each of these addresses, and passes received ones
+/// Runs the duplicator at the user: sends WireGuard's datagrams from each of these addresses, and passes received ones
 /// to WireGuard.
 #[test]
 fn near_copies() {
@@ -131,7 +131,7 @@ fn near_copies() {
     }
 }
 
-/// The duplicator at the server: passes datagrams to WireGuard, and sends the answers to all known addresses.
+/// Runs the duplicator at the server: passes datagrams to WireGuard, and sends the answers to all known addresses.
 #[test]
 fn far_copies() {
     if !two_uplinks::plays(far_copies) {
@@ -177,7 +177,7 @@ enum Transport {
 
 const BOTH: &str = "10.0.1.2>10.0.1.1,10.0.2.2>10.0.2.1";
 
-/// Measurements of a call.
+/// Results of a call.
 struct Outcome {
     /// Delays in milliseconds, sorted. Infinite for a lost datagram.
     delays_ms: Vec<f64>,
@@ -187,7 +187,7 @@ struct Outcome {
     bytes: u64,
 }
 
-/// Numbers in a file, one row per line.
+/// Returns the numbers in a file, one row per line.
 fn numbers<const N: usize>(file: &Path) -> Vec<[u64; N]> {
     let text = std::fs::read_to_string(file).expect("a file");
     let line = |line: &str| -> Option<[u64; N]> {
@@ -197,7 +197,7 @@ fn numbers<const N: usize>(file: &Path) -> Vec<[u64; N]> {
     text.lines().filter_map(line).collect()
 }
 
-/// Bytes on both interfaces of the user.
+/// Returns the number of bytes on both interfaces of the user.
 fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
     let count = |name: &str| {
         let text = hosts.shell(Side::Client, &format!("ip -s -j link show {name}"));

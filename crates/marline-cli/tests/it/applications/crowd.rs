@@ -50,7 +50,7 @@ fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
     assert!(lost_to_outages(hosts) > 0, "the transfer ended before WiFi failed");
 }
 
-/// Number of connections used by the requests.
+/// Returns the number of connections used by the requests.
 fn connections(dir: &Path) -> usize {
     let requests = browser::requests(dir);
     let from = |request: &serde_json::Value| {

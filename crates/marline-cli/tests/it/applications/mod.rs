@@ -1,4 +1,4 @@
-//! Tests of common programs through every entry point: STUN through SOCKS5's UDP ASSOCIATE, DNS and WireGuard through
+//! Tests of common programs through every kind of port: STUN through SOCKS5's UDP ASSOCIATE, DNS and WireGuard through
 //! `-U`, mosh and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi fails during
 //! each.
 //!
@@ -46,7 +46,7 @@ fn seen_from_outside(hosts: &TwoUplinks) {
     hosts.shell(Side::Server, &[TARGET_V4, OTHER_V4].map(route).concat());
 }
 
-/// Packets that were on a link, or were sent to it, while it was down.
+/// Returns the number of packets that were on a link, or were sent to it, while it was down.
 fn lost_to_outages(hosts: &TwoUplinks) -> u64 {
     let links = hosts.net.report().expect("report");
     links.iter().map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage).sum()

@@ -62,7 +62,7 @@ impl Terminal {
         writeln!(keys, "{line}").and_then(|()| keys.flush()).expect("typed");
     }
 
-    /// Waits until this new text was drawn.
+    /// Waits until this new text is on the screen.
     fn see(&self, text: &str) {
         let (screen, changed) = &*self.screen;
         let drawn = screen.lock().expect("lock");

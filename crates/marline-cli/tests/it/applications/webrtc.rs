@@ -29,7 +29,7 @@ fn page() -> String {
     )
 }
 
-/// The candidates in a page: lines of RFC 8839 without their first word.
+/// Returns the candidates in a page: lines of RFC 8839 without their first word.
 fn candidates(dom: &str) -> Vec<&str> {
     dom.lines().filter_map(|line| Some(line.split_once("candidate:")?.1)).collect()
 }

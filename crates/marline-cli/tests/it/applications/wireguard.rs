@@ -28,7 +28,7 @@ mkdir /run/wireguard
     for _ in {1..200}; do [ -S /run/wireguard/wg0.sock ] && break; sleep 0.05; done
     wg set wg0 private-key "$name.key" "$@"
     ip addr add "$address/24" dev wg0
-    # What a datagram of Marline takes, less WireGuard's own.
+    # Maximum datagram of Marline minus WireGuard's headers.
     ip link set wg0 mtu 1280 up
     echo "wireguard is up"
 } &
@@ -88,7 +88,7 @@ fn a_wireguard_tunnel_over_a_forwarded_port_survives_wifi() {
     println!("gap: {} ms between answers to ping inside WireGuard over -U", gap.as_millis());
 }
 
-/// The longest time between two answers in the output of `ping -D`.
+/// Returns the longest time between two answers in the output of `ping -D`.
 fn longest_gap(lines: impl Iterator<Item = String>) -> Duration {
     let at = |line: String| {
         let time = line.strip_prefix('[')?.split(']').next()?.parse::<f64>().ok()?;

@@ -110,14 +110,14 @@ impl Browser {
         page
     }
 
-    /// Value of an expression on a page. `None` if it throws an error.
+    /// Returns the value of an expression on a page, or `None` if it throws an error.
     fn try_to_see(&mut self, page: &Page, expression: &str) -> Option<Value> {
         let what = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let mut found = self.ask(Some(page), "Runtime.evaluate", what);
         found["exceptionDetails"].is_null().then(|| found["result"]["value"].take())
     }
 
-    /// The value of an expression on a page.
+    /// Returns the value of an expression on a page.
     pub(super) fn see(&mut self, page: &Page, expression: &str) -> Value {
         self.try_to_see(page, expression).unwrap_or_else(|| panic!("{expression} fails"))
     }
@@ -144,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// Accessibility tree of the page: role and name of each node.
+    /// Returns the accessibility tree of the page: role and name of each node.
     pub(super) fn read_aloud(&mut self, page: &Page) -> Vec<(String, String)> {
         self.ask(Some(page), "Accessibility.enable", json!({}));
         let tree = self.ask(Some(page), "Accessibility.getFullAXTree", json!({}));
@@ -157,7 +157,7 @@ impl Browser {
             .collect()
     }
 
-    /// Errors reported by pages so far.
+    /// Returns the errors reported by pages so far.
     pub(super) fn complaints(&self) -> &[String] {
         &self.complaints
     }

@@ -18,7 +18,7 @@ const VIEWERS: [usize; 3] = [0, 1, 16];
 /// Allowed cost of one viewer, and of all of them, in percent of a processor.
 const ALLOWED_PERCENT: f64 = 1.0;
 
-/// CPU time of all threads of a process.
+/// Returns the CPU time of all threads of a process.
 fn processor_time(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a process");
     let of_thread = |thread: std::fs::DirEntry| {
@@ -113,8 +113,8 @@ impl Watched {
         viewers
     }
 
-    /// Median cost of a window in comparison with the windows without viewers before and after it, and its standard
-    /// error, estimated from the median of the deviations.
+    /// Returns the median cost of a window in comparison with the windows without viewers before and after it, and its
+    /// standard error, estimated from the median of the deviations.
     fn cost(&self, at: usize) -> (f64, f64) {
         let without = &self.shares[0];
         let mut more: Vec<f64> = (0..ROUNDS)

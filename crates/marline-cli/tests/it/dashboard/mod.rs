@@ -133,7 +133,7 @@ fn echo_target() -> SocketAddr {
     address
 }
 
-/// A connection through a SOCKS5 port.
+/// Returns a connection through a SOCKS5 port.
 fn through(socks: SocketAddr, target: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(socks).expect("the port");
     stream.set_nodelay(true).expect("nodelay");
@@ -149,7 +149,7 @@ fn through(socks: SocketAddr, target: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Events from the control socket, collected as they arrive.
+/// Collects events from the control socket as they arrive.
 fn events_told(dir: &Path, control: &str) -> Arc<Mutex<Vec<Value>>> {
     let mut monitor = support::marline(dir, &["monitor", "--json", "--control", control]);
     monitor.stdout(std::process::Stdio::piped());
@@ -212,7 +212,7 @@ impl TwoPaths {
     }
 }
 
-/// A client with a dashboard: its process, the page's address, its SOCKS5 port.
+/// Returns a client with a dashboard: its process, the page's address, its SOCKS5 port.
 fn client(
     dir: &Path,
     server: &support::ServerSide,
@@ -273,7 +273,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     browser.wait_for(&page, &format!("{HOLES}.some(hole => hole.at_us - hole.since_us >= 800000)"));
     let mut shown = browser.see(&page, HOLES).as_array().expect("rows").clone();
     shown.retain(|hole| hole["since_us"].as_u64() >= Some(before));
-    let hole = shown.iter().max_by_key(|hole| length(hole)).expect("a hole");
+    let hole = shown.iter().max_by_key(|hole| length(hole)).expect("a gap");
     let allowed = TRUTH + chatter.late();
     println!("shown {hole}, felt {felt:?}, {allowed:?} allowed");
     assert!(

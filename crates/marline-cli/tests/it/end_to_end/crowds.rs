@@ -1,4 +1,4 @@
-//! Tests of applications that open many proxied connections at once; none may fail.
+//! Tests of applications that open many proxied connections concurrently; none may fail.
 
 use super::support;
 use std::fmt::Write as _;
@@ -91,7 +91,7 @@ fn finish(program: &Path, args: &[&str]) -> String {
     out
 }
 
-/// Members of a process group, regardless of their parent.
+/// Returns the members of a process group, regardless of their parent.
 fn members(group: u32) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let member = |entry: std::fs::DirEntry| {

@@ -38,7 +38,7 @@ fn at_the_limit_every_kind_of_application_is_answered_and_the_log_says_so_once()
             let mut answer = String::new();
             http.read_to_string(&mut answer).expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-            assert!(answer.contains("limit of 3 connections"), "{answer}");
+            assert!(answer.contains("connection limit reached (3)"), "{answer}");
         });
         all.spawn(|| {
             let mut fixed = TcpStream::connect(forward).unwrap();

@@ -11,7 +11,7 @@ use super::{ended, http_target, link, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The answer to a GET of `size` bytes through `address`.
+/// Returns the answer to a GET of `size` bytes through `address`.
 fn get(address: SocketAddr, size: usize) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -16,7 +16,7 @@ use super::support::{Running, start_client, start_server};
 /// Time after which a test counts as hanging. (The expected time is in the test's log, and at most ten seconds.)
 const BOUND: Duration = Duration::from_secs(40);
 
-/// An HTTP server that sends a kilobyte every 10 ms until the client stops reading.
+/// Returns an HTTP server that sends a kilobyte every 10 ms until the client stops reading.
 fn endless_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -50,7 +50,7 @@ fn begin(socks: SocketAddr, dir: &Path) -> Child {
     child
 }
 
-/// Time until curl ended. It must have failed.
+/// Returns the time until curl ended. It must have failed.
 fn fails_after(mut curl: Child) -> Duration {
     let from = Instant::now();
     loop {

@@ -82,8 +82,8 @@ fn a_client_takes_over_another_invite() {
     std::fs::copy(&second.invite_file, &first.invite_file).unwrap();
     client.signal("HUP");
     client.line_with("invite changed");
-    echo(&mut open(socks, target).unwrap(), b"by way of the other server");
-    echo(&mut stream, b"by way of the first one");
+    echo(&mut open(socks, target).unwrap(), b"through the other server");
+    echo(&mut stream, b"through the first one");
     first.process.signal("KILL");
     echo(&mut open(socks, target).unwrap(), b"the old server is no longer needed");
 }

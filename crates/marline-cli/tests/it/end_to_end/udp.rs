@@ -18,7 +18,7 @@ use marline_testkit::need;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A UDP port on loopback that echoes datagrams, and reports them with their source.
+/// Returns a UDP port on loopback that echoes datagrams, and reports them with their source.
 fn watched_target(socket: UdpSocket) -> (SocketAddr, Receiver<(SocketAddr, Vec<u8>)>) {
     let address = socket.local_addr().unwrap();
     let (tell, told) = channel();
@@ -36,7 +36,7 @@ fn echo_target() -> SocketAddr {
     watched_target(UdpSocket::bind("127.0.0.1:0").unwrap()).0
 }
 
-/// A STUN server.
+/// Returns a STUN server.
 fn stun_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -51,7 +51,7 @@ fn stun_server() -> SocketAddr {
     address
 }
 
-/// The address at which a STUN server saw the application.
+/// Returns the address at which a STUN server saw the application.
 fn binding(app: &Association, server: SocketAddr, transaction: [u8; 12]) -> SocketAddr {
     app.send(server, &stun::request(transaction));
     let (from, answer) = app.recv(PATIENCE).expect("an answer of STUN");
@@ -103,7 +103,7 @@ impl Association {
         self.socket.send_to(datagram, self.relay).unwrap();
     }
 
-    /// The next datagram and its sender. `None` if none arrived in time.
+    /// Returns the next datagram and its sender, or `None` if none arrived in time.
     pub(crate) fn recv(&self, patience: Duration) -> Option<(SocketAddr, Vec<u8>)> {
         self.socket.set_read_timeout(Some(patience)).unwrap();
         let mut buffer = [0; 10_000];
@@ -129,7 +129,7 @@ impl Association {
     }
 }
 
-/// A server that allows loopback, and a client with one path to it.
+/// Returns a server that allows loopback, and a client with one path to it.
 fn both(dir: &Path, flags: &[&str]) -> (support::ServerSide, Running, SocketAddr) {
     let server = start_server(dir, &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
@@ -424,7 +424,7 @@ fn the_rules_for_targets_hold_for_datagrams_by_address_and_by_name() {
     assert_eq!(seen.try_iter().count(), 0, "not one datagram passed");
 }
 
-/// Value of a metric of a running program.
+/// Returns the value of a metric of a running program.
 pub(super) fn metric(address: SocketAddr, name: &str) -> f64 {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -1,10 +1,10 @@
-"""A new stream through each of the SOCKS5 ports of clients, from PORT on, all at once. Says for each how many seconds it
-took until the service at the other end had said at which member it is, and which that is: `SECONDS MEMBER`.
+"""Opens a new stream through each of the clients' SOCKS5 ports, which start at PORT, all concurrently. Prints for each
+the seconds until the service at the other end had sent the name of its member, and that name: `SECONDS MEMBER`.
 """
 import socket, sys, threading, time
 
 PORT, PORTS = (int(word) for word in sys.argv[1:])
-# What takes longer than this is not waited for.
+# Time limit for each stream.
 PATIENCE_S = 60
 REQUEST = b"\5\1\0\1" + bytes([127, 0, 0, 1]) + (9000).to_bytes(2, "big")
 said = []

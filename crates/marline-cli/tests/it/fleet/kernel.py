@@ -1,5 +1,5 @@
-"""So many Multipath TCP connections of the kernel to ADDRESS PORT. On each line of standard input, each must give back
-what it is sent; then says from which member each came, in order."""
+"""Opens COUNT Multipath TCP connections of the kernel to ADDRESS PORT. On each line of the pipe `go`, each connection
+must echo a line. Prints the member of each connection, in order."""
 import socket, sys
 
 IPPROTO_MPTCP = 262
@@ -9,7 +9,7 @@ for number in range(count):
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
     connection.settimeout(40)
     connection.connect((address, port))
-    # The service at the other end says first at which member it is.
+    # The service at the other end first sends the name of its member.
     stream = connection.makefile("rwb")
     connections.append((stream, stream.readline().decode().strip()))
     print("connected", flush=True)

@@ -47,7 +47,7 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-/// The namespaces, if this machine supports them, with the program in their PATH.
+/// Returns the namespaces, if this machine supports them, with the program in their PATH.
 fn world(dir: &Path) -> Option<Testbed> {
     Testbed::of_marline(dir, SCRIPT, &["nft", "python3", "curl", "ss"])
 }
@@ -148,7 +148,7 @@ impl Fleet {
             slowest = f64::max(slowest, seconds.parse().expect("a number"));
         }
         assert_eq!(said.lines().count(), self.clients, "{said}");
-        println!("{dead} is dead: new connections are elsewhere within {slowest:.1} s");
+        println!("{dead} is dead: new connections reach another member within {slowest:.1} s");
         assert!(slowest < ELSEWHERE_S, "{said}");
     }
 
@@ -192,7 +192,7 @@ impl Fleet {
         self.took_over.push(TookOver::told_by(&said));
     }
 
-    /// The member with most streams, their number, and the numbers of the other members.
+    /// Returns the member with most streams, their number, and the numbers of the other members.
     fn fullest(&self) -> (&'static str, u64, String) {
         let state = self.state();
         let at = |member: &str| state["members"][member].as_u64().unwrap_or_default();
@@ -201,7 +201,7 @@ impl Fleet {
         (victim, at(victim), left.collect::<Vec<_>>().join(" "))
     }
 
-    /// Kills all processes of a member at once, and removes it from the balancer. Clients are not notified.
+    /// Kills all processes of a member together, and removes it from the balancer. Clients are not notified.
     fn kill(&self, member: &str, left: &str) {
         // By namespace, because an older process may still exist. In one call, because otherwise one process would
         // reset the other's connections in between.
@@ -243,7 +243,7 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     only_these_were_lost(&after, victim, had);
     println!(
         "{carrier}: {} connections of {clients} clients with two paths each: a rebinding and a rolling upgrade, \
-         0 lost, 0 joins astray; {} were lost with {victim} and came back elsewhere",
+         0 lost, 0 joins astray; {} were lost with {victim} and moved to another member",
         fleet.streams, had
     );
 }

@@ -1,4 +1,4 @@
-"""A TCP service at port 9000 of loopback that says its name and then gives back what it gets."""
+"""A TCP service at port 9000 of loopback that sends its name and then echoes all data."""
 import asyncio, resource, sys
 
 

@@ -1,13 +1,14 @@
-"""Streams through the SOCKS5 ports of clients, from PORT on: so many ports, so many streams through each.
+"""Keeps streams open through the clients' SOCKS5 ports. Arguments: first port, number of ports, streams per port.
 
-The service at the other end says first at which member of the fleet it is, and then gives back what it gets. A user
-whose stream is lost opens another. `state` tells how it goes, as JSON, several times a second. Nobody here is told that a
-member is dead: `lost` are streams that ended by themselves, `silent` those that an application had to give up.
+The service at the other end first sends the name of its member, and then echoes all data. A lost stream is replaced by
+another. The file `state` contains the current state as JSON, written several times a second. This program is not
+notified that a member is dead: `lost` counts streams that ended by themselves, `silent` those that reached the time
+limit.
 """
 import asyncio, collections, json, os, resource, sys, time
 
 PORT, PORTS, PER_PORT = (int(word) for word in sys.argv[1:])
-# A stream that is alive answers sooner on the busiest machine, and a client gives up a member that stays away sooner.
+# A working stream answers sooner even on a busy machine, and a client gives up an absent member sooner.
 PATIENCE_S = 300
 REQUEST = b"\5\1\0\1" + bytes([127, 0, 0, 1]) + (9000).to_bytes(2, "big")
 
@@ -51,12 +52,12 @@ async def stream(number):
                 count += 1
                 begun, text = time.time(), f"{number}:{count};".encode() * 20
                 if await asyncio.wait_for(echo(reader, writer, text), PATIENCE_S) != text:
-                    raise ValueError("other bytes came back")
+                    raise ValueError("wrong bytes came back")
                 answered_at[number] = begun
                 await asyncio.sleep(1)
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             print(f"stream {number} at {member}: {error!r}", flush=True)
-            # A TimeoutError is an OSError, and the kernel may say ETIMEDOUT, which has a number.
+            # A TimeoutError is an OSError. The kernel's ETIMEDOUT has an error number, the time limit has none.
             gave_up = isinstance(error, asyncio.TimeoutError) and not getattr(error, "errno", None)
             (silent if gave_up else lost)[member] += 1
             del members[number]

@@ -1,8 +1,9 @@
 #!/bin/bash
-# The world of the tests of fleets. Runs in network and mount namespaces of its own, which are the networks between
-# clients with two ways out, one of which translates addresses, and four members of a fleet; `net` can join them. The
-# balancer in it keeps no state: a hash of outer source address and port chooses a slot, and each slot is a member's.
-# Prints "ROLE PID" for whom others can join, then "ready", and lasts until its standard input ends.
+# Namespaces for the tests of fleets. Runs in network and mount namespaces of its own, which are the networks between
+# clients with two uplinks, one of them behind a NAT, and four members of a fleet. Other processes can join them by the
+# role `net`. The balancer keeps no state: a hash of the outer source address and port selects a slot, and each slot
+# belongs to a member. Prints "ROLE PID" for each namespace that can be joined, then "ready", and runs until its
+# standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/../support/wires.sh"
@@ -17,7 +18,7 @@ await_namespaces "${pids[@]}"
 
 wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
 wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
-# What leaves by an interface that is not the first choice has a route of its own.
+# Packets that leave over the second interface use a separate routing table.
 on "$client" ip rule add from 10.70.0.2 table 7
 on "$client" ip route add default via 10.70.0.1 dev wwan0 table 7
 for n in 1 2 3 4; do
@@ -27,7 +28,8 @@ ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 for filter in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > "$filter"; done
 
-# Clients know 203.0.113.7, port 7777. Behind it members listen on 7777, and on 7778 for who comes to their own address.
+# Clients connect to 203.0.113.7, port 7777. Behind it, members listen on port 7777, and on port 7778 for connections to
+# their own address.
 nft -f - <<'NFT'
 table ip fleet {
     map outside { type ifname : ipv4_addr; elements = { "c0" : 198.51.100.1 }; }
@@ -42,7 +44,7 @@ table ip fleet {
 }
 NFT
 mkdir -p "$dir/bin"
-# Who is in the balancer's set: `balance 1 2 4`.
+# `balance 1 2 4` sets the members of the balancer.
 cat > "$dir/bin/balance" <<'BALANCE'
 #!/bin/bash
 set -eu
@@ -56,7 +58,7 @@ flush chain ip fleet choose
 add rule ip fleet choose ip daddr set jhash ip saddr . th sport mod 8 seed 0x5eed map { $elements }
 NFT
 BALANCE
-# From now on clients' packets by wlan0 come from this address: `rebind 198.51.100.2`.
+# `rebind 198.51.100.2` changes the source address of the clients' packets over wlan0.
 cat > "$dir/bin/rebind" <<'REBIND'
 #!/bin/bash
 set -eu

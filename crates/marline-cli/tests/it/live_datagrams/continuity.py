@@ -13,7 +13,7 @@ for at in range(start, len(data) - 187, 188):
         continue
     pid = (packet[1] & 0x1F) << 8 | packet[2]
     counter = packet[3] & 15
-    # Packets without payload do not count, nor does stuffing.
+    # Ignores packets without payload, and stuffing.
     if pid == 0x1FFF or not packet[3] & 0x10:
         continue
     if pid in last and counter != (last[pid] + 1) % 16:

@@ -50,7 +50,7 @@ fn hosts(wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     hosts_of("udp", wifi, lte, name, dir)
 }
 
-/// Hosts whose server uses this carrier.
+/// Creates hosts whose server uses this carrier.
 fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> TwoUplinks {
     let mut hosts = TwoUplinks::set(&two_uplinks::wifi_and_lte(wifi, lte), name, dir);
     hosts.shell(Side::Server, &format!("ip link set lo up; ip addr add {TARGET}/32 dev lo"));
@@ -68,7 +68,7 @@ fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> Two
     hosts
 }
 
-/// Capture of the program's datagrams into Marline.
+/// How the program's datagrams enter Marline.
 #[derive(Copy, Clone, Debug)]
 enum Capture {
     Socks,
@@ -76,7 +76,7 @@ enum Capture {
     Up,
 }
 
-/// A WiFi link with this MTU, and an LTE link.
+/// Returns a WiFi link with this MTU, and an LTE link.
 fn wifi(mtu: u16) -> String {
     format!("rate=20M,delay=8ms,queue=100ms,mtu={mtu}B:silent")
 }
@@ -214,14 +214,14 @@ const MOST_WAITING_PERCENT: u64 = 40;
 /// Number of runs after which an invalid run is used as well.
 const RUNS: usize = 3;
 
-/// Microseconds in which any program waited for a processor, since boot.
+/// Returns the microseconds in which any program waited for a processor, since boot.
 fn waited_us() -> u64 {
     let pressure = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let total = pressure.lines().next().and_then(|line| line.split("total=").nth(1));
     total.and_then(|total| total.parse().ok()).unwrap_or_default()
 }
 
-/// Result of the first run without contention for processors, and whether there was one.
+/// Returns the result of the first run without contention for processors, and whether there was one.
 fn undisturbed(mut run: impl FnMut() -> ((u64, u64), Vec<String>)) -> ((u64, u64), bool) {
     let mut last = (0, 0);
     for _ in 0..RUNS {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sends datagrams of many sizes to an echo and says which did not come back: sizes.py HOST PORT COUNT [SOCKS_PORT].
+"""Sends datagrams of many sizes to an echo service and prints which were lost: sizes.py HOST PORT COUNT [SOCKS_PORT].
 
-Each size is sent COUNT times, one datagram at a time. Prints "SIZE: ARRIVED of COUNT" for each, and "errno N" for what
-the system refused."""
+Each size is sent COUNT times, one datagram at a time. Prints "SIZE: ARRIVED of COUNT" for each, and "errno N" for
+datagrams that the system refused."""
 import socket
 import struct
 import sys
@@ -12,7 +12,7 @@ SIZES = [200, 1_000, 1_140, 1_172, 1_200, 1_250, 1_316, 1_400, 1_472, 1_500, 3_0
 
 
 def associate(port):
-    """A SOCKS5 UDP association: the TCP connection that holds it, and where datagrams go."""
+    """Opens a SOCKS5 UDP association. Returns its TCP connection, and the address to which datagrams are sent."""
     control = socket.create_connection(("127.0.0.1", port))
     control.sendall(b"\x05\x01\x00")
     control.recv(2)

@@ -22,7 +22,8 @@ const LIMIT: u64 = 512 << 20;
 /// Descriptors of this process, which simulates applications and unauthenticated peers. Not all systems allow more.
 const DESCRIPTORS: u64 = 20_000;
 
-/// A runtime for applications and sources, with descriptors for them. `None` and a message if there are too few.
+/// Returns a runtime for applications and sources, with descriptors for them. `None` and a message if there are too
+/// few.
 fn runtime() -> Option<tokio::runtime::Runtime> {
     if !need::root() {
         return None;

@@ -132,7 +132,7 @@ async fn link(server: SocketAddr, from: u32, word: u32) -> io::Result<Held> {
     Ok(Held::Link(stream))
 }
 
-/// A first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3), or a malformed one.
+/// Returns a first SYN in a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3), or a malformed one.
 fn stray_packet(number: u32, kind: u32) -> Vec<u8> {
     let flow = u64::from(number) << 32 | 5;
     let frame = first_packet(flow, number as u16, capable(MpCapableForm::Syn));

@@ -25,7 +25,7 @@ const APPLICATION_BUFFER: u32 = 16 << 10;
 /// Period of the source's data. It is prime, so that no buffer size divides it.
 const PERIOD: usize = 65_521;
 
-/// The bytes that the source repeats. An answer starts at the offset in the request.
+/// Returns the bytes that the source repeats. An answer starts at the offset in the request.
 fn pattern() -> Arc<[u8]> {
     let byte = |at: usize| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8;
     // Two periods, so that a full one follows each offset.
@@ -119,7 +119,7 @@ pub(super) struct Request {
 }
 
 impl Source {
-    /// Request with this number. Each starts at another offset.
+    /// Returns the request with this number. Each starts at another offset.
     pub(super) fn request(&self, number: u32) -> Request {
         let SocketAddr::V4(source) = self.address else { panic!("an IPv4 source") };
         Request { source, pattern: self.pattern.clone(), from: number.wrapping_mul(7_919) }
@@ -159,7 +159,7 @@ impl Request {
 }
 
 impl Download {
-    /// Reads up to `most` bytes and compares them. 0: the end.
+    /// Reads up to `most` bytes and compares them. Returns 0 at the end.
     pub(super) async fn take(&mut self, most: usize) -> io::Result<usize> {
         let mut buffer = vec![0; most.min(PERIOD)];
         let count = match timeout(PATIENCE, self.stream.read(&mut buffer)).await {
@@ -202,7 +202,7 @@ pub(super) struct Opened {
 pub(super) struct Openings {
     pub(super) count: u32,
     pub(super) per_second: u32,
-    /// Bytes that each reads at once before it stops reading.
+    /// Number of bytes that each reads first before it stops reading.
     pub(super) first: u64,
 }
 
@@ -258,12 +258,12 @@ impl Waits {
         self
     }
 
-    /// The delay that 99 of 100 exchanges did not exceed.
+    /// Returns the delay that 99 of 100 exchanges did not exceed.
     pub(super) fn p99(&self) -> Duration {
         self.at(99)
     }
 
-    /// The delay that this many of 100 exchanges did not exceed.
+    /// Returns the delay that this many of 100 exchanges did not exceed.
     pub(super) fn at(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort();
@@ -333,6 +333,6 @@ pub(super) fn send_and_compare(
     if back == sent {
         Ok(())
     } else {
-        Err(io::Error::other(format!("{} bytes came back, or others", back.len())))
+        Err(io::Error::other(format!("{} bytes came back, or wrong ones", back.len())))
     }
 }

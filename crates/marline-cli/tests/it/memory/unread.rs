@@ -102,7 +102,7 @@ impl Hosts {
         hosts
     }
 
-    /// The process whose memory is limited.
+    /// Returns the process whose memory is limited.
     fn limited(&self, limited: Limited) -> &Running {
         if limited == Limited::Server { &self.server.process } else { &self.clients[0] }
     }

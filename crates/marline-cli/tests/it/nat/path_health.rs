@@ -123,7 +123,7 @@ fn no_usable_path_is_logged_once_and_a_dead_server_refuses() {
     assert!(listed.contains("9.9.9.1:7777: refused by the server"), "{listed}");
 }
 
-/// The exit status of `marline status`.
+/// Returns the exit status of `marline status`.
 fn status(testbed: &Testbed) -> i32 {
     let output = testbed.command("client", "marline status --control c", "20").output();
     output.expect("marline status").status.code().expect("an exit status")

@@ -28,8 +28,8 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server with this public address, the services behind it, and a client that starts after
-    /// `first` in its namespace.
+    /// Returns the namespaces, a server with this public address, the services behind it, and a client that starts
+    /// after `first` in its namespace.
     fn start(dir: &Path, public: &str, first: &str) -> Option<World> {
         World::start_where(dir, public, first, "true")
     }
@@ -94,7 +94,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
             "wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96",
         ]);
         support::under_way(&dir.path().join("client/large"), 1, LARGE);
-        // From here on nothing gets through in either direction, while the link stays up.
+        // From now on, the link drops everything in both directions, but stays up.
         for (role, interface) in WIFI {
             let dies = format!(
                 "nft add table netdev dead
@@ -137,7 +137,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
         world.testbed.run("client", back);
         world.wait_for(&["wlan0  9.9.9.1:7777", "wwan0  [2001:db8:64::909:901]:7777"]);
     });
-    // Only TCP passes from here on.
+    // From now on, only TCP passes.
     world.testbed.run(
         "net",
         "nft add table ip way
@@ -203,7 +203,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     let begun = Instant::now();
     let log = || world.testbed.log(world.client).matches(gone).count();
     while log() < 2 {
-        assert!(begun.elapsed() < PATIENCE, "it counts for ever");
+        assert!(begun.elapsed() < PATIENCE, "the lifetime never expires");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(begun.elapsed() > Duration::from_secs(7), "{:?}", begun.elapsed());

@@ -1,5 +1,5 @@
-# A NAT64 translator by a TUN interface, and a DNS64 resolver, as small as the tests need them: one client, TCP, UDP and
-# "packet too big". The translation is stateless (RFC 7915): the client is 10.64.0.2 to the world.
+# A NAT64 translator on a TUN interface, and a DNS64 resolver, with only the features that the tests need: one client,
+# TCP, UDP and "packet too big". The translation is stateless (RFC 7915): the client's IPv4 address is 10.64.0.2.
 import fcntl, ipaddress, os, socket, struct, threading
 
 PREFIX = ipaddress.IPv6Address("2001:db8:64::").packed[:12]
@@ -18,7 +18,7 @@ def total(data):
     return value
 
 
-# The checksum covers the addresses, so that it follows them: what the old ones added is taken out.
+# Updates the checksum, which covers the addresses: subtracts the old ones and adds the new ones.
 def moved(protocol, payload, old, new):
     at = {TCP: 16, UDP: 6}[protocol]
     (before,) = struct.unpack_from("!H", payload, at)
@@ -53,7 +53,7 @@ def to_ipv6(packet):
     return struct.pack("!IHBB", word, len(payload), protocol, hops - 1) + PREFIX + source + CLIENT6 + payload
 
 
-# What a translator says of a packet that is 20 bytes too long behind it.
+# Returns the translator's error for a packet that does not fit into the MTU behind it.
 def too_big(packet, mtu):
     quoted = packet[:28]
     message = struct.pack("!BBHHH", 3, 4, 0, 0, mtu - 20)
@@ -87,7 +87,7 @@ def resolve():
     port = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     port.bind(("::", 53))
-    # Answers come from the address that was asked.
+    # Answers are sent from the address that received the query.
     port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     while True:
         query, info, _, sender = port.recvmsg(2048, 256)

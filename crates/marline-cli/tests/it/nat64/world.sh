@@ -1,8 +1,8 @@
 #!/bin/bash
-# The world of the tests about networks with IPv6 only. Runs in network and mount namespaces of its own, which are the
-# networks between a server that has only IPv4 and a client: its WiFi has only IPv4, its cellular network only IPv6,
-# with a translator (NAT64, by a TUN interface) and a resolver (DNS64). Prints "ROLE PID" for whom others can join,
-# then "ready", and lasts until its standard input ends.
+# Namespaces for the tests of networks with IPv6 only. Runs in network and mount namespaces of its own, which are the
+# networks between a server that has only IPv4 and a client whose WiFi has only IPv4 and whose cellular network has only
+# IPv6, with a translator (NAT64, on a TUN interface) and a resolver (DNS64). Prints "ROLE PID" for each namespace that
+# can be joined, then "ready", and runs until its standard input ends.
 set -eu
 dir=$1
 here=$(dirname "$0")
@@ -16,7 +16,7 @@ await_namespaces "$server" "$client"
 wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
 wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
 ip link add c1 type veth peer name wwan0 netns "$client"
-# What a router advertises comes from its address on the link, which would be tentative for a second or two.
+# Router advertisements are sent from the link-local address, which would otherwise be tentative for a second or two.
 echo 0 > /proc/sys/net/ipv6/conf/c1/accept_dad
 ip addr add 2001:db8:70::1/64 dev c1 nodad
 ip link set c1 up
@@ -27,7 +27,7 @@ ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 
-# Resolvers in order: first the WiFi's resolver, which knows nothing of translation.
+# Resolvers in order: first the WiFi's resolver, which does not support DNS64.
 printf 'nameserver 192.168.1.1\nnameserver 2001:db8:70::1\noptions timeout:1\n' > "$dir/resolv.conf"
 mount --bind "$dir/resolv.conf" /etc/resolv.conf
 : > "$dir/translator"

@@ -41,7 +41,7 @@ const HEADERS: u64 = 20 + 8 + 9 + 60;
 /// both, but only one is counted as received.
 const REPEATS: u64 = 60;
 
-/// Time in microseconds of a clock shared by all processes of the machine.
+/// Returns the time in microseconds of a clock shared by all processes of the machine.
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
@@ -77,7 +77,7 @@ fn echoing() {
     }
 }
 
-/// A connection through the client that has carried one message and its echo.
+/// Returns a connection through the client that has carried one message and its echo.
 fn connected() -> TcpStream {
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("the client's port");
     stream.set_nodelay(true).expect("nodelay");
@@ -124,7 +124,7 @@ fn talking() {
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
     state: String,
-    /// Reason without its figures, which grow between two looks.
+    /// Reason without its numbers, which grow between two samples.
     reason: Option<String>,
     bytes_sent: u64,
     bytes_received: u64,
@@ -138,7 +138,7 @@ struct Look {
 }
 
 impl Look {
-    /// From JSON of the status or of the page, which use the same names.
+    /// Parses JSON of the status or of the page, which use the same names.
     fn of(connections: &Value, paths: &Value) -> Look {
         let path = |path: &Value| {
             let text = |name: &str| path[name].as_str().map(str::to_owned);
@@ -155,7 +155,7 @@ impl Look {
         Look { connections: connections.as_u64().expect("a count"), paths }
     }
 
-    /// From the metrics, which contain no reasons.
+    /// Parses the metrics, which contain no reasons.
     fn of_metrics(text: &str) -> Look {
         let path = |name: &str| {
             let of = |line: &&str| line.contains(&format!("interface=\"{name}\""));
@@ -187,14 +187,14 @@ impl Look {
         &self.paths[path].state
     }
 
-    /// Without reasons, for comparison with the metrics.
+    /// Removes the reasons, for comparison with the metrics.
     fn without_reasons(&self) -> Look {
         let mut look = self.clone();
         look.paths.values_mut().for_each(|path| path.reason = None);
         look
     }
 
-    /// Without byte counts, for comparison while data is sent.
+    /// Removes the byte counts, for comparison while data is sent.
     fn without_bytes(&self) -> Look {
         let mut look = self.clone();
         for path in look.paths.values_mut() {
@@ -204,7 +204,7 @@ impl Look {
     }
 }
 
-/// Value in a line of metrics.
+/// Returns the value in a line of metrics.
 fn value(line: &str) -> f64 {
     line.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
@@ -293,7 +293,7 @@ impl World {
         self.hosts.shell(Side::Client, "curl -sS --fail http://127.0.0.1:9102/metrics")
     }
 
-    /// Status, page and metrics.
+    /// Reads status, page and metrics.
     fn looks(&self) -> [Look; 3] {
         let status = self.hosts.shell(Side::Client, "marline status --json --control client.sock");
         let status: Value = serde_json::from_str(&status).expect("JSON");
@@ -340,7 +340,7 @@ impl World {
     }
 }
 
-/// A pause in delivery: connection, direction, start and end on the client's clock.
+/// A gap in delivery: connection, direction, start and end on the client's clock.
 type Hole = (u64, String, u64, u64);
 
 fn hole(event: &Value) -> Option<Hole> {
@@ -400,7 +400,7 @@ fn status_metrics_and_dashboard_agree_on_an_outage() {
     the_links_carried_it(&world, &look, bytes);
 }
 
-/// A pause reported by an application.
+/// Returns a pause reported by an application.
 fn pause(line: &str) -> Option<(u64, u64)> {
     let (since, until) = line.strip_prefix("pause ")?.split_once(' ')?;
     Some((since.parse().ok()?, until.parse().ok()?))

@@ -58,7 +58,7 @@ fn a_stream_to_such_a_port_has_the_deadline_at_both_ends_and_the_next_on_its_con
     let auto = (serde_json::json!(1), serde_json::json!(["auto"]));
     assert_eq!((schedulers(at_client), schedulers(at_server)), (auto.clone(), auto));
     end(third);
-    // A changed rule applies from the next request on.
+    // A changed rule applies starting with the next request.
     write(&format!("{}-{0}=1s", usual.port()));
     let told = ask(dir.path(), &["reload", "--control", at_client], true);
     assert!(told.contains("applied to new connections: deadline"), "{told}");

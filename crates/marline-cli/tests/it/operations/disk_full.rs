@@ -43,7 +43,7 @@ fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     (Contained(command.spawn().unwrap()), metrics)
 }
 
-/// True if a trace continues after missing events. It must be complete before them.
+/// Returns true if a trace continues after missing events. It must be complete before them.
 fn goes_on(text: impl AsRef<str>) -> bool {
     let Ok(recording) = marline_qlog::read(text.as_ref()) else { return false };
     let missing = recording.records.iter().position(|record| record.name == "events_missed");

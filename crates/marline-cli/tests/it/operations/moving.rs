@@ -14,7 +14,7 @@ use super::support::{
 };
 use super::{ask, metric, until};
 
-/// Lines of a configuration: addresses of metrics and a dashboard, and the control socket's path.
+/// Returns lines of a configuration: addresses of metrics and a dashboard, and the control socket's path.
 fn lines([metrics, page]: [SocketAddr; 2], control: &Path) -> String {
     let control = control.display();
     format!("metrics = \"{metrics}\"\ndashboard = \"{page}\"\ncontrol = \"{control}\"\n")

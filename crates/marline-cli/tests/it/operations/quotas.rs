@@ -115,7 +115,7 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     assert!(status.contains("first: quota: ") && status.contains("used up"), "{status}");
     assert!(status.contains("refused: ") && status.contains("quota "), "{status}");
     assert!(open(socks, target).is_err());
-    // A raised quota takes effect at once.
+    // A raised quota takes effect immediately.
     allow("first@1GB");
     until("the client is served again", || {
         open(socks, target).is_ok_and(|mut stream| pump(&mut stream, 10_000).is_ok())

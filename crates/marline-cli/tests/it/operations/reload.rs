@@ -115,7 +115,7 @@ fn a_server_gives_new_connections_another_mode() {
     echo(&mut before, b"unchanged");
 }
 
-/// Number of files in a directory with this prefix, and their total size.
+/// Returns the number of files in a directory with this prefix, and their total size.
 fn written(dir: &std::path::Path, begins: &str) -> (usize, u64) {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(begins));

@@ -17,7 +17,7 @@ use super::{ask, until};
 /// An address used for nothing else.
 const TARGET: &str = "127.77.66.55";
 
-/// Events that a page's viewer receives within this time.
+/// Returns the events that a page's viewer receives within this time.
 fn events(dashboard: SocketAddr) -> String {
     let mut stream = TcpStream::connect(dashboard).unwrap();
     stream
@@ -106,7 +106,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     assert!(of_client.contains(TARGET), "{of_client}");
 }
 
-/// The client reports the target of the open stream, its connection and its bytes. A server does not.
+/// Checks that the client reports the target of the open stream, its connection and its bytes. A server does not.
 fn told_to_its_owner_who_asks(dir: &Path, [at_server, at_client]: [&str; 2], target: SocketAddr) {
     let text = ask(dir, &["status", "--targets", "--control", at_client], true);
     let row = text.lines().find(|line| line.contains("100kB ")).expect(&text);
@@ -139,7 +139,7 @@ except OSError as error:
     print(error)
 "#;
 
-/// Another user cannot connect, and would not be answered even if the socket's file were accessible to all.
+/// Checks that another user cannot connect, and gets no answer even if the socket's file were accessible to all.
 fn refused_to_others(control: &Path) {
     let Some(python) = need::program("python3") else { return };
     // Only root can become another user.

@@ -10,7 +10,7 @@ use super::support::socks::{echo_target, open};
 use super::support::{self, start_client, start_server};
 use super::{ask, pump, until};
 
-/// A UDP service that echoes datagrams and counts their bytes.
+/// Returns a UDP service that echoes datagrams and counts their bytes.
 fn counting_target(came: Arc<AtomicU64>) -> std::net::SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();

@@ -37,7 +37,7 @@ impl<'a> Judged<'a> {
         support::run(self.dir, &[words, &["--control", &self.control]].concat())
     }
 
-    /// State and cause of the path in `marline status`, and its exit status.
+    /// Returns the state and cause of the path in `marline status`, and its exit status.
     fn status(&self) -> (String, Option<i32>) {
         let output = self.ask(&["status", "--json"]);
         let (out, _) = support::texts(&output);
@@ -69,7 +69,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// Sum of a metric with this name and label.
+/// Returns the sum of a metric with this name and label.
 fn metric_with(at: SocketAddr, name: &str, label: &str) -> u64 {
     // The order of the labels is that of the exporter.
     let labels = ["127.0.0.1", "::1", "p"];
@@ -77,7 +77,7 @@ fn metric_with(at: SocketAddr, name: &str, label: &str) -> u64 {
     labels.iter().map(|path| of(path)).sum()
 }
 
-/// Verdict of `marline doctor` about a client with this invite and path, and its output.
+/// Returns the verdict of `marline doctor` about a client with this invite and path, and its output.
 fn doctor(dir: &Path, invite: &Path, path: &str) -> (bool, serde_json::Value, String) {
     let invite = invite.to_str().expect("text");
     let args = ["doctor", "--invite-file", invite, "--path", path];
@@ -119,7 +119,7 @@ impl Made {
     }
 }
 
-/// An invite to a server that never runs, and its address.
+/// Returns an invite to a server that never runs, and its address.
 fn invite_of_nobody(dir: &Path) -> (std::path::PathBuf, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
     let args = ["server", "--init", "--config", "nobody.toml", "--listen", &address.to_string()];
@@ -129,7 +129,7 @@ fn invite_of_nobody(dir: &Path) -> (std::path::PathBuf, SocketAddr) {
     (file, address)
 }
 
-/// Another credential of a server, as an invite.
+/// Returns an invite with another credential of a server.
 fn credential(dir: &Path, name: &str) -> std::path::PathBuf {
     let args = ["server", "--config", "server.toml", "credential", "add", name];
     let file = dir.join(name);
@@ -139,7 +139,7 @@ fn credential(dir: &Path, name: &str) -> std::path::PathBuf {
 
 const WORLDS: &[World] = &[
     World {
-        name: "all is well",
+        name: "a working network",
         make: |dir| Made::of(start_server(dir, &[])),
         state: "usable",
         cause: "",
@@ -322,7 +322,7 @@ fn a_client_that_is_revoked_while_it_runs_says_so_and_works_again_once_admitted(
     assert!(!well && told["paths"][0]["state"] == "unreachable", "{told}");
     support::write_private(&clients, &String::from_utf8(before).expect("text"));
     server.process.line_with("credentials reloaded");
-    // A refused client retries by itself after pauses of up to a minute, and at once for an application.
+    // A refused client retries by itself after pauses of up to a minute, and immediately for an application.
     let target = support::socks::echo_target();
     until("an application is served", || support::socks::open(client.socks, target).is_ok());
     client.is("usable", "", WORKS);

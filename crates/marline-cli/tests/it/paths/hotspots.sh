@@ -1,7 +1,7 @@
 #!/bin/bash
-# Two phones that share their connections alike: the client has the same address, in the same network, behind the same
-# gateway, on both. Runs in a network namespace of its own, the network between the phones and a server. Prints "ROLE
-# PID" for whom others can join, then "ready", and lasts until its input ends.
+# Two phones with identical hotspot settings: on both, the client has the same address in the same network behind the
+# same gateway. Runs in a network namespace of its own, the network between the phones and a server. Prints "ROLE PID"
+# for each namespace that can be joined, then "ready", and runs until its standard input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/../support/wires.sh"
@@ -25,7 +25,7 @@ for number in 0 1; do
     wire6 "p$number" "2001:db8:1$number::1" "$phone" rmnet0 "2001:db8:1$number::2" 100
     on "$phone" ip link add ncm0 type veth peer name "usb$number" netns "$client"
     on "$phone" ip addr add 172.20.10.1/28 dev ncm0
-    # Each made its network by the same rule, and so its router's link-local address.
+    # The link-local address of both routers is the same, too.
     on "$phone" ip link set ncm0 address 02:00:00:00:00:01
     on "$phone" ip -6 addr add fd00:10::1/64 dev ncm0 nodad
     on "$phone" ip link set ncm0 up

@@ -1,7 +1,8 @@
 #!/bin/bash
 # A client with two interfaces, `eth0` and `wlan0`, in one network behind one router: both have the same gateway. Runs
-# in network namespaces of its own, which are the router and the switch before it; `net` can join them. Prints "ROLE
-# PID" for whom others can join, then "ready", and lasts until its input ends.
+# in network namespaces of its own, which are the router and the switch in front of it. Other processes can join them by
+# the role `net`. Prints "ROLE PID" for each namespace that can be joined, then "ready", and runs until its standard
+# input ends.
 set -eu
 dir=$1
 source "$(dirname "$0")/../support/wires.sh"

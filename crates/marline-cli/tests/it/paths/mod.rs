@@ -58,7 +58,8 @@ struct World {
 }
 
 impl World {
-    /// The namespaces, a server that listens at one address and is reached at another, and the services behind it.
+    /// Returns the namespaces, a server that listens at one address and is reached at another, and the services behind
+    /// it.
     fn set(dir: &Path, script: &str, listen: &str, public: &str) -> Option<Testbed> {
         let mut testbed = Testbed::of_marline(dir, script, &["nft", "curl", "python3"])?;
         testbed.run("server", &format!("ip addr add {TARGET}/32 dev lo"));
@@ -136,7 +137,7 @@ impl World {
         self.testbed.run("client", &format!("marline {command} --control ./control.sock"))
     }
 
-    /// The paths as listed by the client: name, and whether each is usable.
+    /// Returns the paths as listed by the client: name, and whether each is usable.
     fn paths(&self) -> Vec<(String, bool)> {
         let paths: Value = serde_json::from_str(&self.ask("path --json")).expect("JSON");
         let paths = paths.as_array().expect("a list").iter();

@@ -1,4 +1,4 @@
-"""A resolver for the names of a file, `NAME ADDRESS` a line, which is read for each query. Arguments: address, file."""
+"""A resolver for the names in a file of `NAME ADDRESS` lines, read for each query. Arguments: address, file."""
 import ipaddress
 import socket
 import struct

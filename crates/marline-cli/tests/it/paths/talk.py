@@ -1,5 +1,5 @@
-"""Asks an echo service twenty times a second, and writes how often it has answered into a file that is named after the
-protocol. Arguments: `tcp` or `udp`, address, port."""
+"""Sends a message to an echo service twenty times a second, and writes the number of answers into a file named after
+the protocol. Arguments: `tcp` or `udp`, address, port."""
 import os
 import socket
 import sys
@@ -21,7 +21,7 @@ while True:
             if not part:
                 sys.exit("the stream has ended")
             back += part
-        # A datagram may be the answer to an earlier question.
+        # A datagram may be the answer to an earlier message.
         answered += back == text
     except (TimeoutError, ConnectionRefusedError):
         if stream:

@@ -1,7 +1,8 @@
 #!/bin/bash
-# The world of the tests about paths as users have them. Runs in network and mount namespaces of its own, which are the
-# networks between a client with two ways out and a server; `net` can join them, decide what passes, and say what the
-# names of the zone are. Prints "ROLE PID" for whom others can join, then "ready", and lasts until its input ends.
+# Namespaces for the tests of common path configurations. Runs in network and mount namespaces of its own, which are the
+# networks between a client with two uplinks and a server. Processes in the role `net` can filter packets and set the
+# names of the DNS zone. Prints "ROLE PID" for each namespace that can be joined, then "ready", and runs until its
+# standard input ends.
 set -eu
 dir=$1
 here=$(dirname "$0")
@@ -27,7 +28,7 @@ for hook in forward input output; do
 done
 
 mkdir -p "$dir/bin"
-# Nothing passes between the client's interface and the world, `dead c0`, or all does: `alive`.
+# `dead c0` drops all packets of this interface to the client, and `alive` removes all such rules.
 cat > "$dir/bin/dead" <<'DEAD'
 #!/bin/bash
 set -eu
@@ -41,7 +42,7 @@ for chain in forward input output; do nft flush chain inet way $chain; done
 ALIVE
 chmod +x "$dir/bin/dead" "$dir/bin/alive"
 
-# The one resolver that there is, reached by whichever network works.
+# The only resolver, reachable over every working network.
 : > "$dir/zone"
 python3 -u "$here/resolver.py" 9.9.9.254 "$dir/zone" > "$dir/resolver.log" 2>&1 &
 until grep -q ready "$dir/resolver.log"; do

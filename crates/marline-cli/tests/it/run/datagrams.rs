@@ -46,7 +46,7 @@ fn echo(socket: &UdpSocket, peer: SocketAddr, payload: &[u8]) {
     ask(socket, peer, payload, |answer| answer == payload);
 }
 
-/// The address that a peer sees.
+/// Returns the address that a peer sees.
 fn mapped(socket: &UdpSocket, peer: SocketAddr) -> SocketAddr {
     let answer = ask(socket, peer, b"from where?", |_| true);
     String::from_utf8(answer).expect("text").parse().expect("an address")

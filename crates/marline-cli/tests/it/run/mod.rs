@@ -57,7 +57,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` if this machine does not support it.
+    /// Returns `None` if this machine does not support it.
     pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["setpriv", "unshare"]) {
             return None;
@@ -91,7 +91,8 @@ impl World {
         &self.hosts.dir
     }
 
-    /// A shell command of the user, with `marline run` and its options in `$run`, in a process group of its own.
+    /// Returns a shell command of the user, with `marline run` and its options in `$run`, in a process group of its
+    /// own.
     pub(crate) fn command(&self, text: &str) -> Command {
         let options = "--invite-file invite --path wifi --path lte";
         self.command_with(&format!("{options} --dns {TARGET_V4}"), text)
@@ -123,7 +124,7 @@ impl World {
         out
     }
 
-    /// Processes that carry a program's traffic in this world: those with the invite among their arguments.
+    /// Returns the tunnel processes in this world: those with the invite among their arguments.
     fn carriers(&self) -> Vec<PathBuf> {
         let here = |process: &PathBuf| {
             let read = |name| std::fs::read(process.join(name)).unwrap_or_default();

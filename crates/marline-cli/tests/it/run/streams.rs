@@ -23,7 +23,7 @@ impl World {
         self.inside_of(&mut self.command(INSIDE), role);
     }
 
-    /// Does this in a `command` that runs [`INSIDE`].
+    /// Runs this in a `command` that runs [`INSIDE`].
     pub(super) fn inside_of(&self, command: &mut Command, role: impl Fn()) {
         let name = name_of_test(role);
         let binary = std::env::current_exe().expect("this test");

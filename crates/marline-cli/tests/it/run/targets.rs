@@ -13,7 +13,7 @@ pub(crate) const HTTP: u16 = 8_080;
 pub(crate) const COUNT: u16 = 9_001;
 /// Resets after the first byte.
 pub(crate) const RESET: u16 = 9_002;
-/// Sends the number of reset connections to [`WAIT`] at once, and ends.
+/// Sends the number of reset connections to [`WAIT`] immediately, and ends.
 pub(crate) const RESETS: u16 = 9_003;
 /// Reads, sends nothing, and records whether the end is orderly or a reset.
 pub(crate) const WAIT: u16 = 9_004;
@@ -26,7 +26,7 @@ pub(crate) const READ_ON: u16 = 9_007;
 pub(crate) const LAST: u16 = 9_008;
 /// UDP: echoes datagrams.
 pub(crate) const ECHO: u16 = 9_009;
-/// UDP: send the source address of each datagram, as text.
+/// UDP: sends the source address of each datagram, as text.
 pub(crate) const MIRRORS: [u16; 2] = [9_010, 9_011];
 /// STUN over UDP.
 pub(crate) const STUN: u16 = 3_478;

@@ -35,13 +35,13 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Memory that cannot be reclaimed without swap. With cgroup v1 the kernel itself does not include socket
-    /// buffers.
+    /// Returns the memory that cannot be reclaimed without swap. With cgroup v1 the kernel itself does not include
+    /// socket buffers.
     pub(crate) fn total(&self) -> u64 {
         self.anon + self.sock + self.kernel
     }
 
-    /// The one with the larger total.
+    /// Returns the one with the larger total.
     pub(crate) fn or_larger(&self, other: &MemoryUse) -> MemoryUse {
         if other.total() > self.total() { *other } else { *self }
     }
@@ -58,7 +58,7 @@ impl fmt::Display for MemoryUse {
 }
 
 impl MemoryCgroup {
-    /// A cgroup with this limit. `None` and a message if this machine does not support it.
+    /// Creates a cgroup with this limit. `None` and a message if this machine does not support it.
     pub(crate) fn with_limit(bytes: u64) -> Option<MemoryCgroup> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let Some((root, version)) = hierarchy("memory") else {
@@ -99,7 +99,7 @@ impl MemoryCgroup {
         Running::start_command(self.inside(&super::marline(dir, args)), name)
     }
 
-    /// The command, started by a shell that joins the cgroup before it becomes the program, so that memory and
+    /// Returns the command, started by a shell that joins the cgroup before it becomes the program, so that memory and
     /// limits at the start count as well.
     fn inside(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
@@ -117,12 +117,12 @@ impl MemoryCgroup {
         shell
     }
 
-    /// The file to which a process writes its id to join.
+    /// Returns the file to which a process writes its id to join.
     pub(crate) fn members(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Memory that is charged now.
+    /// Returns the memory that is charged now.
     pub(crate) fn memory(&self) -> MemoryUse {
         let stat = self.read("memory.stat");
         match self.version {
@@ -138,7 +138,7 @@ impl MemoryCgroup {
         }
     }
 
-    /// Number of processes that the kernel has killed in the cgroup for lack of memory.
+    /// Returns the number of processes that the kernel has killed in the cgroup for lack of memory.
     pub(crate) fn oom_kills(&self) -> u64 {
         let file = match self.version {
             Version::V2 => "memory.events",
@@ -164,8 +164,8 @@ pub(crate) struct ProcessorCgroup {
 }
 
 impl ProcessorCgroup {
-    /// A cgroup that runs for `percent` milliseconds of every 100. `None` and a message if this machine does not
-    /// support it.
+    /// Creates a cgroup that runs for `percent` milliseconds of every 100. `None` and a message if this machine does
+    /// not support it.
     pub(crate) fn with_percent(percent: u64) -> Option<ProcessorCgroup> {
         let Some((root, version)) = hierarchy("cpu") else {
             need::skip("no hierarchy of cgroups has the cpu controller");
@@ -216,7 +216,7 @@ fn remove(path: &Path) {
     eprintln!("{} stays: there are processes in it", path.display());
 }
 
-/// Place where cgroups with this controller can be created.
+/// Returns the directory in which cgroups with this controller can be created.
 fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().find_map(|line| {
@@ -236,7 +236,7 @@ fn hierarchy(controller: &str) -> Option<(PathBuf, Version)> {
     })
 }
 
-/// Value of this name in a file of `NAME VALUE` lines. 0 if it is missing.
+/// Returns the value of this name in a file of `NAME VALUE` lines. 0 if it is missing.
 fn field(text: &str, name: &str) -> u64 {
     let value = |line: &str| number(line.strip_prefix(name)?.strip_prefix(' ')?).into();
     text.lines().find_map(value).unwrap_or_default()

@@ -39,7 +39,7 @@ pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
 /// Time limit for a process to become ready.
 const READY: Duration = Duration::from_secs(30);
 
-/// Name of this test in the harness, for starting it in a process of its own.
+/// Returns the name of this test in the harness, for starting it in a process of its own.
 pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
     let path = std::any::type_name::<T>();
     path.split_once("::").expect("the program's name first").1
@@ -97,7 +97,7 @@ pub(crate) fn download_from(
     });
 }
 
-/// Length of a growing file in bytes. 0 if it does not exist.
+/// Returns the length of a growing file in bytes. 0 if it does not exist.
 pub(crate) fn length(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |file| file.len())
 }
@@ -120,13 +120,13 @@ pub(crate) fn under_way(file: &Path, some: u64, whole: u64) -> u64 {
 /// Environment variable with the path of another build of the program, such as an optimized one.
 const PROGRAM: &str = "MARLINE_TEST_PROGRAM";
 
-/// The program under test.
+/// Returns the program under test.
 pub(crate) fn program() -> PathBuf {
     let other = std::env::var_os(PROGRAM).map(PathBuf::from);
     other.unwrap_or_else(|| env!("CARGO_BIN_EXE_marline").into())
 }
 
-/// The program with these arguments, in `dir`.
+/// Returns the program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(args).current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
@@ -137,7 +137,8 @@ pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
 const LAB_ARGUMENTS: &str = "MARLINE_TEST_LAB_ARGUMENTS";
 const SEPARATOR: &str = "\u{1f}";
 
-/// The lab's program `marline-lab`, run by a process of this test program, because the lab may not have been built.
+/// Returns the lab's program `marline-lab`, run by a process of this test program, because the lab may not have been
+/// built.
 pub(crate) fn marline_lab(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "support::the_labs_program", "--nocapture"]);
@@ -154,7 +155,8 @@ pub(crate) fn be_the_labs_program_if_asked() {
     }
 }
 
-/// Output of `marline-lab plot` for the traces in `dir` with this prefix. `None` if one cannot be read.
+/// Returns the output of `marline-lab plot` for the traces in `dir` with this prefix. Returns `None` if one cannot be
+/// read.
 pub(crate) fn plotted(dir: &Path, begin: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.file_name());
     let names = entries.filter_map(|name| name.into_string().ok());
@@ -199,7 +201,7 @@ pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
     err
 }
 
-/// Both outputs as text.
+/// Returns both outputs as text.
 pub(crate) fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
@@ -255,7 +257,7 @@ impl Running {
         }
     }
 
-    /// Lines of output that were not read yet.
+    /// Returns lines of output that were not read yet.
     pub(crate) fn said(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
@@ -268,12 +270,12 @@ impl Running {
         word.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("wait")
     }
@@ -290,7 +292,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for the end. True if it was successful.
+    /// Waits for the end. Returns true if it was successful.
     pub(crate) fn wait(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -345,7 +347,7 @@ pub(crate) struct ServerSide {
     pub(crate) invite_file: PathBuf,
 }
 
-/// An address on loopback whose TCP port was free a moment ago.
+/// Returns an address on loopback whose TCP port was free a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")
@@ -360,14 +362,14 @@ pub(crate) fn listens(address: SocketAddr) {
     }
 }
 
-/// Resident memory of a process in KiB. 0 if it does not exist.
+/// Returns the resident memory of a process in KiB, or 0 if it does not exist.
 pub(crate) fn resident_kib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// CPU time of a process so far, user and system.
+/// Returns the CPU time of a process so far, user and system.
 pub(crate) fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name is in brackets and may contain blanks.
@@ -377,7 +379,8 @@ pub(crate) fn processor_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Subflows of all connections in the output of `marline monitor --table --once --json`, including closed ones.
+/// Returns the subflows of all connections in the output of `marline monitor --table --once --json`, including closed
+/// ones.
 pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
     let line = said.lines().next().expect("a line");
     let connections: Vec<serde_json::Value> = serde_json::from_str(line).expect("a list");
@@ -390,7 +393,7 @@ pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
 /// First port of [`free_port`], and the number of ports: below the range from which Linux assigns ports.
 const OUR_PORTS: (u16, u16) = (21_000, 10_000);
 
-/// A port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
+/// Returns a port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
 /// assigned by the system may be in use by a TCP connection.
 pub(crate) fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -423,7 +426,7 @@ pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
     start_server_by(dir, flags, Running::start)
 }
 
-/// Like [`start_server`], with `start` to run the program elsewhere.
+/// Like [`start_server`], with `start` to run the program in another place.
 pub(crate) fn start_server_by(
     dir: &Path,
     flags: &[&str],
@@ -451,7 +454,7 @@ pub(crate) fn start_client(
     start_client_by(dir, invite_file, flags, Running::start)
 }
 
-/// Like [`start_client`], with `start` to run the program elsewhere.
+/// Like [`start_client`], with `start` to run the program in another place.
 pub(crate) fn start_client_by(
     dir: &Path,
     invite_file: &Path,

@@ -8,7 +8,7 @@ use super::testbed::{Testbed, Until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native_world.sh");
 
-/// The testbed, if this machine supports it.
+/// Returns the testbed, if this machine supports it.
 pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
         need::skip("this kernel has no MPTCP");

@@ -20,7 +20,7 @@ pub(crate) fn nginx(program: &Path, dir: &Path, name: &str, modules: &str, text:
     Beside::start(Command::new(program).args(["-p", ".", "-c"]).arg(&file).current_dir(dir))
 }
 
-/// A web server on loopback with one page, and its address.
+/// Returns a web server on loopback with one page, and its address.
 pub(crate) fn page(program: &Path, dir: &Path, body: &str) -> (Beside, SocketAddr) {
     let address = free_address();
     let text = format!(

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A TCP echo server.
+/// Returns a TCP echo server.
 pub(crate) fn echo_target() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -20,7 +20,7 @@ pub(crate) fn echo_target() -> SocketAddr {
     address
 }
 
-/// A stream to `target` through a SOCKS5 port, or the reply's code if it is refused.
+/// Opens a stream to `target` through a SOCKS5 port. Returns the reply's code if it is refused.
 pub(crate) fn open(socks: SocketAddr, target: SocketAddr) -> Result<TcpStream, u8> {
     let SocketAddr::V4(target) = target else { panic!("an IPv4 target") };
     let mut stream = TcpStream::connect(socks).unwrap();

@@ -8,12 +8,12 @@ const SUCCESS: [u8; 2] = [1, 1];
 const XOR_MAPPED_ADDRESS: [u8; 2] = [0, 0x20];
 const HEADER_BYTES: usize = 20;
 
-/// A binding request.
+/// Returns a binding request.
 pub(crate) fn request(transaction: [u8; 12]) -> Vec<u8> {
     [&REQUEST[..], &[0, 0], &MAGIC, &transaction].concat()
 }
 
-/// A server's answer to a request from `from`. `None` if it is not a binding request.
+/// Returns a server's answer to a request from `from`, or `None` if it is not a binding request.
 pub(crate) fn answer(request: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
     let header = request.get(..HEADER_BYTES)?;
     if header[..2] != REQUEST || header[4..8] != MAGIC {
@@ -36,7 +36,7 @@ pub(crate) fn answer(request: &[u8], from: SocketAddr) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// The address in the answer to `transaction`.
+/// Returns the address in the answer to `transaction`.
 pub(crate) fn mapped(answer: &[u8], transaction: [u8; 12]) -> Option<SocketAddr> {
     let (header, attributes) = answer.split_at_checked(HEADER_BYTES)?;
     if header[..2] != SUCCESS || header[4..8] != MAGIC || header[8..] != transaction {

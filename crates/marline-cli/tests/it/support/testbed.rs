@@ -21,7 +21,7 @@ pub(crate) struct Testbed {
     background: Vec<Child>,
 }
 
-/// True if this process may create namespaces.
+/// Returns true if this process may create namespaces.
 pub(crate) fn namespaces_work() -> bool {
     let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
     status.is_ok_and(|status| status.success())
@@ -65,7 +65,7 @@ impl Testbed {
         testbed
     }
 
-    /// A shell command in this role's namespace and home directory, for at most `limit_s` seconds.
+    /// Returns a shell command in this role's namespace and home directory, for at most `limit_s` seconds.
     pub(crate) fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
         let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
         let home = self.dir.join(role);
@@ -118,7 +118,7 @@ impl Testbed {
         }
     }
 
-    /// Output of a started program so far.
+    /// Returns the output of a started program so far.
     pub(crate) fn log(&self, number: usize) -> String {
         std::fs::read_to_string(self.dir.join(format!("log-{number}"))).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ impl Testbed {
         assert!(status.success());
     }
 
-    /// Waits for the end of a started program. True if it was successful.
+    /// Waits for the end of a started program. Returns true if it was successful.
     pub(crate) fn wait(&mut self, number: usize) -> bool {
         let deadline = Instant::now() + READY;
         loop {
@@ -155,7 +155,7 @@ impl Testbed {
         }
     }
 
-    /// Value of a kernel counter (`MPTcpExt...`, `TcpExt...`) in this namespace. 0 if it is not listed.
+    /// Returns the value of a kernel counter (`MPTcpExt...`, `TcpExt...`) in this namespace. 0 if it is not listed.
     pub(crate) fn counter(&self, role: &str, name: &str) -> u64 {
         let text = self.run(role, &format!("nstat -asz {name}"));
         let value = text.lines().find_map(|line| line.strip_prefix(name));

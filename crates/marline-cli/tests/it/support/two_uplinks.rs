@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// Environment variable with the role of this binary when a test runs it again.
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
-/// True if this machine supports such hosts and has these programs.
+/// Returns true if this machine supports such hosts and has these programs.
 pub(crate) fn possible(programs: &[&str]) -> bool {
     for program in ["ip"].iter().chain(programs) {
         if need::program(program).is_none() {
@@ -35,7 +35,7 @@ pub(crate) fn possible(programs: &[&str]) -> bool {
     true
 }
 
-/// True if this test binary runs in this role.
+/// Returns true if this test binary runs in this role.
 pub(crate) fn plays(role: impl Fn()) -> bool {
     std::env::var(ROLE).as_deref() == Ok(name_of_test(role))
 }
@@ -61,7 +61,7 @@ pub(crate) fn echo(address: &str) {
     }
 }
 
-/// A scenario with WiFi and LTE over these links.
+/// Returns a scenario with WiFi and LTE over these links.
 pub(crate) fn wifi_and_lte(wifi: &str, lte: &str) -> String {
     let path = |name: &str, net: u8, link: &str| {
         format!(
@@ -92,8 +92,8 @@ impl Drop for TwoUplinks {
 }
 
 impl TwoUplinks {
-    /// The hosts of a scenario, under a unique name, because tests of one process run concurrently. `dir` is the
-    /// home of all programs.
+    /// Returns the hosts of a scenario, under a unique name, because tests of one process run concurrently. `dir` is
+    /// the home of all programs.
     pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> TwoUplinks {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let scenario = Scenario::from_toml(scenario).expect("scenario");
@@ -105,7 +105,7 @@ impl TwoUplinks {
         TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
     }
 
-    /// A shell command with the program under test in its PATH.
+    /// Returns a shell command with the program under test in its PATH.
     pub(crate) fn command(&self, text: &str) -> Command {
         let program = super::program();
         let folder = program.parent().expect("a directory");
@@ -158,7 +158,7 @@ impl TwoUplinks {
         self.lines_of(side, command.env(ROLE, role))
     }
 
-    /// Id of the process that was started last.
+    /// Returns the id of the process that was started last.
     pub(crate) fn newest_pid(&self) -> u32 {
         self.running.last().expect("a process was started").id()
     }
@@ -192,7 +192,7 @@ impl TwoUplinks {
     }
 }
 
-/// Lines of a program's standard output.
+/// Returns lines of a program's standard output.
 fn lines(child: &mut Child) -> Receiver<String> {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let (tell, told) = channel();

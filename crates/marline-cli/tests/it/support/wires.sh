@@ -1,7 +1,7 @@
-# Functions of the worlds that tests run in: namespaces, and wires between them. For scripts that run in network
-# namespaces of their own, by `source`.
+# Functions for the namespaces of tests and the wires between them. Scripts that run in network namespaces of their own
+# include them by `source`.
 
-# Waits until these processes have network namespaces that are not this one.
+# Waits until these processes have network namespaces other than this one.
 await_namespaces() {
     local mine pid
     mine=$(readlink /proc/$$/ns/net)
@@ -13,7 +13,8 @@ await_namespaces() {
 # Runs a command in the namespace of a process.
 on() { nsenter --target "$1" --net "${@:2}"; }
 
-# name of our end, our address, whose the other end is, its name, its address, metric of its default route
+# Creates a wire. Arguments: name and address of this end, process in the namespace of the other end, its name and
+# address, metric of its default route.
 wire() {
     ip link add "$1" type veth peer name "$4" netns "$3"
     ip addr add "$2/24" dev "$1"
@@ -24,7 +25,7 @@ wire() {
     on "$3" ip route add default via "$2" dev "$4" metric "$6"
 }
 
-# The same addresses' places for IPv6, on a wire that there is.
+# Adds IPv6 addresses to an existing wire. The arguments are those of `wire`.
 wire6() {
     ip addr add "$2/64" dev "$1" nodad
     on "$3" ip addr add "$5/64" dev "$4" nodad

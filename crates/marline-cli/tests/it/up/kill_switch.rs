@@ -39,7 +39,7 @@ while time.monotonic() < end:
     time.sleep(0.005)
 "#;
 
-/// A machine with IPv6 on both links, whose router has a link-local address at which it could resolve names.
+/// Returns a machine with IPv6 on both links, whose router has a link-local address at which it could resolve names.
 pub(super) fn world(name: &str) -> Option<World> {
     let world = World::set(name, &["tshark"])?;
     world.hosts.shell(Side::Server, "ip -6 addr add fe80::1/64 dev wifi nodad");

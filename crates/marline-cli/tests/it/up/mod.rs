@@ -71,7 +71,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` if this machine does not support it.
+    /// Returns `None` if this machine does not support it.
     pub(crate) fn set(name: &str, programs: &[&str]) -> Option<World> {
         if !two_uplinks::possible(&["unshare", "python3", "curl", "dig"]) {
             return None;
@@ -135,7 +135,7 @@ impl World {
         pid
     }
 
-    /// A shell command on the machine.
+    /// Returns a shell command on the machine.
     fn command(&self, text: &str) -> Command {
         let mut command = self.hosts.command("exec ./on machine.conf bash -euc \"$script\"");
         command.env("script", text).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -158,17 +158,17 @@ impl World {
         out.trim().to_owned()
     }
 
-    /// Source address of datagrams at the far end.
+    /// Returns the source address of datagrams at the far end.
     fn seen_from(&self, to: &str) -> String {
         self.run(&format!("./seen-from {to} {}", MIRRORS[0]))
     }
 
-    /// True if the machine's traffic bypasses the tunnel, as without `marline up`.
+    /// Returns true if the machine's traffic bypasses the tunnel, as without `marline up`.
     fn goes_directly(&self) -> bool {
         self.seen_from(TARGET_V4) == WIFI
     }
 
-    /// Remaining rules and routes.
+    /// Returns the remaining rules and routes.
     fn left(&self) -> String {
         self.run(
             "ip rule show; ip -6 rule show; ip route show table all; ip -6 route show table all",
@@ -191,7 +191,7 @@ impl World {
         watch
     }
 
-    /// The captured packets, one per line.
+    /// Returns the captured packets, one per line.
     pub(crate) fn seen_by(&self, mut watch: Child) -> String {
         let _ = kill_process(Pid::from_child(&watch), Signal::INT);
         watch.wait().expect("ended");

@@ -26,14 +26,14 @@ nsenter -t $router -n bash -euc '
 "#;
 
 impl World {
-    /// Output of ping.
+    /// Returns the output of ping.
     fn ping(&self, options: &str, to: &str) -> String {
         let output = self.output(&format!("ping -n -W 10 {options} {to} 2>&1"));
         support::texts(&output).0
     }
 }
 
-/// Round-trip time of an answer in ping's output, in ms.
+/// Returns the round-trip time of an answer in ping's output, in ms.
 fn rtt_ms(text: &str) -> f64 {
     let times = text.lines().filter_map(|line| line.split_once("time=")?.1.split(' ').next());
     let times = times.filter_map(|time| time.parse().ok());

@@ -58,7 +58,7 @@ const CLOSED: &str = "nft add table ip portal
     nft 'add rule ip portal way ip saddr 10.0.1.2 tcp dport 80 redirect'";
 const PROBE: &str = "--probe http://check.test/generate_204";
 
-/// The machine behind the tunnel, with these options, and a WiFi that requires a login.
+/// Returns the machine behind the tunnel, with these options, and a WiFi that requires a login.
 fn behind_a_portal(name: &str, options: &str) -> Option<World> {
     let mut world = World::set(name, &["nft", "setpriv"])?;
     std::fs::write(world.dir().join("portal.py"), PORTAL).expect("a file");
@@ -69,7 +69,7 @@ fn behind_a_portal(name: &str, options: &str) -> Option<World> {
     Some(world)
 }
 
-/// Processes that carry a program's traffic in this world.
+/// Returns the tunnel processes in this world.
 fn carriers(world: &World) -> Vec<Pid> {
     let here = |process: &std::path::Path| {
         let read = |name| std::fs::read(process.join(name)).unwrap_or_default();
@@ -99,10 +99,10 @@ fn only_the_portal_browser_bypasses_the_kill_switch() {
         curl -sfL -m 10 \"$0\"; echo
         curl -sf -m 10 http://portal.test/login; echo logged in
         while curl -s -m 3 -o /dev/null http://portal.test/welcome; do sleep 0.5; done
-        echo no network any more' %u";
+        echo network lost' %u";
     let output = world.output(&browser.replace("PROBE", PROBE));
     let (said, warned) = support::texts(&output);
-    assert_eq!(said, "302\nwelcome\nlogged in\nno network any more\n", "{warned}");
+    assert_eq!(said, "302\nwelcome\nlogged in\nnetwork lost\n", "{warned}");
     assert!(warned.contains("wifi: logged in"), "{warned}");
     assert_eq!(world.left(), rules, "nothing was changed, so nothing is left");
     let again = world.output(&format!("marline portal wifi {PROBE}"));

@@ -79,7 +79,7 @@ def what(p):
         proto, to, rest = p[6], socket.inet_ntop(socket.AF_INET6, p[24:40]), p[40:]
     else:
         return None
-    # The kernel's own: routers, neighbors and groups of the link, and that nobody waits for the server any more.
+    # Packets of the kernel itself: IGMP, MLD and neighbor discovery on the link, and ICMP errors to the server.
     if proto in (2, 0) or proto == 58 and rest[0] in (130, 131, 132, 133, 134, 135, 136, 137, 143):
         return None
     if proto == 1 and to in servers and rest[0] == 3:
@@ -162,7 +162,7 @@ impl Sweep {
         Some(sweep)
     }
 
-    /// Packets that left between two moments.
+    /// Returns the packets that left between two moments.
     fn seen(&self, from: Moment, to: Moment) -> Vec<String> {
         let text = std::fs::read_to_string(self.world.dir().join("leaks")).unwrap_or_default();
         let within = |line: &&str| {
@@ -196,7 +196,7 @@ impl Sweep {
         }
     }
 
-    /// True if a kill switch is engaged for both families.
+    /// Returns true if a kill switch is engaged for both families.
     fn holds(&self) -> bool {
         let rules = |family: &str| self.world.run(&format!("ip {family} rule show"));
         let last = |rules: &str| {
@@ -329,7 +329,7 @@ fn kill_switch(name: &str, moments: &Moments) {
             sweep.note(held);
         }
     }
-    // From here on it is engaged all the time.
+    // From now on, it is engaged all the time.
     let running = sweep.start();
     hear(&running.lines, "goes through the server");
     let held = now();

@@ -31,7 +31,7 @@ fn carry(mut stream: TcpStream, number: u64, enough: &AtomicBool) -> usize {
         stream.write_all(&chunk).expect("the stream goes on");
         hash.update(&chunk);
         sent += chunk.len();
-        // In total less than a busy machine carries, or the end would wait for buffered data.
+        // In total less than a busy machine carries. Otherwise the end would wait for buffered data.
         std::thread::sleep(Duration::from_millis(100));
     }
     stream.shutdown(std::net::Shutdown::Write).expect("an end");

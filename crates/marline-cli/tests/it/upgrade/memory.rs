@@ -5,7 +5,7 @@ use std::io::Read;
 
 use super::*;
 
-/// Anonymous memory of a process, in kB. 0: it has ended.
+/// Returns the anonymous memory of a process in kB, or 0 if it has ended.
 fn anonymous_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -18,7 +18,7 @@ fn anonymous_kb(pid: u32) -> u64 {
 /// Bytes per stream that wait for a target that does not read.
 const WAITING_BYTES: usize = 400_000;
 
-/// A TCP service that reads nothing until `go` is set.
+/// Returns a TCP service that reads nothing until `go` is set.
 fn slow_target(go: std::sync::Arc<std::sync::atomic::AtomicBool>) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");

@@ -54,7 +54,7 @@ impl Drop for TookOver {
     }
 }
 
-/// Process id of the successor in the output of `marline upgrade`.
+/// Returns the process id of the successor in the output of `marline upgrade`.
 fn pid_told(said: &str) -> u32 {
     let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next());
     pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no number in {said:?}"))
@@ -67,7 +67,7 @@ fn end(pid: u32) {
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// True if a process has ended and its memory is freed: it is gone, or a zombie.
+/// Returns true if a process has ended and its memory is freed: it is gone, or a zombie.
 pub(crate) fn is_gone(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.contains("VmRSS:")
@@ -82,7 +82,7 @@ pub(crate) fn wait_until_gone(pid: u32) {
 }
 
 impl Upgraded {
-    /// A server that allows targets on loopback, with its control socket in `dir`.
+    /// Returns a server that allows targets on loopback, with its control socket in `dir`.
     pub(crate) fn start(dir: &Path, flags: &[&str]) -> Upgraded {
         let control = dir.join("server.control");
         let mut all = vec!["--allow", "127.0.0.0/8", "--control", control.to_str().expect("text")];
@@ -103,21 +103,21 @@ impl Upgraded {
         before
     }
 
-    /// Number of processes of the server that still run.
+    /// Returns the number of processes of the server that still run.
     fn living(&self) -> usize {
         let all = self.successors.iter().copied().chain([self.first.process.id()]);
         all.filter(|pid| !is_gone(*pid)).count()
     }
 }
 
-/// A client over these paths on loopback.
+/// Returns a client over these paths on loopback.
 fn client(dir: &Path, server: &Upgraded, flags: &[&str]) -> (Running, SocketAddr) {
     let paths = ["--path", "127.0.0.1", "--path", "127.0.0.2", "--warm", "0"];
     let all: Vec<&str> = paths.iter().chain(flags).copied().collect();
     start_client(dir, &server.first.invite_file, &all)
 }
 
-/// A UDP service that answers with the source port of the request.
+/// Returns a UDP service that answers with the source port of the request.
 fn port_teller() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("its address");
@@ -130,7 +130,7 @@ fn port_teller() -> SocketAddr {
     address
 }
 
-/// Source port of the server for this application.
+/// Returns the source port of the server for this application.
 fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {

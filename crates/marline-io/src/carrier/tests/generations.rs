@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Id of this generation.
+/// Returns the id of this generation.
 const fn id_of(generation: u8) -> u64 {
     0x0700_0000_0000_0001 | (generation as u64) << 48
 }

@@ -41,11 +41,11 @@ fn the_address_of_a_flow_changes_only_after_validation() {
     assert_eq!(pair.server.place(SERVER_FLOW), Some(here));
     assert_eq!(pair.server.place(CLIENT_FLOW), None, "not a flow of the server");
     let changes = pair.server.changes();
-    // A frame of a lane from elsewhere proves nothing and elicits nothing.
+    // A frame of a lane from another address validates nothing and causes no packet.
     pair.server.receive(now, &datagram(there, &lane_frame(9)));
     assert_eq!((pair.server.place(SERVER_FLOW), pair.server.changes()), (Some(here), changes));
     assert!(pair.server.poll_control().is_none());
-    // A keepalive of the flow, sent because a path became silent, elicits the challenge.
+    // A keepalive of the flow, sent because a path became silent, causes the challenge.
     pair.client.keep_open(now, CLIENT_FLOW);
     let (_, keepalive) = pair.client.poll_control().expect("a keepalive");
     pair.server.receive(now, &datagram(there, keepalive.as_bytes()));

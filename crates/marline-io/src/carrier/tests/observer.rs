@@ -83,7 +83,7 @@ impl Pair {
         Pair { client, server, now, seen: vec![syn, answer, third] }
     }
 
-    /// Makes the client's datagrams come from elsewhere, and returns the server's challenge to that address.
+    /// Makes the client's datagrams come from address `at`, and returns the server's challenge to that address.
     fn challenged_at(&mut self, at: Outer) -> Vec<u8> {
         let data = client_sends(&mut self.client, self.now);
         self.server.receive(self.now, &datagram(at, &data));
@@ -138,13 +138,13 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     let challenge = challenge.expect("a challenge was sent");
     pair.client.receive(now, &datagram(at_client(), challenge.as_bytes()));
     let (_, response) = pair.client.poll_control().expect("a response");
-    // From another address, the answer is worthless.
+    // From another address, the answer is invalid.
     pair.server.receive(now, &datagram(outer(1, 7, 9000), response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 0));
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!(pair.server.counters().moves, 1);
     assert_eq!(current_destination(&mut pair.server, now), moved);
-    // A response is valid for one move: replayed after the flow has moved on, it is worthless.
+    // A response is valid for one move: replayed after the flow has moved on, it is invalid.
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 1));
     let next = outer(1, 6, 6000);
@@ -320,10 +320,10 @@ fn a_loaded_server_sends_retries_and_keeps_no_state() {
         server.receive(now, &requires_cookie(&second)),
         ReceivedDatagram::Segment(..)
     ));
-    // The next flow from there has the cookie at once.
+    // The next flow from the same address sends the cookie from its first packet.
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
     assert!(matches!(server.receive(now, &requires_cookie(&next)), ReceivedDatagram::Segment(..)));
-    // The cookie is worthless elsewhere.
+    // The cookie is not valid from another address.
     let elsewhere = Datagram { outer: outer(1, 9, 7001), ..requires_cookie(&second) };
     let mut fresh = carrier(true, ALONE);
     assert!(matches!(fresh.receive(now, &elsewhere), ReceivedDatagram::Nothing));

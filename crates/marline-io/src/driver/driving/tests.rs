@@ -218,7 +218,7 @@ async fn many_calls_receive_without_a_wakeup_of_the_task() {
     .await;
 }
 
-/// Number of send-only sockets that are not bound to an interface.
+/// Returns the number of send-only sockets that are not bound to an interface.
 fn spare(shard: &Shard) -> usize {
     let raw = |socket: &Sock| match &socket.kind {
         Kind::Raw(raw) => raw.spare(),

@@ -26,7 +26,7 @@ fn two_shards() -> [Arc<ShardHandle>; 2] {
     shards
 }
 
-/// Path whose home is this shard.
+/// Returns the path whose home is this shard.
 fn path(home: u8, number: u16) -> FourTuple {
     let local = SocketAddr::from(([192, 0, 2, 1], 80));
     let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
@@ -63,7 +63,7 @@ fn join(token: u32) -> Seg {
     Seg::syn().mss(1_400).mptcp(MptcpOption::Join(syn))
 }
 
-/// Counters of both cores: answered stray segments, and joins with an unknown token.
+/// Returns the counters of both cores: answered stray segments, and joins with an unknown token.
 fn refused(shards: &[Arc<ShardHandle>; 2]) -> [(u64, u64); 2] {
     [0, 1].map(|index| {
         let (core, _) = shards[index].counters();

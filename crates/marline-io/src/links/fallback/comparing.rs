@@ -1,6 +1,6 @@
 //! Comparison of a link with datagrams on a route that appears rate-limited.
 //!
-//! *Problem.* A network may limit the rate of UDP, so that a link is many times as fast.
+//! *Problem.* A network may limit the rate of UDP. A link is then many times as fast.
 //!
 //! *Solution.* If a route looks policed ([`Paces`](super::Paces)), its flows use a link for a few seconds, and the data
 //! rates decide. A clearly faster link is kept. Datagrams are tried again after ten minutes; this time doubles whenever
@@ -125,7 +125,7 @@ impl Routes {
         self.orders.push_back(Order::Close(link));
     }
 
-    /// Routes that use a link because it is faster than datagrams, with the measured rates.
+    /// Returns the routes that use a link because it is faster than datagrams, with the measured rates.
     pub(crate) fn routes_faster_over_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
         let slower = self.routes.iter().filter_map(|(ends, route)| match route.comparison {
             Some(Comparison::Faster { rates, .. }) => Some((*ends, rates)),

@@ -50,7 +50,7 @@ impl EchoRequest {
 }
 
 impl UdpTunnel {
-    /// A sender for an application's identifier. `None` if there are too many.
+    /// Returns a sender for an application's identifier, or `None` if there are too many.
     pub fn echo(self: &Arc<Self>) -> Option<(EchoSender, EchoInbox)> {
         let (delivery, inbox) = inbox(&self.memory);
         Some((EchoSender(self.open(Socket::Echoes(delivery))?), inbox))

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 /// Limits on the data that waits in an inbox, in items and in bytes.
 const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
-/// Bytes that may wait even if no memory is free.
+/// Number of bytes that may wait even if no memory is free.
 const MIN_BYTES: u64 = 16 << 10;
 /// Granularity of the memory charge in bytes.
 const CHARGE_STEP_BYTES: u64 = 4 << 10;
@@ -63,14 +63,14 @@ pub struct Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// The next item. `None` if the socket is closed. Cancel safe.
+    /// Returns the next item, or `None` if the socket is closed. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         let (item, bytes) = self.waiting.recv().await?;
         self.held.lock().shrink(bytes);
         Some(item)
     }
 
-    /// True if the socket is closed.
+    /// Returns true if the socket is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.waiting.is_closed()
@@ -85,7 +85,7 @@ pub(super) struct Delivery<T> {
 }
 
 impl<T> Delivery<T> {
-    /// Adds an item with this size of payload. True if there was room for it.
+    /// Adds an item with this size of payload. Returns true if there was room for it.
     pub(super) fn push(&self, item: T, payload_bytes: usize) -> bool {
         let bytes = payload_bytes as u64 + ITEM_BYTES;
         if !self.held.lock().try_grow(bytes) {
@@ -99,7 +99,7 @@ impl<T> Delivery<T> {
     }
 }
 
-/// An inbox that is charged to this account.
+/// Returns an inbox that is charged to this account.
 pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
     let charge = account.charge(MemoryKind::Datagram, 0);
     let held = SharedInbox(Arc::new(Mutex::new(InboxContents { bytes: 0, charge })));

@@ -19,7 +19,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// True if the handshake is evicted within 20 ms.
+/// Returns true if the handshake is evicted within 20 ms.
 async fn is_evicted(ticket: &mut HandshakePermit) -> bool {
     timeout(Duration::from_millis(20), ticket.evicted()).await.is_ok()
 }

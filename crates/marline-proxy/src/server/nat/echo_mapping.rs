@@ -23,7 +23,7 @@ pub(super) struct EchoReader {
 }
 
 impl EchoReader {
-    /// A socket and the task that reads it.
+    /// Creates a socket and the task that reads it.
     pub(super) const fn new(socket: Arc<EchoSocket>, reader: AbortHandle) -> EchoReader {
         EchoReader { socket, reader }
     }
@@ -65,12 +65,12 @@ impl Echoes {
         self.by_socket.retain(|_, mapping| now.duration_since(mapping.used_at) < ECHO_IDLE);
     }
 
-    /// True if this identifier is mapped.
+    /// Returns true if this identifier is mapped.
     pub(super) fn has(&self, socket: u32) -> bool {
         self.by_socket.contains_key(&socket)
     }
 
-    /// True if no further identifier fits.
+    /// Returns true if no further identifier fits.
     pub(super) fn is_full(&self) -> bool {
         self.by_socket.len() >= MAX_ECHOES
     }
@@ -81,7 +81,7 @@ impl Echoes {
         self.by_socket.insert(socket, mapping);
     }
 
-    /// The socket for an identifier and family. Counts as a use.
+    /// Returns the socket for an identifier and family. Counts as a use.
     pub(super) fn socket_for(
         &mut self,
         socket: u32,
@@ -93,7 +93,7 @@ impl Echoes {
         Some(if ipv6 { &mut mapping.ipv6 } else { &mut mapping.ipv4 })
     }
 
-    /// Removes the least recently used identifier. `false` if there is none.
+    /// Removes the least recently used identifier. Returns `false` if there is none.
     pub(super) fn forget_oldest(&mut self) -> bool {
         let oldest = self.by_socket.iter().min_by_key(|(_, mapping)| mapping.used_at);
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };

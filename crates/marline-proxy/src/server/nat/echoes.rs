@@ -75,7 +75,7 @@ impl Nat {
         }
     }
 
-    /// The error that the client receives when the system cannot send.
+    /// Returns the error that the client receives when the system cannot send.
     fn system_error(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.shared.is_echo_refusal_logged.swap(true, Ordering::Relaxed) {
@@ -114,7 +114,7 @@ impl Nat {
     }
 }
 
-/// ICMP error "communication administratively prohibited".
+/// Returns the ICMP error "communication administratively prohibited" of the family.
 const fn prohibited(to: IpAddr) -> EchoError {
     let icmp = if to.is_ipv4() { (3, 13) } else { (1, 1) };
     EchoError { icmp, mtu: 0, by: None }

@@ -50,7 +50,7 @@ impl Default for UnsolicitedRates {
 }
 
 impl UnsolicitedRates {
-    /// Takes one more datagram from `address`. True if it is within the limits.
+    /// Takes one more datagram from `address`. Returns true if it is within the limits.
     pub(super) fn try_take(&mut self, address: IpAddr, now: Instant) -> bool {
         self.by_source.try_take(Source::of(address), now) && self.total_limit.try_take(now)
     }
@@ -108,7 +108,7 @@ impl Nat {
         }
     }
 
-    /// Reaction to a peer without a flow. `None` if it may not send to the socket now.
+    /// Returns the route to a peer without a flow, or `None` if it may not send to the socket now.
     fn admit_unsolicited(
         &self,
         state: &mut State,
@@ -156,7 +156,7 @@ mod tests {
         std::net::Ipv4Addr::from(0xc633_6400 + last).into()
     }
 
-    /// Number of datagrams that pass out of `count` that arrive evenly spread over one second.
+    /// Returns the number of datagrams that pass out of `count` that arrive evenly spread over one second.
     fn passed(rates: &mut UnsolicitedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
         (0..count)
             .map(|at| u32::from(rates.try_take(from, start + Duration::from_secs(1) * at / count)))

@@ -31,7 +31,7 @@ impl MappedPorts {
         MappedPort { ports: self.clone(), key }
     }
 
-    /// True if a client's socket is mapped to this port.
+    /// Returns true if a client's socket is mapped to this port.
     pub(super) fn contains(&self, address: SocketAddr) -> bool {
         self.lock().contains(&key_of(address))
     }

@@ -64,7 +64,7 @@ impl Nat {
     }
 }
 
-/// The first address with a route, or else the first.
+/// Returns the first address with a route, or else the first.
 fn best_address(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     let has_route = |to: &&SocketAddr| {
         let any: SocketAddr = match to {

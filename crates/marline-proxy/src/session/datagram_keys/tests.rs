@@ -15,7 +15,7 @@ fn of(cipher: Cipher, side: Side, client: u8, server: u8, binding: u8) -> Keys {
     keys(cipher, &[1; 32], &[binding; 32], side, &end(client), &end(server))
 }
 
-/// A sealed frame followed by its tag.
+/// Returns a sealed frame followed by its tag.
 fn sealed(keys: &mut Keys, number: u64) -> Vec<u8> {
     let mut body = b"a datagram".to_vec();
     let tag = keys.seal.seal(number, b"header", &mut body);
@@ -104,7 +104,7 @@ fn lanes(cipher: Cipher) -> [Lane; 2] {
     )
 }
 
-/// True if a frame gives the receiver a datagram.
+/// Returns true if a frame gives the receiver a datagram.
 fn delivers(lane: &mut Lane, now: Instant, frame: &[u8]) -> bool {
     lane.handle(now, PATH, &mut frame.to_vec());
     let mut delivered = false;

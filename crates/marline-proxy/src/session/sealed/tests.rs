@@ -102,7 +102,7 @@ async fn an_ended_direction_stays_ended_and_the_other_continues() {
     assert_eq!(got, b"still");
 }
 
-/// The first record's bytes on the wire.
+/// Returns the first record's bytes on the wire.
 async fn record(text: &[u8]) -> (Vec<u8>, SealedStream<DuplexStream>, DuplexStream) {
     let (mut near, far) = pair(1 << 16).await;
     near.write_all(text).await.unwrap();

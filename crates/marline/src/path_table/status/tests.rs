@@ -102,10 +102,10 @@ fn a_path_is_usable_on_evidence_only() {
     assert_eq!(by(&killed), closed);
     let with_tcp = World {
         contacts: &[asked(50_000, 3)],
-        tcp: (false, Some("no answer over TCP, either")),
+        tcp: (false, Some("no answer over TCP either")),
         ..QUIET
     };
-    assert_eq!(health_text(&both, &with_tcp), format!("{silent}; no answer over TCP, either"));
+    assert_eq!(health_text(&both, &with_tcp), format!("{silent}; no answer over TCP either"));
 }
 
 #[test]

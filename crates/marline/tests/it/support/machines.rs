@@ -43,7 +43,7 @@ pub fn can_make_machines() -> bool {
 /// Exit status of a successful restarted test: a harness that finds no test of this name also exits successfully.
 const DONE: i32 = 42;
 
-/// Name of this test, or of the test that contains this closure, for the harness.
+/// Returns the name of this test, or of the test that contains this closure, for the harness.
 pub fn name_of_test<T>(_test: &T) -> &'static str {
     let path = std::any::type_name::<T>();
     let path = path.strip_suffix("::{{closure}}").unwrap_or(path);
@@ -205,7 +205,7 @@ impl Far {
         self.tell(&format!("ask {server} {bytes} {mptcp}"));
     }
 
-    /// Result of the client: `ok`, or the error.
+    /// Returns the result of the client: `ok`, or the error.
     pub fn client_result(&mut self) -> String {
         self.hear("asked")
     }
@@ -221,7 +221,7 @@ impl Far {
     }
 }
 
-/// Number of bytes sent on an interface of the near machine.
+/// Returns the number of bytes sent on an interface of the near machine.
 pub fn bytes_sent(interface: &str) -> u64 {
     const TRANSMITTED_BYTES: usize = 8;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();

@@ -234,7 +234,7 @@ fn rebinds() -> (Notes, Came) {
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
-/// A middlebox that acknowledges and drops data once, after some segments have passed.
+/// Returns a middlebox that acknowledges and drops data once, after some segments have passed.
 fn swallows(up: bool) -> (Notes, Came) {
     let mut data = 0;
     let mut middle = |segment: &Segment| {
@@ -295,7 +295,7 @@ fn translates() -> (Notes, Came) {
     (notes, Came::Multipath)
 }
 
-/// A server without support for Multipath TCP and without a responder.
+/// Returns a server without support for Multipath TCP and without a responder.
 fn stranger() -> (Notes, Came) {
     let mut notes = Talk::new(&mut same).syn().without_options().answer().messages().notes();
     notes.server.clear();
@@ -314,30 +314,30 @@ const KINDS: &[Kind] = &[
         notes: strips_syn_ack, says: &["strips the options of Multipath TCP from SYN/ACKs"] },
     Kind { name: "options stripped after the handshake", live: Some(",strip=mptcp:rest"),
         notes: || strips_rest(true, true),
-        says: &["strips the options of Multipath TCP after the handshake, towards the server",
+        says: &["strips the options of Multipath TCP after the handshake, toward the server",
             "strips the options of Multipath TCP after the handshake, from the server"] },
-    Kind { name: "the same towards the server", live: Some(",up.strip=mptcp:rest"),
+    Kind { name: "the same toward the server", live: Some(",up.strip=mptcp:rest"),
         notes: || strips_rest(true, false),
-        says: &["strips the options of Multipath TCP after the handshake, towards the server"] },
-    Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest"),
+        says: &["strips the options of Multipath TCP after the handshake, toward the server"] },
+    Kind { name: "the same toward the client", live: Some(",down.strip=mptcp:rest"),
         notes: || strips_rest(false, true),
         says: &["strips the options of Multipath TCP after the handshake, from the server"] },
     Kind { name: "options stripped in mid-stream", live: Some(",strip=mptcp:rest@2s"),
         notes: || strips_later(true, true),
-        says: &["strips the options of Multipath TCP in mid-stream, towards the server: subflows on this path \
+        says: &["strips the options of Multipath TCP in mid-stream, toward the server: subflows on this path \
                 are reset when that begins",
             "strips the options of Multipath TCP in mid-stream, from the server: subflows on this path are \
                 reset when that begins"] },
-    Kind { name: "the same towards the server", live: Some(",up.strip=mptcp:rest@2s"),
+    Kind { name: "the same toward the server", live: Some(",up.strip=mptcp:rest@2s"),
         notes: || strips_later(true, false),
-        says: &["strips the options of Multipath TCP in mid-stream, towards the server"] },
-    Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest@2s"),
+        says: &["strips the options of Multipath TCP in mid-stream, toward the server"] },
+    Kind { name: "the same toward the client", live: Some(",down.strip=mptcp:rest@2s"),
         notes: || strips_later(false, true),
         says: &["strips the options of Multipath TCP in mid-stream, from the server"] },
     // A segment that lost its only option of kind 30 looks the same as one without DSS.
     Kind { name: "DSS stripped in mid-stream", live: Some(",strip=dss:rest@2s"),
         notes: || strips_later(true, true),
-        says: &["strips the options of Multipath TCP in mid-stream, towards the server",
+        says: &["strips the options of Multipath TCP in mid-stream, toward the server",
             "strips the options of Multipath TCP in mid-stream, from the server"] },
     Kind { name: "all options but MSS stripped",
         live: Some(",strip=mptcp+sack_permitted+sack+timestamps+window_scale"), notes: strips_syn,
@@ -348,15 +348,15 @@ const KINDS: &[Kind] = &[
         says: &["drops SYN/ACKs with the options of Multipath TCP"] },
     Kind { name: "segments with options dropped", live: Some(",block=mptcp:rest"),
         notes: || drops_rest(true, true),
-        says: &["drops segments with the options of Multipath TCP, towards the server"] },
-    Kind { name: "the same towards the client", live: Some(",down.block=mptcp:rest"),
+        says: &["drops segments with the options of Multipath TCP, toward the server"] },
+    Kind { name: "the same toward the client", live: Some(",down.block=mptcp:rest"),
         notes: || drops_rest(false, true),
         says: &["drops segments with the options of Multipath TCP, from the server"] },
-    Kind { name: "the same towards the server", live: Some(",up.block=mptcp:rest"),
+    Kind { name: "the same toward the server", live: Some(",up.block=mptcp:rest"),
         notes: || drops_rest(true, false),
-        says: &["drops segments with the options of Multipath TCP, towards the server"] },
+        says: &["drops segments with the options of Multipath TCP, toward the server"] },
     Kind { name: "the same in mid-stream", live: Some(",block=mptcp:rest@2s"), notes: drops_later,
-        says: &["drops segments with the options of Multipath TCP in mid-stream, towards the server"] },
+        says: &["drops segments with the options of Multipath TCP in mid-stream, toward the server"] },
     Kind { name: "sequence numbers rewritten", live: Some(",renumber=yes"), notes: || renumbers(true),
         says: &["rewrites sequence numbers: harmless to Multipath TCP"] },
     Kind { name: "but not in SACK, with losses", live: Some(",renumber=not-sack,loss=3%"),
@@ -383,7 +383,7 @@ const KINDS: &[Kind] = &[
         says: &["drops NAT mappings of live connections (NAT rebinding): native subflows break"] },
     Kind { name: "data swallowed", live: Some(",swallow=2%"), notes: || swallows(false),
         says: &["acknowledges data that it does not deliver"] },
-    Kind { name: "data swallowed towards the server", live: Some(",up.swallow=2%"),
+    Kind { name: "data swallowed toward the server", live: Some(",up.swallow=2%"),
         notes: || swallows(true), says: &["acknowledges data that it does not deliver"] },
     Kind { name: "all data swallowed", live: Some(",swallow=100%"), notes: swallows_all,
         says: &["data is acknowledged, but nothing comes back"] },
@@ -459,7 +459,7 @@ fn every_middlebox_kind_yields_exactly_its_findings() {
 fn middleboxes_that_break_connections_are_failures() {
     let fails = [
         "data swallowed",
-        "data swallowed towards the server",
+        "data swallowed toward the server",
         "all data swallowed",
         "payload changed",
     ];

@@ -25,7 +25,7 @@ pub(super) const fn content(seq: u32, len: u32) -> u32 {
 /// A segment in transit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// True if sent towards the server.
+    /// True if sent toward the server.
     pub(super) up: bool,
     pub(super) client_port: u16,
     pub(super) flags: u8,
@@ -46,7 +46,7 @@ impl Segment {
         self.flags & SYN != 0
     }
 
-    /// True for segments after the handshake.
+    /// Returns true for segments after the handshake.
     pub(super) const fn is_rest(&self) -> bool {
         !self.is_syn()
     }
@@ -163,26 +163,26 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// The client's SYN.
+    /// Creates the client's SYN.
     pub(super) fn syn(mut self) -> Self {
         let segment = Segment { flags: SYN, seq: ISN[0], ack: 0, ..self.segment(true, 0) };
         self.pass(segment);
         self
     }
 
-    /// The server's SYN/ACK.
+    /// Creates the server's SYN/ACK.
     pub(super) fn syn_ack(mut self) -> Self {
         let segment = Segment { flags: SYN | ACK, seq: ISN[1], ..self.segment(false, 0) };
         self.pass(segment);
         self
     }
 
-    /// The server's SYN/ACK, and the client's acknowledgment of it.
+    /// Creates the server's SYN/ACK, and the client's acknowledgment of it.
     pub(super) fn answer(self) -> Self {
         self.syn_ack().acknowledged(true)
     }
 
-    /// An acknowledgment of all received data.
+    /// Creates an acknowledgment of all received data.
     pub(super) fn acknowledged(mut self, up: bool) -> Self {
         let segment = self.segment(up, 0);
         self.pass(segment);
@@ -216,7 +216,7 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// An acknowledgment with a SACK block.
+    /// Creates an acknowledgment with a SACK block.
     pub(super) fn with_sack(mut self, up: bool) -> Self {
         let segment = self.segment(up, 0);
         // A part of data that was already acknowledged: a duplicate.
@@ -238,7 +238,7 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// A burst in both directions.
+    /// Creates a burst in both directions.
     pub(super) fn burst(mut self) -> Self {
         for _ in 0..BURST {
             for up in [true, false] {

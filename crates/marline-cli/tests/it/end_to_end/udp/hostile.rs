@@ -9,7 +9,7 @@ use super::support;
 use super::support::{Running, resident_kib, start_client, start_server};
 use super::{Association, PATIENCE, both, echo_target, watched_target};
 
-/// An attacker's relay between client and server: every frame of a lane is sent several times, several times
+/// Returns an attacker's relay between client and server: every frame of a lane is sent several times, several times
 /// modified, and once from another address.
 fn enemy(server: SocketAddr) -> SocketAddr {
     let near = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -11,7 +11,7 @@
 //!
 //! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
 //! - paths that it considers good come first, regular paths before backup paths, even if another path won last time,
-//! because its information is newer;
+//!   because its information is newer;
 //! - a backup path starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
 //!   [`RESERVE_WAIT`]: a single lost SYN wakes no radio;
 //! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the first SYNs of the

@@ -1,4 +1,4 @@
-//! Spin time before a deadline, adapted to the lateness of sleeps.
+//! Adapts the spin time before a deadline to the lateness of sleeps.
 //!
 //! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through that
 //! time costs CPU time for every packet. The spin is therefore as long as the recent lateness of sleeps: a
@@ -11,7 +11,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Controller of the spin time.
+/// Controller for the spin time.
 #[derive(Debug)]
 pub(crate) struct Spin {
     most: Duration,
@@ -40,7 +40,7 @@ impl Spin {
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
-    /// Time to spin before a deadline, at `now`. It must be called once per round: an allowed round that was
+    /// Time to spin before a deadline, at `now`. Must be called once per round, because a round that may spin but is
     /// shorter than the spin is charged to the budget.
     pub(crate) fn allowed(&mut self, now: Instant) -> Duration {
         let round = now.since(self.last);
@@ -49,12 +49,12 @@ impl Spin {
             self.budget = self.budget.saturating_sub(round);
         }
         self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
-        // Keep a reserve, so that spins do not stop in the middle of every wait.
+        // Keeps a reserve, so that spins do not stop in the middle of every wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }
     }
 
-    /// Records that a sleep ended this late.
+    /// Records how late a sleep ended.
     pub(crate) fn on_late_wakeup(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {

@@ -29,7 +29,7 @@ pub fn resolve(
     })
 }
 
-/// The directory in `MARLINE_TRACE_DIR`; an empty value counts as unset.
+/// The directory in `MARLINE_TRACE_DIR`. An empty value counts as unset.
 #[must_use]
 pub fn trace_directory_from_env() -> Option<PathBuf> {
     std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty()).map(PathBuf::from)

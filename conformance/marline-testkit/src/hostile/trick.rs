@@ -1,4 +1,4 @@
-//! Tricks of a hostile network.
+//! Manipulations by a hostile network.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! Hash functions for a packetdrill that requests them from the kernel (`AF_ALG`), if the kernel does not offer
 //! them.
 //!
-//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). Its program uses the
-//! kernel's implementation through sockets, and exits if these cannot be opened, as in most containers. Its seven
-//! calls are therefore handled here, but only if the kernel rejects the first one. All others are passed to the system
-//! unchanged.
+//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). packetdrill uses the
+//! kernel's implementation through sockets, and exits if these cannot be opened, as in most containers. The seven
+//! calls that it uses are therefore handled here, but only if the kernel rejects the first one. All others are passed
+//! to the system unchanged.
 //!
 //! The blocks below rely on the argument in [`crate::calls`]: pointers are passed as to the C library.
 

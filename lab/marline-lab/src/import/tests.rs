@@ -162,7 +162,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     };
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: not a valid pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
-    assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
+    assert!(cut.to_string().contains("a: the file is truncated"), "{cut}");
 }
 
 /// Captures of two paths, each used alone, predict a redundant run over both.

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::table::{aligned, wrapped};
 use marline_cli::cmd::monitor::print;
 
-/// Number of printed rows of a grid; its file has all rows.
+/// Maximum number of printed rows of a grid. Its file has all rows.
 const MAX_PRINTED_ROWS: usize = 50;
 
 /// Arguments of `marline-lab paper`.
@@ -52,7 +52,7 @@ pub struct Runs {
     /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
-    /// Measure all roots again, instead of reusing roots stored by an earlier run of this build.
+    /// Measure all roots again instead of reusing the results of an earlier run of this build.
     #[arg(long)]
     pub fresh: bool,
     /// Fraction of the full number of runs, for keys that run in real time.
@@ -152,7 +152,7 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
     anyhow::ensure!(
         args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
-        "--scale {}: above 0, at most 100",
+        "--scale {}: must be above 0 and at most 100",
         args.scale
     );
     let directory = args.out.join(paper.key());

@@ -55,7 +55,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     }
     let said = wrong("when,delay_ms\n0,10\n");
     assert!(
-        said.contains("a column of times (time_s,") && said.contains("it has when, delay_ms"),
+        said.contains("a time column (time_s,") && said.contains("it has when, delay_ms"),
         "{said}"
     );
     assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is earlier than"));

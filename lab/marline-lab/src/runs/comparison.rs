@@ -124,7 +124,7 @@ impl Selection<'_> {
         if let Some(wanted) = self.variant {
             let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
             let there = names.contains(&wanted);
-            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
+            ensure!(there, "unknown variant `{wanted}`; known: {}", unique(&names).join(", "));
             lanes.retain(|lane| lane.variant == wanted);
         }
         Ok(lanes)

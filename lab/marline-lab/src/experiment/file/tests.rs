@@ -82,8 +82,8 @@ fn a_dialogue_has_pieces_and_a_limit() {
     for (from, to, wanted) in [
         ("[85, 500]", "[500, 85]", "x.toml:11:10: the smaller value must come first"),
         ("'22.5kB'", "0", "0 bytes: must be from 1"),
-        ("'dialogue'", "'ask'", "kind = \"ask\" has no `pieces`; it has request, answer"),
-        ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no `bytes`"),
+        ("'dialogue'", "'ask'", "kind = \"ask\" has no key `pieces`; it has request, answer"),
+        ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no key `bytes`"),
     ] {
         let error = refused(&text.replacen(from, to, 1));
         assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
@@ -124,7 +124,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         (
             "kind = 'bursts'",
             "kind = 'bursts'\nlasts = '3s'",
-            "x.toml:9:9: kind = \"bursts\" has no `lasts`; it has bytes, gap",
+            "x.toml:9:9: kind = \"bursts\" has no key `lasts`; it has bytes, gap",
         ),
         ("[workload]", "[worklod]", "unknown field `worklod`"),
         ("burst = 5", "burst = = 5", "x.toml:14:9"),

@@ -1,4 +1,4 @@
-//! Runs one exchange: both ends on a prepared network, with capture, until they exit.
+//! Execution of one exchange: both ends on a prepared network, with capture, until they exit.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Mirrors the settings that scripts change in their network namespace for the stack under test.
+//! Mirror of the settings that scripts change in their network namespace for the stack under test.
 //!
 //! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the kernel's path
 //! manager and `nstat` would count its segments. Therefore the runner puts its own programs first in the PATH. They

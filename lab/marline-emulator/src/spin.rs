@@ -1,4 +1,4 @@
-//! Adapts the spin time before a deadline to the lateness of sleeps.
+//! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
 //! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load. Spinning through that
 //! time costs CPU time for every packet. The spin is therefore as long as the recent lateness of sleeps: a

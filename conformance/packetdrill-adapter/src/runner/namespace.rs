@@ -1,4 +1,4 @@
-//! Runs one script in its own network namespace.
+//! Execution of one script in a separate network namespace.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -108,7 +108,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ),
         ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
         ("count = 8", "count = 5", "unknown burst 5: there are 5, counted from 0"),
-        ("burst = 5", "", "x.toml:12:1: the time is missing, give one of: burst = 6"),
+        ("burst = 5", "", "x.toml:12:1: the time is missing; give one of: burst = 6"),
         ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time must come first"),
         ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
@@ -120,7 +120,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
             "'200kB'\nmode = 'interactive'",
             "x.toml:20:13: mode = \"interactive\" sets this key itself",
         ),
-        ("'200kB'", "'200kB'\nstacks = ['mptcp']", "the kernel's: only its congestion control"),
+        ("'200kB'", "'200kB'\nstacks = ['mptcp']", "to the kernel: only its congestion control"),
         (
             "kind = 'bursts'",
             "kind = 'bursts'\nlasts = '3s'",

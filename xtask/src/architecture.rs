@@ -141,7 +141,7 @@ mod tests {
                 Place { line: 7, krate: "marline-wire", file, function: Some(function) },
             )
         };
-        let message = moved("src/lib.rs", "parse").expect("it is elsewhere");
+        let message = moved("src/lib.rs", "parse").expect("the function is in another file");
         assert!(message.starts_with("ARCHITECTURE.md:7: "), "{message}");
         assert!(message.contains("it is in marline-wire/src/"), "{message}");
         let message = moved("src/gone.rs", "no_such_function").expect("no file");

@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].contains("Up: no earlier step calls `emit`"), "{found:?}");
         assert!(found[0].contains("Up: no earlier step calls `push`"), "{found:?}");
-        // An item may state that it begins elsewhere.
+        // An item may state that it begins in another task.
         let page = PAGE_TEXT.replace("2. `k", "2. Server: `k");
         assert_eq!(judged(&page, 3, &files).len(), 1);
     }

@@ -62,7 +62,7 @@ impl fmt::Display for Lateness {
 pub struct ProcessorWait {
     /// Total since the start in microseconds.
     pub total_us: u64,
-    /// Longest single wait in microseconds.
+    /// Maximum single wait in microseconds.
     pub longest_us: u64,
 }
 

@@ -11,7 +11,7 @@ use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 /// loss.
 const KERNEL_BUFFER: usize = 4 << 20;
 
-/// Size of the largest GRO super-datagram, bytes.
+/// Size of the largest GRO super-datagram in bytes.
 const SLOT: usize = 65_536;
 
 /// Maximum plausible age. A step of the wall clock causes larger values.

@@ -25,7 +25,7 @@ pub(crate) struct Spin {
 impl Spin {
     /// Divisor of the elapsed time: the quotient is the budget of all spins.
     const SHARE: u32 = 3;
-    /// Largest unused budget.
+    /// Maximum unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
     /// Divisor of an increase: this part of a sleep's excess over the estimate is added immediately.
     const RISE_DIVISOR: u32 = 4;

@@ -22,7 +22,7 @@ impl SleepDebt {
     const SHARE: u32 = 8;
     /// Debt above which it is repaid.
     const REST_STEP: Duration = Duration::from_micros(60);
-    /// Largest debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. Debt beyond it
+    /// Maximum debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. Debt beyond it
     /// is dropped, because otherwise one stall would cause another.
     const MAX_DEBT: Duration = Duration::from_micros(300);
 

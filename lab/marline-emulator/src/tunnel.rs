@@ -23,7 +23,7 @@ use marline_io::Tun;
 const MAX_POOL: usize = 4_096;
 /// Packets read at a time; due packets of the other side are sent in between.
 const READ_BATCH: usize = 32;
-/// Largest packet, bytes.
+/// Maximum packet size in bytes.
 const LARGEST_PACKET: usize = 65_536;
 
 /// One end of a link.

@@ -131,7 +131,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "segment_sent",
-        about: "A segment, or several with one mapping, was built and will be sent next.",
+        about: "A segment, or several with one mapping, was built and is sent next.",
         fields: &[
             SUBFLOW,
             field(
@@ -204,11 +204,7 @@ pub const SCHEMA: &[EventKind] = &[
         about: "A segment is considered lost.",
         fields: &[
             SUBFLOW,
-            optional_field(
-                "dsn",
-                "bytes",
-                "position of the segment's payload; absent for a repair and a FIN",
-            ),
+            optional_field("dsn", "bytes", "payload position; absent for repairs and FINs"),
             field("length", "bytes", "of the subflow's sequence numbers"),
             field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
         ],
@@ -220,14 +216,14 @@ pub const SCHEMA: &[EventKind] = &[
             optional_field(
                 "subflow",
                 "number",
-                "slot of the subflow; absent for a timer of the connection",
+                "slot of the subflow; absent for connection timers",
             ),
             field(
                 "timer",
                 "word",
                 "`probe`, `retransmission`; for the connection `data_retransmission`, `persist`",
             ),
-            field("count", "count", "number of consecutive expirations if counted, otherwise 1"),
+            field("count", "count", "consecutive expirations if counted, otherwise 1"),
         ],
     },
     EventKind {
@@ -265,8 +261,8 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "scheduler_decided",
-        about: "The scheduler decided on which subflow to send data, or to wait. Written only if \
-            decisions are requested.",
+        about: "The scheduler chose a subflow for data, or waited. Written only if decisions are \
+            requested.",
         fields: &[
             field(
                 "rule",
@@ -286,7 +282,7 @@ pub const SCHEMA: &[EventKind] = &[
                 "time until the data arrives on the other subflow, or until its answer is due",
             ),
             optional_field("gain_us", "µs", "time that a copy is expected to save"),
-            optional_field("price_us", "µs", "minimum gain that is worth the cost"),
+            optional_field("price_us", "µs", "minimum gain that justifies the cost"),
         ],
     },
     EventKind {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Treatment of the segments sent from now on.
+/// Treatment of later segments.
 #[derive(Clone, Debug)]
 pub(super) enum Trick {
     Drop,

@@ -49,7 +49,7 @@ impl Figures<'_> {
         for job in self.first_simulated() {
             let (experiment, variant) = (&job.experiment, &job.lane.variant);
             let config = TimelineConfig::default();
-            // Failed runs are reported elsewhere.
+            // Failed runs are reported in the summary.
             if let Ok((_, timeline)) = simulate_recorded(experiment, variant, job.seed, config) {
                 figures.extend(subflows(job, &timeline));
             }

@@ -179,7 +179,7 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Floats, dict[str, Any]]:
-        """Starts all runs: with consecutive seeds from a number on, with a list of seeds, or with random ones."""
+        """Starts all runs: with consecutive seeds starting at a number, with a list of seeds, or with random ones."""
         first = seed if isinstance(seed, int) else None
         super().reset(seed=first)
         if isinstance(seed, int):

@@ -254,7 +254,7 @@ fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) 
     paths
 }
 
-/// Delay of the push if WiFi loses all packets from this time on.
+/// Delay of the push if WiFi loses all packets after this time.
 fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Option<Duration> {
     let mut paths = waiting_phone(keepalive, WIFI, PUSH.since(Instant::ZERO));
     paths.at_set_path_up(dies_at, 0, false);

@@ -28,7 +28,7 @@ pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     }
 }
 
-/// A large offset for every connection, derived from the ports in a nonobvious way.
+/// A large pseudorandom offset for every connection, computed from its ports.
 const fn offset(from: u16, to: u16) -> u32 {
     let ports = (from as u32) << 16 | to as u32;
     (ports ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b1) | 1 << 30

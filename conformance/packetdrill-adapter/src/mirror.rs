@@ -239,7 +239,7 @@ pub(crate) fn sysctl(name: &str, index: usize) -> Option<u64> {
     text.split_whitespace().nth(index)?.parse().ok()
 }
 
-/// The word at `index` of `tcp_rmem` or `tcp_wmem`, bytes.
+/// The word at `index` of `tcp_rmem` or `tcp_wmem`, in bytes.
 pub(crate) fn tcp_memory(name: &str, index: usize) -> u64 {
     sysctl(&format!("net/ipv4/{name}"), index).unwrap_or(4 << 20).max(2)
 }

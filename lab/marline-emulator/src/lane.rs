@@ -19,7 +19,7 @@ pub(crate) struct FlowKey {
 pub(crate) struct LinkDatagram {
     pub(crate) flow: FlowKey,
     pub(crate) ecn: Option<EcnCodepoint>,
-    /// IP and UDP headers below the payload, bytes.
+    /// Size of the IP and UDP headers below the payload in bytes.
     pub(crate) headers: usize,
     pub(crate) bytes: Vec<u8>,
 }

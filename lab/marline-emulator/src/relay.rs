@@ -71,7 +71,7 @@ impl Batch {
 pub(crate) struct Relay {
     name: String,
     to: SocketAddr,
-    /// IP and UDP headers on the emulated link, bytes.
+    /// Size of the IP and UDP headers on the emulated link in bytes.
     headers: usize,
     pub(crate) listen: DatagramSocket,
     pub(crate) flows: Flows,

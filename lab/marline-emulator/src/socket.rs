@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 
-/// Requested receive buffer, bytes: a burst that waits for the emulator's thread must reach the link model without
+/// Requested receive buffer in bytes. A burst that waits for the emulator's thread must reach the link model without
 /// loss.
 const KERNEL_BUFFER: usize = 4 << 20;
 

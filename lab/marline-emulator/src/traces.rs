@@ -7,7 +7,7 @@ use anyhow::Context;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 
-/// Maximum size of a trace file, bytes: other large files of a directory must not fill the memory.
+/// Maximum size of a trace file in bytes, so that other large files in the directory do not fill the memory.
 const MAX_TRACE_BYTES: u64 = 64 << 20;
 
 /// Turns a description into links and reads their traces from `directory` or its subdirectories; without one, from

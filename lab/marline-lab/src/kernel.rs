@@ -18,9 +18,9 @@ pub struct Kernel {
     pub mptcp: bool,
     /// Congestion control instead of the host's default.
     pub congestion: Option<String>,
-    /// SO_SNDBUF, bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
+    /// SO_SNDBUF in bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
     pub send_buffer: Option<usize>,
-    /// SO_RCVBUF, bytes. The kernel also doubles it. `None`: tuned automatically.
+    /// SO_RCVBUF in bytes. The kernel also doubles it. `None`: tuned automatically.
     pub receive_buffer: Option<usize>,
 }
 

@@ -60,7 +60,7 @@ pub struct Task {
     pub what: TaskKind,
     /// True for datagrams.
     pub datagrams: bool,
-    /// Loss on both paths, percent.
+    /// Loss on both paths in percent.
     pub loss: Option<f64>,
 }
 

@@ -7,7 +7,7 @@ use marline_sim::{Amount, App, Bulk, Paths};
 use super::{Load, START, Variant};
 use crate::workload::Workload;
 
-/// Block size of a connection in real time, bytes.
+/// Block size in bytes of a connection in real time.
 const BLOCK_BYTES: u32 = 65_536;
 
 /// A competing connection.

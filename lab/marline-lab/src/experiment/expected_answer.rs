@@ -18,7 +18,7 @@ pub enum Measure {
 /// One end of a check's time span.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Edge {
-    /// Time after the start of the workloads, ms.
+    /// Time after the start of the workloads in ms.
     At(f64),
     /// The first fault.
     Fault,

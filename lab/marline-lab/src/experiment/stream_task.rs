@@ -14,9 +14,9 @@ use tokio::time::{sleep, timeout};
 use super::plan::End;
 use crate::workload::{Stream, now_ns};
 
-/// Size of a read or write, bytes.
+/// Size of a read or write in bytes.
 const CHUNK: usize = 64 << 10;
-/// Length of a header, bytes.
+/// Length of a header in bytes.
 const HEADER: usize = 16;
 
 fn now() -> Instant {

@@ -37,7 +37,7 @@ pub struct Segment {
     pub payload: u32,
     /// Position of the payload's first byte in its subflow, from 0.
     pub subflow_offset: u32,
-    /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
+    /// Position of the payload's first byte in the connection's stream, from 0. `None` without a mapping.
     pub stream_offset: Option<u64>,
     /// Acknowledged position in the peer's subflow in bytes.
     pub acked: u32,

@@ -23,7 +23,7 @@ use super::sheet::{
     DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width,
 };
 
-/// Width and height between the axes, pixels.
+/// Width and height between the axes in pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
 /// Opacity of a shaded time without delivery.
 const SHADE_OPACITY: f64 = 0.15;

@@ -14,7 +14,7 @@ pub(crate) fn tuples(text: &str) -> Result<Vec<String>, String> {
     Ok(visitor.0)
 }
 
-/// Visitor of all functions, with its findings.
+/// Visitor that collects findings in all functions.
 struct TupleVisitor(Vec<String>);
 
 impl TupleVisitor {

@@ -241,8 +241,8 @@ pub(crate) fn captures(
     let (frames, [mut malformed, keys, tokens, mappings]) = dissect(&merged, true, fields)?;
     let mut gave_up = String::new();
     if malformed > 0 {
-        // Wireshark's analysis of mappings has bugs of its own: assertions fail on acknowledgments of both stacks and
-        // are reported as malformed. Malformed packets are also reported without the analysis.
+        // Wireshark's analysis of mappings has bugs: assertions fail on acknowledgments of both stacks and are
+        // reported as malformed. Malformed packets are also reported without the analysis.
         let (_, [without, ..]) = dissect(&merged, false, fields)?;
         gave_up = format!(", Wireshark's analysis failed on {} frames", malformed - without);
         malformed = without;

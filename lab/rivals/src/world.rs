@@ -227,8 +227,9 @@ impl World {
     /// # Errors
     /// The text was not printed within 15 s.
     pub fn await_printed(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let waited = self
-            .await_true(&format!("`{text}` of {name}"), |world| world.printed(name).contains(text));
+        let waited = self.await_true(&format!("{name} did not print `{text}`"), |world| {
+            world.printed(name).contains(text)
+        });
         waited.with_context(|| self.printed(name))
     }
 

@@ -62,7 +62,7 @@ fn open_replacement(hashing: Hashing) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_i
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let named = with(fd, |hashing| {
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: s
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn setsockopt(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn accept(
     fd: c_int,
@@ -130,7 +130,7 @@ pub(super) unsafe extern "C" fn accept(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn send(
     fd: c_int,
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn send(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn recv(
     fd: c_int,
@@ -175,7 +175,7 @@ pub(super) unsafe extern "C" fn recv(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd);

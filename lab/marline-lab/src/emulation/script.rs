@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn words_become_orders() {
-        let order = |text: &str| text.parse::<ParsedCommand>().expect("an order");
+        let order = |text: &str| text.parse::<ParsedCommand>().expect("a command");
         assert_eq!(order(" down "), ParsedCommand::Break(Side::Both));
         assert_eq!(order("down uplink"), ParsedCommand::Break(Side::Up));
         assert_eq!(order("up downlink"), ParsedCommand::Restore(Side::Down));
@@ -191,7 +191,7 @@ mod tests {
             ("down left", "direction"),
             ("rebind now", "takes no argument"),
         ] {
-            let error = text.parse::<ParsedCommand>().expect_err("no order").to_string();
+            let error = text.parse::<ParsedCommand>().expect_err("an invalid command").to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["down", "5 down", "-1s down", "5s quit", "nans down", "1e300h down"] {
@@ -220,7 +220,7 @@ mod tests {
             ("quit wifi", "takes no argument"),
             ("down wifi left", "direction"),
         ] {
-            let error = text.parse::<Line>().expect_err("no line").to_string();
+            let error = text.parse::<Line>().expect_err("an invalid line").to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["7s", "7s stats", "down wifi", "7 down wifi"] {

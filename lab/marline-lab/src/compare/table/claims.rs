@@ -217,7 +217,7 @@ fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
     };
     Some(Claim {
         row: "2d".to_owned(),
-        what: "small window, worst of the rows, % of the better path".to_owned(),
+        what: "small window, worst row, % of the better path".to_owned(),
         ours: worst(Contestant::Marline)?,
         kernel: worst(Contestant::Kernel)?,
         alone: (100.0, "the better path"),

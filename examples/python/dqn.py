@@ -8,7 +8,7 @@ a DQN must (Mnih et al., Nature 2015). Targets are van Hasselt's (double Q-learn
 Adam.
 
 *Reward.* ReLeS rewards goodput minus delay and loss. This evaluation is about messages, so the reward is minus their
-waiting time in the interval and, with copies, minus a price for each byte sent again.
+waiting time in the interval and, with copies, minus a cost for each byte sent again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ COPIES = (
     (0.5, 0.5, 0.0, 1.0),
     (0.5, 0.5, 1.0, 0.0),
 )
-"""Shares of both paths, then for each path: above 0.5 if it also carries copies of the other's data."""
+"""Shares of both paths, then for each path a value above 0.5 if it also carries copies of the other's data."""
 LOOKS = 3
-"""Number of intervals at the network's input."""
+"""Number of intervals in the network's input."""
 
 _SCALES = {
     "room_64kib": 1.0,
@@ -50,7 +50,7 @@ _SCALES = {
 
 
 def scales(paths: int) -> np.ndarray:
-    """Factors for an observation's numbers that bring most of them between 0 and 2."""
+    """Factors that scale most of an observation's numbers to between 0 and 2."""
     names = list(marline.gym.FEATURES_OF_PATH) * paths + list(marline.gym.FEATURES_OF_ALL)
     return np.array([_SCALES.get(name, 1.0) for name in names])
 
@@ -73,7 +73,7 @@ class Network:
         return [*self.weights, *self.biases]
 
     def layers(self, inputs: np.ndarray) -> list[np.ndarray]:
-        """The inputs, then the output of each layer."""
+        """The inputs, followed by the output of each layer."""
         given = [inputs]
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases)):
             sums = given[-1] @ weights + biases
@@ -96,7 +96,7 @@ class Network:
 
 
 class Adam:
-    """The optimizer of Kingma and Ba, 2015."""
+    """Adam, the optimizer of Kingma and Ba (2015)."""
 
     def __init__(self, parameters: list[np.ndarray], rate: float) -> None:
         self.rate, self.steps = rate, 0
@@ -168,7 +168,7 @@ class Dqn:
         return self.looks.ravel().copy()
 
     def choose(self, seen: np.ndarray) -> int:
-        """The index of the best choice, or with probability ``explore`` of a random one."""
+        """The index of the best choice, or with probability ``explore`` that of a random one."""
         if self.explore and self.rng.random() < self.explore:
             return int(self.rng.integers(len(self.choices)))
         return int(np.argmax(self.network.values(seen[None])[0]))

@@ -1,5 +1,5 @@
 """Compares a trained LinUCB with built-in schedulers, on seeds not used in training:
-``python evaluate.py [--model FILE] [--seeds N]``. Links, losses and outages are equal for all."""
+``python evaluate.py [--model FILE] [--seeds N]``. Links, losses and outages are the same for all."""
 
 from __future__ import annotations
 

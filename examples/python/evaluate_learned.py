@@ -1,8 +1,8 @@
 """Compares learned schedulers with built-in ones on the judged half of the recorded pairs, after training missing
 models: ``python evaluate_learned.py [--trace-dir DIR] [--trainings N] [--places N] [--models DIR] [--docs FILE]``.
 
-Every contestant runs at the same places of the same pairs with the same seeds. Intervals are 95 % bootstraps over the
-places, with all pairs and contestants of a place kept together. A separate table compares the trainings.
+Every variant runs at the same places of the same pairs with the same seeds. Intervals are 95 % bootstraps over the
+places, with all pairs and variants of a place kept together. A separate table compares the trainings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learned import EPISODES, METHODS, Training, built_in, kept, learned, train
 from recorded import Load, Pair, halves, loads, trace_directory
 
 TRAININGS = 3
-"""Trainings of each method for each message size."""
+"""Number of trainings of each method for each message size."""
 BUILT_IN = ("auto", "min-rtt", "redundant", "peekaboo")
 QUANTILES = (0.5, 0.95, 0.99)
 RESAMPLES = 1_000
@@ -33,7 +33,7 @@ END = "<!-- end of results -->"
 
 @dataclasses.dataclass
 class Case:
-    """Results of a pair at a place: latencies of each contestant and of the bound, s, and bytes sent again."""
+    """Results of a pair at a place: latencies in seconds of each variant and of the bound, and bytes sent again."""
 
     pair: str
     place: int
@@ -41,14 +41,14 @@ class Case:
     repeated_bytes: dict[str, int]
 
 
-def contestant(method: str, number: int) -> str:
-    """The name of a training's result."""
+def variant_name(method: str, number: int) -> str:
+    """The name of a training's variant."""
     return method if number == 1 else f"{method}, training {number}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """A pair at a place, with its contestants: the built-in schedulers, and the models of these trainings."""
+    """A pair at a place, with its variants: the built-in schedulers, and the models of these trainings."""
 
     load: Load
     pair: Pair
@@ -69,7 +69,7 @@ class Match:
             repeated = {name: run.repeated_bytes for name, run in by_name.items()}
             case = Case(self.pair.name, self.place, latencies, repeated)
         for method, number in self.trainings:
-            name = contestant(method, number)
+            name = variant_name(method, number)
             if name not in case.latencies_s:
                 file = kept(self.models, method, self.load, number)
                 run = learned(file, method, self.load, links, self.traces, seed)
@@ -117,7 +117,7 @@ class Judged:
         return np.array(found)
 
     def within_cases(self, of: str, over: str, share: float) -> np.ndarray:
-        """The median over the cases of the ratio of two contestants' quantiles: original, then each resample."""
+        """The median over the cases of the ratio of two variants' quantiles: original, then each resample."""
         ratios = {}
         for place, cases in self.by_place.items():
             ratios[place] = [
@@ -127,7 +127,7 @@ class Judged:
         return np.array([np.median(np.concatenate([ratios[place] for place in drawn])) for drawn in self.drawn])
 
     def extra_percent(self, name: str) -> float:
-        """Bytes sent again, in percent of the payload."""
+        """Bytes sent again as a percentage of the payload."""
         payload = self.load.bytes * self.load.count * len(self.cases)
         return 100.0 * sum(case.repeated_bytes[name] for case in self.cases) / payload
 
@@ -142,7 +142,7 @@ def nearest_rank(values: Sequence[float], share: float) -> float:
 
 
 def bounds(values: np.ndarray) -> tuple[float, float]:
-    """Bounds of the middle 95 % of the resamples; one may be infinite."""
+    """Bounds of the middle 95 % of the resamples. One may be infinite."""
     low, high = np.quantile(values[1:], [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)
 
@@ -192,9 +192,9 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
 def trainings_of(judged: Judged, method: str) -> list[str]:
     """The names of all results of a method, in order."""
     number = 1
-    while all(contestant(method, number) in case.latencies_s for case in judged.cases):
+    while all(variant_name(method, number) in case.latencies_s for case in judged.cases):
         number += 1
-    return [contestant(method, each) for each in range(1, number)]
+    return [variant_name(method, each) for each in range(1, number)]
 
 
 def by_training(judged: Judged, methods: Sequence[str]) -> list[str]:
@@ -232,7 +232,7 @@ def spread(ratios: np.ndarray) -> str:
 
 
 def by_pair(judged: Judged, methods: Sequence[str]) -> list[str]:
-    """The pairs with a quantile better than ``auto``'s over all places, for each method."""
+    """The pairs with a quantile better than that of ``auto`` over all places, for each method."""
     better: dict[str, list[str]] = {method: [] for method in methods}
     for pair in sorted({case.pair for case in judged.cases}):
         alone = Judged(judged.load, [case for case in judged.cases if case.pair == pair])
@@ -278,11 +278,11 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=TRAININGS, help="number of trainings of each method")
     parser.add_argument("--method", choices=METHODS, action="append", help="learned method; default: all")
     parser.add_argument("--episodes", type=int, help="number of episodes of a training")
-    parser.add_argument("--pairs", type=int, help="maximum number of pairs of each half, for a quick look")
+    parser.add_argument("--pairs", type=int, help="maximum number of pairs of each half, for a quick test")
     parser.add_argument("--load", choices=list(loads()), action="append", help="kind of messages; default: all")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="number of processes")
-    parser.add_argument("--docs", type=Path, help="page for the results, which replace the old ones")
-    parser.add_argument("--raw", type=Path, help="file of all latencies; runs in it are not repeated")
+    parser.add_argument("--docs", type=Path, help="page whose results are replaced")
+    parser.add_argument("--raw", type=Path, help="file of all latencies, whose runs are not repeated")
     options = parser.parse_args()
     traces = trace_directory(options.trace_dir)
     pairs = {half: found[: options.pairs] for half, found in halves(traces).items()}
@@ -317,7 +317,7 @@ def main() -> None:
 
 
 def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
-    """A row per contestant in Markdown, for the page."""
+    """A row per variant in Markdown, for the page."""
     lines = [
         f"**{judged.load.bytes:,} bytes every {judged.load.every_ms} ms**, {len(judged.cases)} cases",
         "",

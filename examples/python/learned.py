@@ -24,9 +24,9 @@ from recorded import Load, Pair
 
 METHODS = ("olaps", "dqn", "dqn-copies", "linucb")
 STEP_S = 0.05
-"""Time between two decisions of step-wise learners; messages start with a step."""
-COPY_PRICE_S = 0.01
-"""Minimum average saving that justifies the bytes of a copy of a whole message, s."""
+"""Time between two decisions of step-wise learners. Messages start at the beginning of a step."""
+COPY_COST_S = 0.01
+"""Minimum average saving in seconds that justifies the bytes of a copy of a whole message."""
 EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
 GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
 """Candidate parameters of OLAPS, which learns again in each connection."""
@@ -34,8 +34,8 @@ GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in 
 
 @dataclasses.dataclass
 class Played:
-    """Results of a run: latencies of the messages after the warm-up, s, infinite for missing ones, and bytes sent
-    again."""
+    """Results of a run: latencies in seconds of the messages after the warm-up (infinite for missing ones), and
+    bytes sent again."""
 
     latencies_s: list[float]
     repeated_bytes: int
@@ -62,13 +62,13 @@ class Steps:
         return self.network.actions if self.network else "path"
 
     def play(self, env: marline.gym.MarlineEnv, load: Load, seed: int, explore: float | None = None) -> Played:
-        """Makes a run; with ``explore``, learns from it."""
+        """Makes a run, and learns from it with ``explore``."""
         observation, _ = env.reset(seed=seed)
         latencies: list[float] = []
         repeated, over = 0, False
         # Normalizes the reward if a step has several messages.
         scale = max(1.0, 1e3 * STEP_S / load.every_ms)
-        price = COPY_PRICE_S / load.bytes
+        cost = COPY_COST_S / load.bytes
         if self.network:
             self.network.begin()
             self.network.explore = explore or 0.0
@@ -84,7 +84,7 @@ class Steps:
                 # Without waiting messages, the choice had no effect.
                 if reward < 0.0:
                     waits = observation[-2] > 0.0 and not over
-                    self._learn(seen, choice, (reward - price * (repeated - before)) / scale, after, waits)
+                    self._learn(seen, choice, (reward - cost * (repeated - before)) / scale, after, waits)
             seen = after
         return finished(load, latencies, env.repeated_bytes)
 
@@ -129,7 +129,7 @@ def kept(models: Path, method: str, load: Load, training: int = 1) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training: method, messages, number of runs, and its own number, which seeds its pairs, places, links and
+    """A training: method, messages, number of runs, and its number, which seeds its pairs, places, links and
     exploration."""
 
     method: str
@@ -138,7 +138,7 @@ class Training:
     number: int = 1
 
     def drawn(self) -> random.Random:
-        """The random numbers that choose pairs."""
+        """The random numbers that select pairs."""
         name = f"train/{self.method}/{self.load.name}"
         return random.Random(name if self.number == 1 else f"{name}/{self.number}")
 
@@ -208,7 +208,7 @@ def olaps(values: dict[str, float], load: Load, links: dict[str, str], traces: P
 def built_in(
     schedulers: Sequence[str], load: Load, links: dict[str, str], traces: Path, seed: int
 ) -> tuple[list[Played], list[float]]:
-    """A run of each of these schedulers, and the clairvoyant bounds of the latencies, s."""
+    """A run of each of these schedulers, and the clairvoyant bounds of the latencies in seconds."""
     experiment = load.experiment(links, traces, schedulers, {"olaps": Olaps})
     results = experiment.run(seeds=[seed], jobs=1)
     messages, runs = results.messages.to_dict(), results.runs.to_dict()

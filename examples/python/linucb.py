@@ -1,11 +1,11 @@
 """LinUCB: a contextual bandit that chooses, for each message, its path and whether the other path carries a copy.
 
 *Source.* Li, Chu, Langford and Schapire (WWW 2010) choose by the upper confidence bound of one linear model per arm;
-Peekaboo (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020) schedules Multipath TCP that way. Written from the papers'
+Peekaboo (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020) schedules Multipath TCP in this way. Written from the papers'
 descriptions. Peekaboo decides for each segment and adds a stochastic stage; this code decides for each step of the
 environment, which is one message long.
 
-*Reward.* Minus the time, in seconds, that messages waited in the step, and minus a price for a copy.
+*Reward.* Minus the time, in seconds, that messages waited in the step, and minus a cost for a copy.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import marline.gym
 import numpy as np
 
 GAP_S = 0.1
-COPY_PRICE_S = 0.002
-"""Minimum average gain that justifies the bytes of a copy, s."""
+COPY_COST_S = 0.002
+"""Minimum average gain in seconds that justifies the bytes of a copy."""
 
 
 def experiment(messages: int) -> marline.Experiment:
@@ -90,7 +90,7 @@ class Agent:
         return 1 + 6 * self.paths
 
     def see(self, observation: np.ndarray) -> np.ndarray:
-        """A one, then features of each path that predict its latency, scaled to about 0 to 1."""
+        """A one, followed by features of each path that predict its latency, scaled to about 0 to 1."""
         width = len(marline.gym.FEATURES_OF_PATH)
         rows = observation[: width * self.paths].reshape(self.paths, width)
         at = marline.gym.FEATURES_OF_PATH.index
@@ -118,7 +118,7 @@ class Agent:
             copies += copied
             observation, reward, terminated, truncated, info = env.step(np.array(self.arms[arm]))
             if learn:
-                model.learn(arm, seen, reward - COPY_PRICE_S * copied)
+                model.learn(arm, seen, reward - COPY_COST_S * copied)
             latencies += info["latencies_s"]
             if terminated or truncated:
                 return latencies, copies

@@ -1,5 +1,5 @@
 """The cost of many tiny runs: ``python many.py [--runs N]``. Prints runs per second of CPU time, first made and
-then only read from the store, with tables written in both cases, and the process's maximum memory."""
+then only read from the store (tables are written in both cases), and the process's maximum memory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """A scheduler class that learns online how much data to send twice.
 
 *Source.* Xing, Xue, Zhang, Han, Li, Wei: An Online Learning Assisted Packet Scheduler for MPTCP in Mobile Networks
-(IEEE/ACM ToN 2023), from its description: the choice of a policy is a bandit problem without assumptions on the
+(IEEE/ACM ToN 2023), from its description: the choice of a policy is a bandit problem without assumptions about the
 network, played in intervals; the reward of an interval is its throughput; a monitor of the reward detects that the
 network has changed, and then learning restarts. The arms are the shares of each subflow's window for copies of other
 subflows' data: all, two thirds, a third, none, as in the authors' Linux module. The bandit is EXP3 (Auer,
-Cesa-Bianchi, Freund, Schapire, SIAM J. Comput. 2002). Written from that alone.
+Cesa-Bianchi, Freund, Schapire, SIAM J. Comput. 2002). Written only from that description.
 
 *Ours.* With messages, the connection is idle most of the time, and the application would determine an interval's
 throughput. So an interval is at least 100 ms with unacknowledged or unsent data, and its throughput refers to that
@@ -26,7 +26,7 @@ INTERVAL_US = 100e3
 
 
 class Exp3:
-    """A bandit without assumptions on its rewards, which are from 0 to 1."""
+    """A bandit without assumptions about its rewards, which are from 0 to 1."""
 
     def __init__(self, arms: int, gamma: float, rng: random.Random) -> None:
         self.gamma, self.rng = gamma, rng
@@ -64,7 +64,7 @@ class Monitor:
         self.low = 0
 
     def fits(self, reward: float) -> bool:
-        """Returns false once the network seems to have changed."""
+        """Returns false if the network seems to have changed."""
         if self.usual is None:
             self.usual = reward
             return True
@@ -132,7 +132,7 @@ class Olaps(marline.Scheduler):
             return
         bits_per_s = 8e6 * (cx.data_una - self.acked) / self.busy_us
         self.acked, self.busy_us = cx.data_una, 0.0
-        # The maximum decays.
+        # Lets the maximum decay.
         self.most_bits_per_s = max(bits_per_s, 0.99 * self.most_bits_per_s)
         reward = bits_per_s / self.most_bits_per_s
         self.bandit.learn(reward)

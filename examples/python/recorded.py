@@ -1,8 +1,8 @@
 """Recorded pairs of links and their halves, as ``marline-lab paper auto`` has them (docs/research/papers/auto.md).
 
-A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd: code that
-tunes or trains uses the tuned half alone. papers/traces.toml says how recordings become links, and papers/auto.toml
-what runs on them; this module reads both.
+A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd. Code that
+tunes or trains uses only the tuned half. papers/traces.toml defines how recordings become links, and papers/auto.toml
+what runs on them. This module reads both.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import marline
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_HEADERS = 72
-"""Headers of a packet recorded on the train, bytes: IPv4 and TCP with timestamps and DSS."""
+"""Size in bytes of the headers of a packet recorded on the train: IPv4 and TCP with timestamps and DSS."""
 TRAIN_WINDOW_MS = 500
-"""Windows for the rates recorded on the train."""
+"""Length of the windows for the rates recorded on the train."""
 PATIENCE = "15s"
 LEFT_OUT = "train"
-"""Prefix of the names of omitted pairs: arrivals on the train are a lower bound of its links' capacity, and below the
-rate of these messages, so with any scheduler they would only queue."""
+"""Prefix of the names of omitted pairs: arrivals on the train are a lower bound on its links' capacity, and below
+the rate of these messages, so with any scheduler they would only queue."""
 
 
 def fnv1a(text: str) -> int:
@@ -67,8 +67,8 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two recordings used together; ``together``: recorded at the same time, so that both start at the same
-    position."""
+    """Two recordings used together. ``together`` is true if they were recorded at the same time, so that both start at
+    the same position."""
 
     name: str
     paths: tuple[str, str]
@@ -81,7 +81,7 @@ class Pair:
         return "judged" if fnv1a(self.name) % 2 else "tuned"
 
     def links(self, master: str, place: int) -> dict[str, str]:
-        """Both links, which start at random positions derived from a master word and a number."""
+        """Both links, which start at random positions derived from a master seed and a number."""
         drawn = random.Random(f"{master}/{self.name}/{place}")
         first, second = drawn.random(), drawn.random()
         shares = (first, first if self.together else second)

@@ -1,7 +1,7 @@
-"""Steps of an environment per second of CPU time, with a policy in the loop: ``python speed.py [--mbit N]``.
+"""Steps of an environment per second of CPU time, including a policy: ``python speed.py [--mbit N]``.
 
-50 Mbit/s of bulk data over two paths, steps of 10 ms, a policy in NumPy that weights paths by their forecasts. It
-counts the CPU time of all threads, so that other work on the machine matters little."""
+By default 50 Mbit/s of bulk data over two paths, with steps of 10 ms and a policy in NumPy that weights paths by their
+forecasts. Counts the CPU time of all threads, so that other load on the machine matters little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mbit", type=float, default=50.0, help="total rate of both paths, Mbit/s")
+    parser.add_argument("--mbit", type=float, default=50.0, help="total rate of both paths in Mbit/s")
     parser.add_argument("--envs", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -27,7 +27,7 @@ def main() -> None:
         if (episode + 1) % 10 == 0:
             print(f"{episode + 1:4} episodes: mean {np.mean(means[-10:]):.1f} ms, {copies} copies in the last")
     model.save(options.out)
-    print(f"{options.out}: {options.episodes} episodes from seed {FIRST_SEED} on")
+    print(f"{options.out}: {options.episodes} episodes, starting with seed {FIRST_SEED}")
 
 
 if __name__ == "__main__":

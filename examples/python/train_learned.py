@@ -12,7 +12,7 @@ from recorded import halves, loads, trace_directory
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("method", choices=[*METHODS, "all"], help="all: every method in turn")
+    parser.add_argument("method", choices=[*METHODS, "all"], help="learned method, or all")
     parser.add_argument("--load", choices=list(loads()), action="append", help="kind of messages; default: all")
     parser.add_argument("--trace-dir", type=Path, help="directory of traces; default: MARLINE_TRACE_DIR")
     parser.add_argument("--models", type=Path, default=Path("models"), help="directory of models")

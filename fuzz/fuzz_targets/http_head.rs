@@ -29,11 +29,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The forwarded bytes are exactly one head, and its headers announce the end of the connection.
+/// Checks that the forwarded bytes are exactly one head, whose headers announce the end of the connection.
 fn check_answer(head: &[u8], is_interim: bool) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Response::new(&mut room);
-    let complete = parsed.parse(head).expect("an answer");
+    let complete = parsed.parse(head).expect("the answer parses");
     assert_eq!(complete, httparse::Status::Complete(head.len()));
     let count = |name: &str| {
         parsed.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name)).count()
@@ -42,7 +42,7 @@ fn check_answer(head: &[u8], is_interim: bool) {
     assert!(count("content-length") == 0 || count("transfer-encoding") == 0);
 }
 
-/// The forwarded bytes are exactly one head in origin-form, which every parser reads in the same way.
+/// Checks that the forwarded bytes are exactly one head in origin-form, which every parser reads in the same way.
 fn check_request(head: &[u8]) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Request::new(&mut room);

@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (src, dst, ecn) = (packet.src, packet.dst, packet.ecn);
     let mut header = [0; 40];
     let len = emit_ip(src, dst, packet.protocol, ecn, packet.payload.len(), &mut header);
-    let mut again = header[..len.expect("the packet fits again")].to_vec();
+    let mut again = header[..len.expect("the packet can be rebuilt")].to_vec();
     again.extend_from_slice(packet.payload);
     if let Ok(again) = IpPacket::parse(&again) {
         assert_eq!((again.src, again.dst, again.ecn), (src, dst, ecn));

@@ -59,7 +59,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (left, right) = (SeqNum(i.number(4) as u32), SeqNum(i.number(4) as u32));
         options.sack.push(SackBlock { left, right });
     }
-    // Arbitrary MPTCP options from the rest of the input, in its order.
+    // Arbitrary MPTCP options from the rest of the input, in order.
     let wild: Vec<MptcpOption> = TcpOptions::parse(i.0).mptcp.iter().collect();
     for option in wild {
         if let MptcpOption::Experimental(experimental) = &option {

@@ -29,7 +29,7 @@ const REEXPORTED_CRATES: [&str; 7] = [
     "marline-wire",
 ];
 const SNAPSHOT: &str = "crates/marline/public-api.txt";
-/// Largest number of names at the root of the crate.
+/// Maximum number of names at the root of the crate.
 const MAX_ROOT_NAMES: usize = 25;
 
 /// Checks the snapshot and the version, or writes the snapshot with `--bless`.
@@ -43,7 +43,7 @@ pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
             println!("api: {} lines in {SNAPSHOT}", lines.len());
             Ok(())
         }
-        other => Err(format!("`{}`: only --bless is known", other.join(" "))),
+        other => Err(format!("unknown option `{}`; known: --bless", other.join(" "))),
     }
 }
 
@@ -65,7 +65,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let changes = changes(&stored, &now);
     if !changes.is_empty() {
         return Err(format!(
-            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and commit the result\n{}",
+            "{SNAPSHOT} differs from the interface of {CRATE}: run `cargo xtask api --bless` and \
+                commit the result\n{}",
             changes.join("\n")
         ));
     }
@@ -95,7 +96,7 @@ fn lines(root: &Path) -> Result<BTreeSet<String>, String> {
         crates.insert(name, DocumentedCrate::new(json));
     }
     match surface::lines(&crates, CRATE) {
-        none if none.is_empty() => Err("unsupported format of rustdoc's JSON".to_owned()),
+        none if none.is_empty() => Err("rustdoc's JSON has an unsupported format".to_owned()),
         lines => Ok(lines),
     }
 }
@@ -104,13 +105,14 @@ fn parse(text: &str) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Removed and added lines.
+/// Finds removed and added lines.
 fn changes(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let removed = before.difference(after).map(|line| format!("- {line}"));
     removed.chain(after.difference(before).map(|line| format!("+ {line}"))).collect()
 }
 
-/// Changes that can break a program: removed lines, and new parts of items that other crates may match exhaustively.
+/// Finds changes that can break a program: removed lines, and new parts of items that other crates may match
+/// exhaustively.
 fn breaking(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let closed = |line: &str| {
         let (kind, rest) = line.split_once(' ').unwrap_or_default();
@@ -133,11 +135,11 @@ fn breaking(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> 
     removed.chain(added.map(|line| format!("+ {line}"))).collect()
 }
 
-/// Compares with the snapshot of the newest release, if there is one.
+/// Compares the interface with the snapshot of the newest release, if there is one.
 fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
     let tags = output(&mut command(root, "git", &["tag", "--list", "v*", "--sort=-v:refname"]))?;
     let Some(tag) = tags.lines().next() else {
-        println!("api: SKIPPED: no release is tagged, so nothing can be broken");
+        println!("api: SKIPPED: no release is tagged, so there is nothing to break");
         return Ok(());
     };
     let show = |path: &str| output(&mut command(root, "git", &["show", &format!("{tag}:{path}")]));
@@ -160,7 +162,7 @@ fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
     Ok(())
 }
 
-/// The part of the workspace's version that a breaking change raises: the first number above zero, and its index.
+/// The part of the workspace's version that a breaking change must raise: the first number above zero, and its index.
 fn version(manifest: &toml::Table) -> Result<(u64, u64), String> {
     let version = manifest::version(manifest)?;
     let mut numbers = version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));

@@ -58,7 +58,7 @@ fn parse_place(line: usize, code: &str) -> Option<Place<'_>> {
     Some(Place { line, krate, file: &path[krate.len() + 1..], function })
 }
 
-/// The error of a location, with the file that has its function now.
+/// The error in a location, with the file that now has its function.
 fn location_error(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
     let Some(folder) = crate_folder(root, krate) else {
@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn places_are_read_between_backticks_and_not_in_blocks() {
-        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` `a/src/b.rs` `cargo x`\n";
+        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` \
+            `a/src/b.rs` `cargo x`\n";
         let write = Place { line: 1, krate: "a-b", file: "src/c/d.rs", function: Some("write") };
         let read = Place { line: 5, function: Some("read"), ..write };
         let file = Place { line: 5, krate: "a", file: "src/b.rs", function: None };
@@ -140,7 +141,7 @@ mod tests {
                 Place { line: 7, krate: "marline-wire", file, function: Some(function) },
             )
         };
-        let message = moved("src/lib.rs", "parse").expect("it is elsewhere");
+        let message = moved("src/lib.rs", "parse").expect("the function is in another file");
         assert!(message.starts_with("ARCHITECTURE.md:7: "), "{message}");
         assert!(message.contains("it is in marline-wire/src/"), "{message}");
         let message = moved("src/gone.rs", "no_such_function").expect("no file");

@@ -15,20 +15,21 @@ use self::baseline::{Baseline, Entry};
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Allowed increase over the baseline, percent.
+/// Allowed increase over the baseline in percent.
 const TOLERANCE_PERCENT: f64 = 3.0;
 /// Directory of the harness's profiles, below the checkout.
 const PROFILES: &str = "target/gungraun";
 const BENCHES: &str = "bench -q -p marline-core -p marline-proxy --bench counted --";
 
 const USAGE: &str = "\
-usage: cargo xtask bench [NAME..]                counts, compared with the baseline (docs/research/bench.toml)
+usage: cargo xtask bench [NAME..]                counts, compared with the baseline \
+(docs/research/bench.toml)
        cargo xtask bench --check                 fails if a count is more than 3 % above it
        cargo xtask bench --bless --why 'TEXT'    rewrites the baseline; TEXT is stored with each change
        cargo xtask bench --flame NAME..          draws flame graphs and names the largest costs
 NAME is a path from the table, or a prefix of one: segment_out, segment_out.one";
 
-/// Count of a path.
+/// Instruction count of a path.
 #[derive(Clone, Debug, PartialEq)]
 struct PathCount {
     /// Instructions per unit.
@@ -39,7 +40,7 @@ struct PathCount {
     profile: PathBuf,
 }
 
-/// Counts by name.
+/// Counts by path name.
 type Counts = BTreeMap<String, PathCount>;
 
 enum Task {
@@ -102,7 +103,7 @@ fn read(arguments: &[String]) -> Result<(Task, Vec<String>), String> {
     };
     let all = matches!(task, Task::Check | Task::Bless { .. });
     if all && !names.is_empty() {
-        return Err(format!("this option applies to all paths\n{USAGE}"));
+        return Err(format!("this option does not take names: it applies to all paths\n{USAGE}"));
     }
     if names.is_empty() && matches!(task, Task::Flame) {
         return Err(format!("--flame needs a name\n{USAGE}"));
@@ -117,8 +118,8 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     let words: Vec<&str> = BENCHES.split(' ').collect();
     let mut cargo = command(root, "cargo", &words);
     cargo.args(["--output-format=json", &home]).env("PATH", path);
-    // An incremental build has other codegen units and therefore inlines other functions: counts of the same source
-    // would differ by up to 14 % from the profile's setting.
+    // An incremental build has other codegen units and therefore inlines other functions. Its counts would differ by
+    // up to 14 % from those of the profile's setting.
     cargo.env("CARGO_INCREMENTAL", "0");
     if flame {
         cargo.env("MARLINE_FLAME", "1");
@@ -138,7 +139,7 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     if counts.is_empty() { Err(format!("unknown path {}", names.join(", "))) } else { Ok(counts) }
 }
 
-/// Parses the harness's line: the case and its instructions. A case's id consists of its variant, the divisor of
+/// Parses a line of the harness: the case and its instructions. A case's id consists of its variant, the divisor of
 /// its count, and the unit: `by_turns_88_segments`.
 fn parse(line: &str) -> Result<(String, PathCount), String> {
     let wrong = || format!("cannot parse the output of the harness: {line}");
@@ -195,17 +196,17 @@ fn judge(counts: &Counts, known: &Baseline) -> TaskResult {
             let (before, now) = (entry.instructions, counted.instructions);
             wrong.push(format!("{name}: {before:.1} -> {now:.1} per {}", counted.unit));
         } else if change < -TOLERANCE_PERCENT {
-            println!("{name}: better by {:.1} %: bless it to keep the improvement", -change);
+            println!("{name}: {:.1} % lower; run --bless to keep the improvement", -change);
         }
     }
     let gone = known.paths.keys().filter(|name| !counts.contains_key(*name));
-    wrong.extend(gone.map(|name| format!("{name}: in the baseline, but not counted")));
+    wrong.extend(gone.map(|name| format!("{name}: in the baseline but not counted")));
     if wrong.is_empty() {
         println!("bench: {} paths within {TOLERANCE_PERCENT} % of the baseline", counts.len());
         return Ok(());
     }
     Err(format!(
-        "{}\nif the cost is justified: cargo xtask bench --bless --why 'REASON'",
+        "{}\nif the increase is justified, run: cargo xtask bench --bless --why 'REASON'",
         wrong.join("\n")
     ))
 }

@@ -16,12 +16,12 @@ use crate::source::{self, Word};
 
 /// Heading of the paths.
 const HEADING: &str = "## Four call paths";
-/// Titles of the paths, and the largest numbers of files.
+/// Titles of the paths, and their maximum numbers of files.
 const LIMITS: &[(&str, usize)] =
     &[("Write to datagram", 20), ("ACK in", 18), ("SOCKS CONNECT", 16), ("UDP ASSOCIATE", 16)];
 /// Beginnings of items whose first function is called on another machine, by another task, or by a library.
 const ENTRIES: &[&str] = &["Client:", "Server:", "Lane:", "Back:"];
-/// Minimum lines of a function for which a reader has to open its file.
+/// Minimum number of lines of a function for which a reader has to open its file.
 const LOGIC_LINES: usize = 8;
 
 /// Functions outside the usual case that steps call, and self-explanatory data structures, by the reason why their
@@ -179,14 +179,14 @@ struct Definition {
 /// Functions of the crates of a path, by name and file.
 type Definitions = BTreeMap<String, BTreeMap<String, Definition>>;
 
-/// Fails with every finding of the page's paths.
+/// Fails with every finding in the page's paths.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong = findings(root, &page)?;
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
-/// Every finding of a page's paths.
+/// Collects every finding in a page's paths.
 fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let paths = call_paths(page);
     let titles: Vec<&str> = paths.iter().map(|path| path.title).collect();
@@ -199,7 +199,9 @@ fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
         wrong.extend(judge(path, *most, &read_crates(root, path)?, &mut used));
     }
     for branch in branches().filter(|branch| !used.contains(*branch)) {
-        wrong.push(format!("xtask/src/call_paths.rs: no step calls {branch}: remove it"));
+        wrong.push(format!(
+            "xtask/src/call_paths.rs: no step calls {branch}; remove it from the list"
+        ));
     }
     Ok(wrong)
 }
@@ -269,7 +271,7 @@ fn define(file: &str, text: &str, into: &mut Definitions) {
     }
 }
 
-/// Findings of one path. Adds the branches that it needs to `used`.
+/// Collects the findings of one path. Adds the branches that it needs to `used`.
 fn judge(
     path: &CallPath<'_>,
     most: usize,
@@ -281,13 +283,15 @@ fn judge(
     let mut wrong = BTreeSet::new();
     if listed.len() > most {
         let count = listed.len();
-        wrong.insert(format!("{PAGE}: {title}: {count} files, at most {most}: merge or shorten"));
+        wrong.insert(format!(
+            "{PAGE}: {title}: {count} files, at most {most} allowed: merge or shorten"
+        ));
     }
     let mut reached = BTreeSet::new();
     for Step { place, is_entry } in &path.steps {
         let (file, line) = (file_of(place), place.line);
         let Some(name) = place.function else {
-            wrong.insert(format!("{PAGE}:{line}: {file} without a function"));
+            wrong.insert(format!("{PAGE}:{line}: {file} is named without a function"));
             continue;
         };
         if !is_entry && !reached.is_empty() && !reached.contains(name) {
@@ -306,7 +310,9 @@ fn judge(
             if let Some(branch) = branches().find(|branch| *branch == called) {
                 used.insert(branch);
             } else {
-                wrong.insert(format!("{PAGE}: {title}: `{name}` calls {called}, not listed"));
+                wrong.insert(format!(
+                    "{PAGE}: {title}: `{name}` calls {called}, which is not listed"
+                ));
             }
         }
     }
@@ -321,7 +327,7 @@ fn file_of(place: &Place<'_>) -> String {
     format!("{}/{}", place.krate, place.file)
 }
 
-/// The file of a called function that a reader has to open: the only one that defines the name, or the only one named
+/// The file that a reader has to open for a called function: the only one that defines the name, or the only one named
 /// after the owner.
 fn file_of_call<'a>(files: &'a BTreeMap<String, Definition>, word: &Word<'_>) -> Option<&'a str> {
     let named_like = |file: &str, owner: &str| {
@@ -387,7 +393,7 @@ mod tests {
         let files = [("a", A), ("b", B), ("c", "fn emit() {}")];
         assert_eq!(judged(PAGE_TEXT, 3, &files), [""; 0]);
         let found = judged(PAGE_TEXT, 2, &files);
-        assert_eq!(found, ["ARCHITECTURE.md: Up: 3 files, at most 2: merge or shorten"]);
+        assert_eq!(found, ["ARCHITECTURE.md: Up: 3 files, at most 2 allowed: merge or shorten"]);
     }
 
     #[test]
@@ -397,7 +403,7 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].contains("Up: no earlier step calls `emit`"), "{found:?}");
         assert!(found[0].contains("Up: no earlier step calls `push`"), "{found:?}");
-        // An item may state that it begins elsewhere.
+        // An item may state that it begins in another task.
         let page = PAGE_TEXT.replace("2. `k", "2. Server: `k");
         assert_eq!(judged(&page, 3, &files).len(), 1);
     }
@@ -411,7 +417,10 @@ mod tests {
         };
         let (room, other) = (long("room"), long("room"));
         let found = with("x.room()", &[("nagle", &room)]);
-        assert_eq!(found, ["ARCHITECTURE.md: Up: `write` calls k/src/nagle.rs:room, not listed"]);
+        assert_eq!(
+            found,
+            ["ARCHITECTURE.md: Up: `write` calls k/src/nagle.rs:room, which is not listed"]
+        );
         // Two files have such a function. The owner's name decides.
         let both = [("nagle", &*room), ("send_buffer", &*other)];
         assert_eq!(with("x.room()", &both), [""; 0]);

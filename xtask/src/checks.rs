@@ -4,18 +4,18 @@ use std::iter;
 
 use crate::source;
 
-/// Maximum length of a source file, lines. A longer file covers two subjects.
+/// Maximum length of a source file in lines. A longer file covers two subjects.
 pub(crate) const FILE_LINES_MAX: usize = 600;
-/// Exceptions: a file that defines the order of events is one subject, and separate files that share its state would
-/// be harder to follow.
+/// Exceptions: a file that defines the order of events covers one subject, and separate files that share its state
+/// would be harder to follow.
 const LONG_FILES: &[&str] = &[
     "crates/marline-core/src/connection.rs",
     "crates/marline-core/src/connection/subflow_context.rs",
     "crates/marline-core/src/connection/sender.rs",
 ];
-/// Length above which a file is reported without failing.
+/// Length above which a file is reported, but does not fail the check.
 pub(crate) const FILE_LINES_AIM: usize = 400;
-/// Maximum length of a function body, lines of code. Clippy's `too_many_lines` has the same limit, but an attribute
+/// Maximum length of a function body in lines of code. Clippy's `too_many_lines` has the same limit, but an attribute
 /// silences it, and it does not check crates outside the workspace.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Maximum line length. rustfmt limits code to 100; this limit is for comments, tables and strings.
@@ -26,7 +26,7 @@ const FORBIDDEN_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 /// File names that do not describe the contents.
 const FORBIDDEN_FILE_NAMES: &[&str] =
     &["utils.rs", "util.rs", "helpers.rs", "helper.rs", "misc.rs", "common.rs"];
-/// Directories of a developer's machine, written in two halves so that this file passes.
+/// Paths that are specific to a developer's machine, written in two halves so that this file passes.
 const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -77,7 +77,8 @@ fn contains_path(line: &str, fragment: &str) -> bool {
     })
 }
 
-/// Finds crates from other sources than the public index: a mirror's name in the lock file breaks builds elsewhere.
+/// Finds crates from sources other than the public index, because a mirror's name in the lock file breaks builds on
+/// other machines.
 fn find_foreign_sources(lock: &str) -> Vec<Finding> {
     let official = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
     lock.lines()
@@ -93,7 +94,8 @@ pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let lines = text.lines().count();
     if lines > FILE_LINES_MAX && !LONG_FILES.contains(&path) {
-        let message = format!("{lines} lines, at most {FILE_LINES_MAX}: split it by subject");
+        let message =
+            format!("{lines} lines, at most {FILE_LINES_MAX} allowed: split the file by subject");
         found.push(finding(lines, message));
     }
     let file_name = path.rsplit('/').next().unwrap_or(path);
@@ -103,7 +105,8 @@ pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
     for function in source::functions(&blanked) {
         if function.code_lines > FUNCTION_LINES_MAX {
             let (name, lines) = (&function.name, function.code_lines);
-            let message = format!("fn {name}: {lines} lines of code, at most {FUNCTION_LINES_MAX}");
+            let message =
+                format!("fn {name}: {lines} lines of code, at most {FUNCTION_LINES_MAX} allowed");
             found.push(finding(function.line, message));
         }
     }
@@ -133,7 +136,7 @@ fn has_macro(code: &str, name: &str) -> bool {
 pub(crate) struct Link<'a> {
     /// Line, from 1.
     pub(crate) line: usize,
-    /// Path of the file; empty for the page itself.
+    /// Path of the file. Empty for the page itself.
     pub(crate) path: &'a str,
     /// A heading, in the form of [`heading_anchors`].
     pub(crate) part: Option<&'a str>,
@@ -168,7 +171,7 @@ pub(crate) fn heading_anchors(text: &str) -> Vec<String> {
         if heading.len() == line.len() || !heading.starts_with(' ') {
             continue;
         }
-        // For a link in a heading, its text counts.
+        // Only the text of a link in a heading counts.
         let shown = text_of_links(heading.trim());
         let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let name = kept.collect::<String>().to_lowercase().replace(' ', "-");
@@ -208,7 +211,7 @@ pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for (at, _) in line.match_indices("docs/") {
-            // Otherwise it is a path in another tree.
+            // Otherwise this is a path in another tree.
             let before = &line[..at];
             let from_root = !before.ends_with(in_path)
                 || before.ends_with("../")
@@ -283,7 +286,8 @@ mod tests {
 
     #[test]
     fn headings_are_named_as_in_addresses() {
-        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) d\n# x\n# x\n";
+        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) \
+            d\n# x\n# x\n";
         let expected = ["marline-demo", "8-stopping-upgrades", "a-b-d", "x", "x-1"];
         assert_eq!(heading_anchors(page), expected);
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const FUZZ_SECONDS: u64 = 5;
-/// Largest input of the fuzzer, bytes: no packet is longer, and larger inputs only slow it down.
+/// Maximum input size of the fuzzer in bytes. No packet is longer, and larger inputs only slow the fuzzer down.
 const FUZZ_INPUT_BYTES: u32 = 2048;
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
@@ -23,7 +23,7 @@ const PARALLEL_STEPS: [&str; 3] = ["bench", "fuzz", "papers"];
 /// Log of the parallel steps, below the checkout.
 const PARALLEL_LOG: &str = "target/ci-beside.log";
 
-/// Process that runs [`PARALLEL_STEPS`] with the lowest priority, so that tests do not notice it.
+/// Process that runs [`PARALLEL_STEPS`] with the lowest priority, so that tests are not delayed.
 struct ParallelSteps(Child);
 
 impl ParallelSteps {
@@ -33,10 +33,11 @@ impl ParallelSteps {
         fs::create_dir_all(root.join("target")).map_err(|error| failed(&error))?;
         let log = fs::File::create(log).map_err(|error| failed(&error))?;
         let errors = log.try_clone().map_err(|error| failed(&error))?;
-        let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program's path: {error}"))?;
         let mut child = command(root, "nice", &["-n", "19"]);
         child.arg(program).arg("ci").args(PARALLEL_STEPS).stdout(log).stderr(errors);
-        Ok(ParallelSteps(child.spawn().map_err(|error| format!("nice: {error}"))?))
+        Ok(ParallelSteps(child.spawn().map_err(|error| format!("cannot run nice: {error}"))?))
     }
 
     /// Waits for the parallel steps, and shows their output.
@@ -69,12 +70,12 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("api", &api::check),
         ("alone", &standalone_crates::check),
         ("test", &|root| test::run_all(root, &[])),
-        // Steps of `PARALLEL_STEPS`, if all steps run.
+        // Runs `PARALLEL_STEPS` if all steps run.
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
         ("python", &python::check),
-        // Two nodes of a cluster, with the package built by `python`.
+        // Runs two nodes of a cluster, with the package built by `python`.
         ("ray", &python::ray),
         // Packs the program that `test` has built, and links a static one from its objects.
         ("packages", &packages::check),
@@ -95,7 +96,7 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
         summary.push(format!("{seconds:7.1} s  {state}  {name}"));
         if let Err(error) = result {
             eprintln!("xtask ci: step {name}: {error}");
-            // Repeated at the end, the part of a long log that is read, and perhaps the only part stored.
+            // Repeated at the end, which is the part of a long log that is read, and perhaps the only part stored.
             summary.push(format!("    {error}"));
             failed.push(name);
         }
@@ -126,14 +127,16 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
 
 /// Runs every fuzz target of `fuzz/` for a limited time.
 ///
-/// It uses no sanitizer: the crates under test forbid unsafe code, so a sanitizer would find nothing that a panic
-/// does not show. The stable compiler is therefore enough.
+/// No sanitizer is used, because the crates under test forbid unsafe code, so a sanitizer would find nothing that a
+/// panic does not show. The stable compiler is therefore enough.
 pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
     let seconds = match seconds {
         None => FUZZ_SECONDS,
-        Some(text) => text.parse().map_err(|error| format!("`{text}` seconds: {error}"))?,
+        Some(text) => {
+            text.parse().map_err(|error| format!("invalid number of seconds `{text}`: {error}"))?
+        }
     };
-    // Without seeds the fuzzer spends its time finding the format of a segment.
+    // Without seeds, the fuzzer spends its time finding the format of a segment.
     let mut seeds = command(
         root,
         "cargo",
@@ -161,12 +164,12 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
     let names: Vec<String> =
         bins.filter_map(|bin| Some(bin.get("name")?.as_str()?.to_string())).collect();
     if names.is_empty() {
-        return Err(format!("{FUZZ_MANIFEST} names no [[bin]]"));
+        return Err(format!("{FUZZ_MANIFEST} does not contain a [[bin]]"));
     }
     Ok(names)
 }
 
-/// The part of the matrix against the kernel that covers all pairs of values.
+/// Runs the part of the matrix against the kernel that covers all pairs of values.
 fn interop(root: &Path) -> TaskResult {
     let program = build_test_program(root, "marline-interop")?;
     let with = |more: &[&str]| {
@@ -175,12 +178,12 @@ fn interop(root: &Path) -> TaskResult {
     // Two cells at a time share this machine with their peers, and some depend on a kernel's timers. Failed cells
     // therefore run again alone, and fail only if they fail twice. Both attempts print their reasons.
     with(&["--fresh"]).or_else(|error| {
-        println!("interop: {error}; failed cells are run again, alone");
+        println!("interop: {error}; running the failed cells again, one at a time");
         with(&["--jobs", "1"])
     })
 }
 
-/// Runs every paper in virtual time as a quick run, and builds the report. Results are not judged: the step shows that
+/// Runs every paper in virtual time as a quick run, and builds the report. Results are not judged. The step shows that
 /// every paper runs, and that each row with a stored verdict still exists with the same criterion.
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";

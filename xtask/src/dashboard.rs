@@ -15,7 +15,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => make(root, "dist"),
         [flag] if flag == "--check" => check(root),
-        other => Err(format!("`{}`: only --check is known", other.join(" "))),
+        other => Err(format!("unknown option `{}`; known: --check", other.join(" "))),
     }
 }
 
@@ -33,7 +33,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for name in FILES {
         if read(&fresh.join(name))? != read(&page.join("dist").join(name))? {
             return Err(format!(
-                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask dashboard` and commit the \
+                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask \
+                    dashboard` and commit the \
                  result"
             ));
         }

@@ -90,24 +90,25 @@ const MAX_LIBRARY_CRATES: usize = 36;
 const FORBIDDEN_IN_LIBRARY: &[&str] =
     &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
 
-/// Fails with every dependency against the layering, and if the library has too many crates.
+/// Fails with every dependency that violates the layering, and if the library has too many crates.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
-    // With color, which CI enables for cargo, repeated crates would not be recognized.
+    // Without this, the colors that CI enables for cargo would hide repeated crates.
     let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
     let library = crates_in(&printed);
     wrong.extend(excess(&library));
     if wrong.is_empty() {
         println!(
-            "deps: {} crates, every dependency points down; {} crates in a program with the library",
+            "deps: {} crates, every dependency points down; {} crates in a program with the \
+                library",
             crates.len(),
             library.len()
         );
         return Ok(());
     }
-    Err(format!("{} wrong dependencies\n{}", wrong.len(), wrong.join("\n")))
+    Err(format!("{} forbidden dependencies\n{}", wrong.len(), wrong.join("\n")))
 }
 
 fn violations(of: &Crate) -> Vec<String> {
@@ -120,7 +121,11 @@ fn violations(of: &Crate) -> Vec<String> {
         if TEST_CRATES.contains(&dependency.as_str()) && !TEST_CRATES.contains(&of.name.as_str()) {
             Some(format!("{} -> {dependency}: only as a dev-dependency", of.name))
         } else if ours && !allowed.contains(&dependency.as_str()) {
-            Some(format!("{} -> {dependency}: allowed are {}", of.name, allowed.join(", ")))
+            Some(format!(
+                "{} -> {dependency}: not allowed; allowed: {}",
+                of.name,
+                allowed.join(", ")
+            ))
         } else if !ours && pure && !PURE_ALLOWED_CRATES.contains(&dependency.as_str()) {
             Some(format!(
                 "{} -> {dependency}: a pure crate may only use {PURE_ALLOWED_CRATES:?}",
@@ -148,11 +153,11 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
         .iter()
         .map(|known| name(known))
         .filter(|name| FORBIDDEN_IN_LIBRARY.contains(&name.as_str()))
-        .map(|name| format!("marline depends on {name}"))
+        .map(|name| format!("marline must not depend on {name}"))
         .collect();
     if library.len() > MAX_LIBRARY_CRATES {
         wrong.push(format!(
-            "marline depends on {} crates, at most {MAX_LIBRARY_CRATES}",
+            "marline depends on {} crates, at most {MAX_LIBRARY_CRATES} allowed",
             library.len()
         ));
     }
@@ -196,7 +201,7 @@ mod tests {
         let tree = "marline v0.2.0 (/a)\nlibc v0.2.1\nlibc v0.2.1 (*)\nsyn v2.0.0 (proc-macro)\n\n";
         let library = crates_in(tree);
         assert_eq!(library, BTreeSet::from(["marline v0.2.0", "libc v0.2.1", "syn v2.0.0"]));
-        assert_eq!(excess(&library), ["marline depends on syn"]);
+        assert_eq!(excess(&library), ["marline must not depend on syn"]);
         let many: Vec<String> = (0..37).map(|n| format!("c{n} v1")).collect();
         assert_eq!(excess(&many.iter().map(String::as_str).collect()).len(), 1);
     }

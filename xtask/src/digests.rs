@@ -15,8 +15,8 @@ const RESULTS: &str = "target/digests";
 /// Text before the digest in a paper's `run.json`.
 const FIELD: &str = "\"digest\": \"";
 
-/// Prints the papers' tables as they are made, then a line for each family of random worlds and for each paper:
-/// the digest and its name.
+/// Prints the papers' tables as they are made, and then a line with digest and name for each family of random worlds
+/// and each paper.
 pub(crate) fn print(root: &Path) -> TaskResult {
     let results = root.join(RESULTS);
     if results.exists() {

@@ -6,8 +6,8 @@
 //! -> container/ -> container.tar.gz, with the Containerfile Cargo.lock -> cdx.json (SBOM), THIRD-PARTY.txt
 //! all of them -> SHA256SUMS
 //! ```
-//! Two builds of a commit are equal bit for bit in any directory: times are the commit's, paths are replaced,
-//! files are sorted. `cargo xtask nightly` builds twice and compares.
+//! Two builds of a commit are equal bit for bit in any directory, because times are those of the commit, paths are
+//! replaced, and files are sorted. `cargo xtask nightly` builds twice and compares.
 
 mod archives;
 mod program;
@@ -31,7 +31,7 @@ pub(crate) struct Release {
     pub(crate) folder: PathBuf,
     /// Version of the workspace.
     pub(crate) version: String,
-    /// Time of all files, seconds since 1970.
+    /// Modification time of all files in seconds since 1970.
     pub(crate) epoch_s: String,
     /// Compression level of gzip, from `-1` to `-9`.
     pub(crate) effort: &'static str,
@@ -73,7 +73,7 @@ impl Release {
     }
 }
 
-/// Builds the whole release; with the argument `program` only the static program, which the quickstart copies to a
+/// Builds the whole release, or with the argument `program` only the static program, which the quickstart copies to a
 /// server.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
@@ -123,13 +123,13 @@ pub(crate) fn version(root: &Path) -> Result<String, String> {
     crate::manifest::version(&manifest).map(str::to_owned)
 }
 
-/// The commit's time, unless the environment sets another one.
+/// The commit's time, unless the environment sets a different one.
 fn epoch_s(root: &Path) -> Result<String, String> {
     if let Ok(set) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(set);
     }
     let of_head = output(&mut command(root, "git", &["log", "-1", "--format=%ct"]));
     of_head.map(|text| text.trim().to_owned()).map_err(|error| {
-        format!("{error}\nhint: without git, SOURCE_DATE_EPOCH must give the time of the files")
+        format!("{error}\nhint: without git, set SOURCE_DATE_EPOCH to the time of the files")
     })
 }

@@ -1,14 +1,14 @@
 //! Rows of the README's table of figures, with the command for each.
 //!
-//! Results go to standard output; they are copied manually into docs/research/figures.md, with the machine they were
-//! measured on.
+//! Results are printed to standard output and copied manually into docs/research/figures.md, with the machine they
+//! were measured on.
 
 use std::path::Path;
 
 use crate::run::{command, run, shown_output};
 use crate::{TaskResult, goals};
 
-/// A row's name, and the arguments of cargo. A row may need several commands.
+/// Row names with arguments of cargo. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
     ("cost", "run --release -q -p marline-sim --example numbers cost"),
     ("clean", "run --release -q -p marline-sim --example numbers clean"),
@@ -37,11 +37,12 @@ const SYSTEM: (&str, &[&str]) =
     ("system", &["bulk", "memory", "echo", "proxied", "streams", "up", "packetdrill"]);
 
 /// Command that draws the README's figure into the tree.
-const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
+const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- \
+    scenarios/handover.toml \
                         docs/start/handover.svg";
 
 /// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a goal
-/// are compared with the goal at the end; a missed goal is not a failure.
+/// are compared with the goal at the end. A missed goal is not a failure.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     let is_known = |name: &str| name == SYSTEM.0 || ROWS.iter().any(|(row, _)| *row == name);
     if let Some(unknown) = wanted.iter().find(|name| !is_known(name)) {
@@ -78,7 +79,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
         }
     }
     print!("{}", goals::judged(&figures));
-    if failed.is_empty() { Ok(()) } else { Err(format!("rows that failed: {}", failed.join(", "))) }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed rows: {}", failed.join(", "))) }
 }
 
 /// Runs the same transfer in ns-3, if it is installed.
@@ -103,7 +104,7 @@ mod tests {
     use super::ROWS;
     use crate::manifest::TREES;
 
-    /// Cargo accepts a filter that matches no test.
+    /// Checked here, because cargo accepts a filter that matches no test.
     #[test]
     fn rows_name_modules_of_tests_that_are_there() {
         let root = crate::workspace_root();

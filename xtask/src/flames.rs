@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::TaskResult;
 use crate::run::{command, display_command, output, run};
 
-/// A row's name, its build and run by cargo, and the program's arguments.
+/// Row names with the arguments of cargo and of the program.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("bulk", ["run", "--release", "-p", "marline", "--example", "bulk"], &[]),
     ("echo", ["run", "--release", "-p", "marline", "--example", "echo"], &[]),
@@ -32,13 +32,13 @@ const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "prox
 const FOLDER: &str = "target/flames";
 /// Samples per second and processor: not a divisor of common timer rates.
 const SAMPLES_PER_S: &str = "499";
-/// Minimum width of a frame, percent of the picture. Narrower frames would make up most of the file.
+/// Minimum width of a frame in percent of the picture. Narrower frames would make up most of the file.
 const MIN_FRAME_PERCENT: &str = "0.4";
 /// Programs left out of the profile, because they only build or launch the benchmark.
 const IGNORED_PROGRAMS: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
-/// Rows of the table of programs.
+/// Number of rows in the table of programs.
 const SHOWN_PROGRAMS: usize = 6;
-/// Rows of the table of functions.
+/// Number of rows in the table of functions.
 const SHOWN_FUNCTIONS: usize = 12;
 
 /// Draws the named rows, or all of them, into `target/flames`.
@@ -54,7 +54,9 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     ] {
         let mut asked = Command::new(program);
         asked.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
-        asked.status().map_err(|error| format!("{program}: {error} ({whence})"))?;
+        asked
+            .status()
+            .map_err(|error| format!("cannot run {program}: {error} (install: {whence})"))?;
     }
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).map_err(|error| format!("{FOLDER}: {error}"))?;
@@ -82,7 +84,7 @@ fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Runs a row under `perf`; returns a line for each stack, with its nanoseconds.
+/// Runs a row under `perf`. Returns a line for each stack, with its nanoseconds.
 fn sample_row(
     root: &Path,
     folder: &Path,
@@ -126,7 +128,7 @@ fn draw_graph(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     output(&mut command(root, "inferno-flamegraph", &arguments))
 }
 
-/// The programs and innermost functions with the most CPU time.
+/// Tables of the programs and innermost functions with the most CPU time.
 fn largest(stacks: &str) -> String {
     let (mut programs, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut all = 0_u64;
@@ -147,7 +149,7 @@ fn largest(stacks: &str) -> String {
     };
     let seconds = all as f64 / 1e9;
     format!(
-        "{seconds:.1} s of CPU time, by program:\n{}by function, without called functions:\n{}",
+        "{seconds:.1} s of CPU time, by program:\n{}by function, excluding called functions:\n{}",
         table(programs, SHOWN_PROGRAMS),
         table(functions, SHOWN_FUNCTIONS)
     )

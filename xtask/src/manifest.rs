@@ -15,7 +15,7 @@ pub(crate) struct Crate {
     pub(crate) workspace_lints: bool,
     /// False if the manifest has `publish = false`.
     pub(crate) is_published: bool,
-    /// Features that can be enabled, `default` included; optional dependencies without `dep:` are left out.
+    /// Features that can be enabled, including `default`. Optional dependencies without `dep:` are left out.
     pub(crate) features: Vec<String>,
 }
 
@@ -44,10 +44,11 @@ pub(crate) fn read_toml(file: &Path) -> Result<toml::Table, String> {
 
 fn read(dir: &Path) -> Result<Crate, String> {
     let file = dir.join("Cargo.toml");
-    parse(dir, &read_toml(&file)?).ok_or_else(|| format!("{}: no package name", file.display()))
+    parse(dir, &read_toml(&file)?)
+        .ok_or_else(|| format!("{}: missing package name", file.display()))
 }
 
-/// Parses a manifest; `None` if it has no package.
+/// Parses a manifest. `None` if it has no package.
 pub(crate) fn parse(dir: &Path, manifest: &toml::Table) -> Option<Crate> {
     let package = manifest.get("package")?;
     let name = package.get("name")?.as_str()?.to_string();
@@ -82,5 +83,5 @@ fn collect(table: &toml::Table, into: &mut Vec<String>) {
 pub(crate) fn version(manifest: &toml::Table) -> Result<&str, String> {
     let package = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
     let version = package.and_then(|package| package.get("version")?.as_str());
-    version.ok_or_else(|| "Cargo.toml: no workspace.package.version".to_owned())
+    version.ok_or_else(|| "Cargo.toml: missing workspace.package.version".to_owned())
 }

@@ -75,7 +75,7 @@ fn page(root: &Path) -> Result<String, String> {
     Ok(page)
 }
 
-/// A line per serialized type, and one with the keys of `json!` values.
+/// Lists each serialized type on a line, and the keys of `json!` values on another.
 fn keys(text: &str) -> Result<String, String> {
     let mut lines = String::new();
     for item in syn::parse_file(text).map_err(|error| error.to_string())?.items {
@@ -102,7 +102,7 @@ fn struct_keys(of: &ItemStruct) -> Vec<String> {
     of.fields.iter().filter(|field| !is_flat(field)).map(key).collect()
 }
 
-/// Words of the variants, with the keys of their fields in parentheses.
+/// Names of the variants, with the keys of their fields in parentheses.
 fn enum_words(of: &ItemEnum) -> Vec<String> {
     let is_kebab = serde_text(&of.attrs).contains("kebab-case");
     let word = |variant: &syn::Variant| {
@@ -145,7 +145,7 @@ fn literal_keys(text: &str) -> Vec<String> {
     keys
 }
 
-/// A line per constant that becomes an exit code.
+/// Lists each constant that becomes an exit code.
 fn exit_codes(text: &str) -> Result<String, String> {
     let mut lines = String::new();
     for item in syn::parse_file(text).map_err(|error| error.to_string())?.items {
@@ -190,9 +190,11 @@ mod tests {
 
     #[test]
     fn keys_are_those_that_serde_writes() {
-        let text = "#[derive(Serialize)] struct A { x_us: u64, #[serde(rename = \"verdict\")] y: u8,\n\
+        let text = "#[derive(Serialize)] struct A { x_us: u64, #[serde(rename = \"verdict\")] y: \
+            u8,\n\
                     #[serde(flatten)] z: B }\nstruct Private { q: u8 }\n\
-                    #[derive(Serialize)] #[serde(rename_all = \"kebab-case\")] enum E { OneWord, Two { a: u8 } }";
+                    #[derive(Serialize)] #[serde(rename_all = \"kebab-case\")] enum E { OneWord, \
+                    Two { a: u8 } }";
         assert_eq!(keys(text).unwrap(), "  A: x_us verdict\n  E: one-word two(a)\n");
         let text = "fn f() { json!({\"p50_ms\": 1, \"echo\": {\"error\": \"a\"}}) }";
         assert_eq!(keys(text).unwrap(), "  p50_ms echo error\n");

@@ -34,7 +34,8 @@ const STEPS: [Step; 19] = [
     ),
     (
         "releases",
-        "the last release's client with this server and vice versa: streams, UDP, a dead path, the server replaced",
+        "the last release's client with this server and vice versa: streams, UDP, a dead path, \
+            the server replaced",
         releases::check,
     ),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
@@ -45,24 +46,28 @@ const STEPS: [Step; 19] = [
     ),
     (
         "dashboard",
-        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a processor",
+        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a \
+            processor",
         dashboard,
     ),
     (
         "memory",
-        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by unknown clients: no \
+        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by \
+            unknown clients: no \
          process is killed, and a regular application waits at most twice as long",
         memory,
     ),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     (
         "fleet",
-        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 misrouted",
+        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, \
+            0 misrouted",
         fleet,
     ),
     (
         "kill-switch",
-        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: no \
+        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with \
+            `--lockdown`: no \
          packet bypasses the tunnel",
         kill_switch,
     ),
@@ -73,17 +78,20 @@ const STEPS: [Step; 19] = [
     ),
     (
         "small-worlds",
-        "two endpoints and a few packets, every order with any two faults, and with three for half an hour",
+        "two endpoints and a few packets, every order with any two faults, and with three for \
+            half an hour",
         small_worlds,
     ),
     (
         "returns",
-        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it recovers",
+        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it \
+            recovers",
         returns,
     ),
     (
         "live-datagrams",
-        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of 200 B to 8 kB arrive \
+        "SRT video over two lossy paths has no more gaps than over the better one; datagrams of \
+            200 B to 8 kB arrive \
          over paths of any MTU, before and after a change",
         live_datagrams,
     ),
@@ -95,7 +103,8 @@ const STEPS: [Step; 19] = [
     ),
     (
         "newcomer",
-        "the documented commands for the Python package and a custom policy, run in an archive of the tree",
+        "the documented commands for the Python package and a custom policy, run in an archive of \
+            the tree",
         newcomer::check,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
@@ -140,7 +149,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// The rows of a page: the step's name, and the cells after its description.
+/// The rows of a page: a step's name, and the cells after its description.
 fn rows(page: &str) -> BTreeMap<String, String> {
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(3, " | ");
@@ -152,8 +161,10 @@ fn rows(page: &str) -> BTreeMap<String, String> {
 
 fn format_page(rows: &BTreeMap<String, String>) -> String {
     let mut page = String::from(
-        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: `cargo xtask nightly \
-         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | minutes |\n\
+        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: \
+            `cargo xtask nightly \
+         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | \
+         minutes |\n\
          |---|---|---|---|---|---|\n",
     );
     for (name, shows, _) in STEPS {
@@ -185,7 +196,7 @@ fn memory(root: &Path) -> TaskResult {
     run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
     let mut tests = long_tests(root, "memory::");
     tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
-    // A test of upgrades has a module of the same name, and a separate step.
+    // A test of upgrades has a module of the same name, but is a separate step.
     run(tests.args(["--skip", "upgrade::", "--test-threads", "1"]))
 }
 

@@ -33,7 +33,7 @@ struct Borrower {
     name: &'static str,
     /// Owners that it borrows mutably.
     owners: &'static [&'static str],
-    /// Why one call changes all of them.
+    /// Reason why one call changes all of them.
     reason: &'static str,
 }
 
@@ -228,7 +228,7 @@ impl Owners {
         let mut wrong = Vec::new();
         if self.names.len() < 5 {
             wrong.push(format!(
-                "{}: {} owners: has `{}` moved?",
+                "{}: only {} owners found; was `{}` moved?",
                 self.area.hub,
                 self.names.len(),
                 self.area.state
@@ -254,7 +254,7 @@ impl Owners {
             let modules = self.files.iter().filter(|(name, _)| name == file);
             for module in modules.flat_map(|(_, file)| child_modules(file)) {
                 if file != self.area.hub {
-                    wrong.push(format!("{file}: `mod {module}` can write what {name} owns"));
+                    wrong.push(format!("{file}: `mod {module}` can write fields of {name}"));
                 }
             }
         }
@@ -350,7 +350,7 @@ impl FileVisitor<'_> {
     }
 }
 
-/// Types behind a mutable reference; none for another type.
+/// Types behind a mutable reference. Empty for any other type.
 fn mutable_borrows(of: &Type) -> Vec<String> {
     match of {
         Type::Reference(reference) if reference.mutability.is_some() => {
@@ -365,7 +365,7 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
         let name = named(&of.self_ty).into_iter().next();
         let OwnedState { state, hub, .. } = self.owners.area;
         if name.as_deref() == Some(state) && self.file != *hub {
-            self.wrong.push(format!("{}: impl {state}: only {hub} may have it", self.file));
+            self.wrong.push(format!("{}: impl {state} is allowed only in {hub}", self.file));
         }
         for item in &of.items {
             if let ImplItem::Fn(function) = item {

@@ -1,6 +1,6 @@
 //! The step `packages`, which installs and uses the packages on a Debian without Rust.
 //!
-//! The contents of a release are also made here, but from programs that other steps have compiled: a release build
+//! It also makes the contents of a release, but from programs that other steps have compiled, because a release build
 //! takes ten minutes and is part of `cargo xtask nightly`.
 
 use std::fs;
@@ -37,7 +37,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     }
     let copied =
         command(&release.folder, "cp", &["-a", "container", "Containerfile"]).arg(&world).status();
-    copied.map_err(|error| format!("cp: {error}"))?;
+    copied.map_err(|error| format!("cannot copy: {error}"))?;
 
     let namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "bash", SCRIPT];
     let result = run_and_report_failure(command(root, "unshare", &namespaces).arg(&world));
@@ -46,26 +46,26 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         remove(&walk)?;
         fs::rename(world.join("walk"), &walk)
             .map_err(|error| format!("{}: {error}", walk.display()))?;
-        println!("pictures of the newcomer test: target/walk");
+        println!("screenshots of the newcomer test: target/walk");
     }
-    // A root file system is large.
+    // The root file system is large.
     remove(&world)?;
     result
 }
 
-/// The root file system; `None` if this step is skipped, which is printed.
+/// The root file system. If the step is skipped, prints why and returns `None`.
 fn debian() -> Result<Option<PathBuf>, String> {
     let home = std::env::var("HOME").unwrap_or_default();
     let tar = Path::new(&home).join(DEBIAN);
     let why = match (is_root(), tar.is_file()) {
         (true, true) => return Ok(Some(tar)),
-        (false, _) => "root is required".to_owned(),
+        (false, _) => "root privileges are required".to_owned(),
         (true, false) => format!("{} is missing: .ci/install-tools creates it", tar.display()),
     };
     skip("packages", why).map(|()| None)
 }
 
-/// Returns true for root, determined by the owner of a file, which needs no further crate.
+/// Returns true for root, determined from the owner of a file, which needs no additional crate.
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
@@ -75,7 +75,7 @@ fn find_only_package(folder: &Path, ending: &str) -> Result<PathBuf, String> {
     let mut found = files(folder)?;
     found.retain(|file| file.extension().is_some_and(|end| end == ending));
     let [file] = found.as_slice() else {
-        return Err(format!("{} packages *.{ending} in {}", found.len(), folder.display()));
+        return Err(format!("found {} packages *.{ending} in {}", found.len(), folder.display()));
     };
     Ok(file.clone())
 }

@@ -1,6 +1,6 @@
-//! Check of parameters: no function takes a tuple, because the call does not show what its parts are.
+//! Check of parameters: no function takes a tuple, because a call does not show the meaning of its parts.
 //!
-//! A struct names them, as do separate parameters. Slices and iterators of tuples are allowed, and so are methods
+//! A struct or separate parameters name them. Slices and iterators of tuples are allowed, and so are methods
 //! of a trait's implementation: the trait's declaration is checked if it is in this repository.
 
 use syn::visit::{self, Visit};
@@ -14,7 +14,7 @@ pub(crate) fn tuples(text: &str) -> Result<Vec<String>, String> {
     Ok(visitor.0)
 }
 
-/// Visitor of all functions, with its findings.
+/// Visitor that collects findings in all functions.
 struct TupleVisitor(Vec<String>);
 
 impl TupleVisitor {
@@ -63,7 +63,7 @@ fn is_tuple(of: &Type) -> bool {
     }
 }
 
-/// Returns true if pyo3 calls the function, where Python's tuples arrive as tuples.
+/// Returns true if pyo3 calls the function, because Python tuples arrive as tuples.
 fn is_python(attributes: &[Attribute]) -> bool {
     let first =
         |attribute: &Attribute| attribute.path().segments.first().map(|s| s.ident.to_string());

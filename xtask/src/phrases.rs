@@ -77,7 +77,7 @@ const BRITISH: &[&str] = &[
     "analyse",
     "paralyse",
 ];
-/// Stems of verbs that end in `ise` in British and in `ize` in American English.
+/// Stems of verbs that end in `ise` in British English and in `ize` in American English.
 const STEMS: &[&str] = &[
     "author",
     "categor",

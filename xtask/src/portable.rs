@@ -1,6 +1,6 @@
 //! Check that the library and the proxy compile for a system other than Linux.
 //!
-//! Only macOS is checked: its standard library is a download of rustup, and the substitutes in
+//! Only macOS is checked: rustup downloads its standard library, and the substitutes in
 //! `crates/marline-io/src/portable` are for any Unix. Nothing is linked, so no SDK or C compiler for macOS is needed:
 //! the build script of `ring`, which has the only C code, gets a dummy compiler and archiver.
 
@@ -11,7 +11,7 @@ use crate::run::{command, output, run, skip};
 
 const TARGET: &str = "x86_64-apple-darwin";
 const CRATES: [&str; 4] = ["-p", "marline", "-p", "marline-proxy"];
-/// Program that does nothing, successfully.
+/// Program that does nothing and succeeds.
 const DUMMY_TOOL: &str = "true";
 
 /// Runs the check. Without the target's standard library it prints what is missing, and fails only if skipping is not

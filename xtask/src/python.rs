@@ -43,7 +43,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let stubs = ["-m", "mypy.stubtest", "--ignore-disjoint-bases", "marline._native"];
     run(&mut command(&package, &python, &stubs))?;
     let mut tests = command(&package.join("tests"), &python, &["-m", "unittest", "-q"]);
-    // Matrices are so small that several threads would only wait for each other.
+    // The matrices are so small that several threads would only wait for each other.
     tests.env("OPENBLAS_NUM_THREADS", "1");
     let program = root.join("target/debug/marline-lab");
     run(tests.env("MARLINE_PROGRAM", &program))?;
@@ -52,8 +52,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     run(figure.env("MARLINE_PROGRAM", &program))
 }
 
-/// First steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the page's
-/// first commands, in a directory without this tree's sources.
+/// Takes the first steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the
+/// page's first commands, in a directory without this tree's sources.
 fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     run(&mut command(
         root,
@@ -65,7 +65,7 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     run(command(root, python, &install).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))?;
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let code = page.split("```python\n").nth(1).and_then(|rest| rest.split("\n```").next());
-    let code = code.ok_or_else(|| format!("{PAGE}: no code"))?;
+    let code = code.ok_or_else(|| format!("{PAGE}: no code block"))?;
     let printed = output(&mut command(&root.join(BARE_ENVIRONMENT), &bare, &["-I", "-c", code]))?;
     let table = printed.contains("p99") && printed.contains("min-rtt");
     if table { Ok(()) } else { Err(format!("{PAGE}: its first steps print\n{printed}")) }
@@ -89,7 +89,7 @@ struct InstalledPackage {
     wheel: String,
 }
 
-/// Installs the package and its requirements into an environment; `None` without Python.
+/// Installs the package and its requirements into an environment. `None` without Python.
 fn install_package(
     root: &Path,
     environment: &str,
@@ -130,7 +130,7 @@ fn prepare_environment(root: &Path, environment: &str, needs: &[&str]) -> Result
     Ok(python)
 }
 
-/// Returns true if a suitable Python is present; otherwise prints why this step is skipped.
+/// Returns true if a suitable Python is present. Otherwise prints why this step is skipped.
 fn has_python(root: &Path) -> Result<bool, String> {
     let able = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     let mut python: Command = command(root, "python3", &["-c", able]);

@@ -1,8 +1,8 @@
 //! Comparison of the README's figures with the pages that they come from.
 //!
-//! Results in virtual time are compared with the page that their command writes; the caption of the figure is
-//! compared by a test of marline-lab's example `handover`. Live measurements are in docs/results.md with their
-//! command and date, and the README repeats them verbatim.
+//! Results in virtual time are compared with the page that their command writes. A test of marline-lab's example
+//! `handover` compares the figure's caption. Live measurements are in docs/results.md with their command and date, and
+//! the README repeats them verbatim.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn findings(pages: &Pages) -> Vec<String> {
     wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
         let section = section(&pages.results, title)?;
         (!has_date(section) || !section.contains("`marline") && !section.contains("`sudo marline"))
-            .then(|| format!("{RESULTS}: `{title}` names no command, or no date"))
+            .then(|| format!("{RESULTS}: `{title}` lacks a command or a date"))
     }));
     wrong
 }
@@ -52,7 +52,7 @@ fn check_worse_cases(pages: &Pages) -> TaskResult {
     let page = joined(&pages.auto);
     let share =
         page.split(BEHIND).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
-    let share = share.ok_or_else(|| format!("{AUTO}: no share after `{BEHIND}`"))?;
+    let share = share.ok_or_else(|| format!("{AUTO}: no share follows `{BEHIND}`"))?;
     const NUMBERS: [&str; 11] = [
         "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     ];
@@ -77,14 +77,14 @@ fn measured(pages: &Pages) -> Vec<String> {
 /// Compares the demo's output with the page of results.
 fn demo(pages: &Pages) -> TaskResult {
     let block = pages.readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
-    let block = block.ok_or_else(|| format!("{README}: no output of the demo"))?;
+    let block = block.ok_or_else(|| format!("{README}: the demo output is missing"))?;
     let kept = section(&pages.results, "The demo").is_some_and(|section| section.contains(block));
     if kept { Ok(()) } else { Err(format!("{README}: the demo output differs from {RESULTS}")) }
 }
 
 fn expect_words(readme: &str, words: &str, source: &str) -> TaskResult {
     let says = joined(readme).contains(words);
-    if says { Ok(()) } else { Err(format!("{README} should say, according to {source}: {words}")) }
+    if says { Ok(()) } else { Err(format!("{README} does not match {source}; expected: {words}")) }
 }
 
 /// The text below a heading, up to the next.
@@ -123,7 +123,7 @@ mod tests {
         Pages { readme: read(README), results: read(RESULTS), auto: read(AUTO) }
     }
 
-    /// The finding after a change of one page.
+    /// The finding after a change to one page.
     fn finding(change: impl Fn(&mut Pages)) -> String {
         let mut pages = pages();
         change(&mut pages);
@@ -145,6 +145,6 @@ mod tests {
         let auto = finding(|pages| pages.auto = pages.auto.replace("7.7 % [", "20 % ["));
         assert!(auto.contains("in one of five cases "), "{auto}");
         let undated = finding(|pages| pages.results = pages.results.replace("November 2026", ""));
-        assert!(undated.contains("`The demo` names no command, or no date"), "{undated}");
+        assert!(undated.contains("`The demo` lacks a command or a date"), "{undated}");
     }
 }

@@ -1,5 +1,5 @@
-//! The task `reference`, which writes pages of the reference, most of them with the tests that compare them with the
-//! program.
+//! The task `reference`, which writes pages of the reference. Most of them are written by the tests that compare them
+//! with the program.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::TaskResult;
 use crate::names;
 use crate::run::{command, run};
 
-/// Environment variable that makes those tests write.
+/// Environment variable that makes these tests write the pages.
 const WRITE: &str = "MARLINE_WRITE_REFERENCE";
 
 /// Tests of configuration, command line and metrics, of the list of policies, and of the trace events.

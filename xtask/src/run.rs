@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command in `dir` with this process's streams.
+/// Creates a command in `dir` with this process's streams.
 pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
@@ -75,8 +75,8 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
 const KEPT_LIMIT: usize = 120;
 const LINES_AFTER_PANIC: usize = 5;
 
-/// Runs `command` and shows its standard output as it arrives. On failure the message has the lines that show the
-/// failed tests, because they are far above the end of a long log.
+/// Runs `command` and shows its standard output as it arrives. On failure, the message contains the lines that show
+/// the failed tests, because they are far above the end of a long log.
 pub(crate) fn run_and_report_failure(command: &mut Command) -> Result<(), String> {
     run_watched(command, |_| ())
 }
@@ -153,7 +153,7 @@ mod tests {
         let script = "echo 'test a ... ok'; echo 'test b ... FAILED'; echo 'noise'; \
                       echo \"thread 'b' panicked at b.rs:1:\"; echo 'why'; exit 3";
         let error = run_and_report_failure(&mut command(Path::new("/"), "sh", &["-c", script]));
-        let error = error.expect_err("it exits with 3");
+        let error = error.expect_err("the script exits with 3");
         assert!(error.contains("exit status: 3") && error.contains("test b ... FAILED"), "{error}");
         assert!(error.contains("why") && !error.contains("    noise"), "{error}");
         assert!(run_and_report_failure(&mut command(Path::new("/"), "true", &[])).is_ok());

@@ -1,4 +1,4 @@
-//! Size of the tree: lines and files of each part, code without tests, comments and blank lines, words of the
+//! Size of the tree: lines and files of each part, code excluding tests, comments and blank lines, words of the
 //! documents, packages of the program, and its size in bytes.
 //!
 //! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
@@ -16,7 +16,7 @@ use crate::run::{command, output, run};
 
 const FILE: &str = "xtask/size.toml";
 
-/// Allowed growth of a figure relative to the blessed one, as a share.
+/// Allowed growth of a figure, as a share of the blessed one.
 const SLACK: f64 = 0.01;
 
 /// Parts of the tree, by folder.
@@ -47,7 +47,7 @@ pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {
     if has("--check") { compare(root, &figures) } else { Ok(()) }
 }
 
-/// Runs the step of continuous integration.
+/// Runs the check as a step of continuous integration.
 pub(crate) fn check(root: &Path) -> TaskResult {
     compare(root, &measure(root)?)
 }
@@ -112,7 +112,7 @@ fn is_of_tests(path: &str) -> bool {
     folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
 }
 
-/// Path prefixes of the modules that a file compiles for tests only.
+/// Path prefixes of the modules that a file compiles only for tests.
 fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let below = match name {
@@ -128,7 +128,7 @@ fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
     behind.filter_map(item).filter_map(module).flatten().collect()
 }
 
-/// Lines with code, without those of a test module in the file.
+/// Lines with code, excluding those of a test module in the file.
 fn lines_of_code(text: &str) -> usize {
     let mut lines = text.lines();
     let mut count = 0;
@@ -165,7 +165,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
 /// Packages that the program depends on.
 fn packages(root: &Path) -> Result<usize, String> {
     let arguments = ["tree", "-p", "marline-cli", "-e", "normal", "--prefix", "none", "--locked"];
-    // With color, which continuous integration enables, the marker of a repeated package would not be recognized.
+    // Without this, the colors that continuous integration enables would hide the marker of a repeated package.
     let tree = output(command(root, "cargo", &arguments).env("CARGO_TERM_COLOR", "never"))?;
     let mut names: Vec<&str> = tree
         .lines()
@@ -195,7 +195,7 @@ fn build(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// CPU time of ended child processes, seconds: columns 16 and 17 of `/proc/self/stat`, in hundredths.
+/// CPU time of ended child processes in seconds, from columns 16 and 17 of `/proc/self/stat`, in hundredths.
 fn processor_time_s() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|error| error.to_string())?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn tests_comments_and_blank_lines_are_not_counted() {
-        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
+        let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // \
+            why\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
         assert_eq!(lines_of_code(text), 5);
         let outside = "#[cfg(test)]\nmod tests;\nfn f() {}\n";

@@ -1,7 +1,6 @@
 //! Minimal Rust lexer that blanks comments and literals.
-//!
-//! A full parser would need expanded macros to match braces correctly; a lexer only needs the beginning and end of
-//! comments, strings and characters. It replaces them by blanks, so lines and columns stay those of the file.
+//! A full parser would need expanded macros to match braces correctly. A lexer only needs the beginning and end of
+//! comments, strings and characters. It replaces them with blanks, so lines and columns are those of the file.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ pub(crate) struct Function {
     pub(crate) line: usize,
     /// Lines of code in its body, without blank lines and comments.
     pub(crate) code_lines: usize,
-    /// Body within the text, excluding its braces.
+    /// Range of the body in the text, excluding its braces.
     pub(crate) body: Range<usize>,
 }
 
@@ -67,7 +66,7 @@ pub(crate) struct Word<'a> {
     pub(crate) text: &'a str,
     /// True if arguments follow.
     pub(crate) is_called: bool,
-    /// Word before it, of which it is a member: `a` of `a.b()`, `a().b()` and `a::b()`.
+    /// Preceding word, of which this word is a member: `a` in `a.b()`, `a().b()` and `a::b()`.
     pub(crate) owner: Option<&'a str>,
 }
 
@@ -154,7 +153,7 @@ fn line_end(bytes: &[u8], at: usize) -> usize {
     bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |length| at + length)
 }
 
-/// The end of a block comment, which may contain others.
+/// The end of a block comment, which may contain other comments.
 fn block_comment_end(bytes: &[u8], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0_usize);
     while at + 1 < bytes.len() {

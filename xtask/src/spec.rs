@@ -53,9 +53,9 @@ struct Requirement {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum RowStatus {
     Covered,
-    /// Deviation, with a reason.
+    /// The code deviates, with a reason.
     Excepted,
-    /// Without a source other than memory.
+    /// The row has no source other than memory.
     Memory,
 }
 
@@ -80,7 +80,7 @@ struct Totals {
     memory: usize,
 }
 
-/// Checks every table and the totals in the page; prints nothing on success.
+/// Checks every table and the totals in the page. Prints nothing on success.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let tables = load(root)?;
     let complaints = complaints(root, &tables)?;
@@ -120,7 +120,7 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
         [] => {}
         [write_it] if write_it == "--write" => write(root, &tables)?,
         [kernel, folder] if kernel == "--kernel" => look_up(Path::new(folder), &tables)?,
-        _ => return Err("spec takes --write or --kernel DIR".to_owned()),
+        _ => return Err("expected --write or --kernel DIR".to_owned()),
     }
     check(root)
 }
@@ -143,7 +143,7 @@ fn look_up(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
             if has_word(text, item) {
                 found += 1;
             } else {
-                missing.push(format!("{name} {}: no `{place}`", line.id));
+                missing.push(format!("{name} {}: `{place}` was not found", line.id));
             }
         }
     }
@@ -158,7 +158,7 @@ fn write(root: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
         let (_, after) = rest.split_once(END)?;
         Some(format!("{before}{}{after}", section(tables)))
     });
-    let text = cut.ok_or_else(|| format!("{PAGE}: no `{}`", BEGIN.trim_end()))?;
+    let text = cut.ok_or_else(|| format!("{PAGE}: missing marker `{}`", BEGIN.trim_end()))?;
     std::fs::write(&path, text).map_err(|error| format!("{PAGE}: {error}"))
 }
 
@@ -202,7 +202,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
             if by_kernel_source == line.seen.is_empty() {
                 complain(
-                    "`seen` belongs to source `kernel-source` and must name file and function"
+                    "`seen` belongs to source `kernel-source` and must name a file and a function"
                         .to_owned(),
                 );
             }

@@ -1,6 +1,5 @@
 //! Separate compilation of each published crate.
-//!
-//! A build of the whole workspace gives every dependency the union of the features that any crate requests, including
+//! A build of the whole workspace gives every dependency all features that any crate requests, including
 //! dev-dependencies. A crate that uses a feature without requesting it builds only in the workspace, so each crate is
 //! checked separately, as a dependent program would build it.
 
@@ -12,7 +11,7 @@ use crate::manifest::{Crate, workspace_crates};
 use crate::run::{command, output, run};
 
 /// Checks every published crate with each choice of its features, then runs the `cargo doc` commands of the pages.
-/// Continues after a failure, to report all of them.
+/// Continues after a failure, so that all failures are reported.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut failed = Vec::new();
     let mut crates = 0;
@@ -71,9 +70,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     commands.sort();
     commands.dedup();
     if commands.is_empty() {
-        return Err(
-            "no page has a `cargo doc` command, so this check would check nothing".to_owned()
-        );
+        return Err("no page has a `cargo doc` command to check".to_owned());
     }
     Ok(commands)
 }

@@ -54,7 +54,7 @@ pub(crate) fn run_all(root: &Path, arguments: &[String]) -> TaskResult {
             println!("{summary}");
             Ok(())
         }
-        // The end of a long log is the part that is read.
+        // Printed last, because the end of a long log is the part that is read.
         Err(error) => Err(format!("{error}\n{summary}")),
     }
 }
@@ -99,14 +99,10 @@ fn build(root: &Path) -> Result<Vec<Program>, String> {
         ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let messages = output(&mut command(root, "cargo", &BUILD))?;
     let programs: Vec<Program> = messages.lines().filter_map(read_message).collect();
-    if programs.is_empty() {
-        Err("cargo compiled no program of tests".into())
-    } else {
-        Ok(programs)
-    }
+    if programs.is_empty() { Err("cargo compiled no test programs".into()) } else { Ok(programs) }
 }
 
-/// The test program of a message of cargo, if it has one.
+/// The test program named in a cargo message, if there is one.
 fn read_message(line: &str) -> Option<Program> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_test = message.pointer("/profile/test")?.as_bool()?;
@@ -116,7 +112,7 @@ fn read_message(line: &str) -> Option<Program> {
     is_test.then_some(Program { package, folder, executable })
 }
 
-/// Runs a test program as cargo would and prints its output when it has ended, so that outputs do not mix.
+/// Runs a test program as cargo would, and prints its output when it has exited, so that outputs do not mix.
 fn run_one(program: &Program, skipped: &Path, is_nice: bool, outcome: &Mutex<&mut Outcome>) {
     let executable = program.executable.to_string_lossy();
     let mut tests = match is_nice {
@@ -162,7 +158,7 @@ mod tests {
             )
         };
         let program = read_message(&message(true, "\"/m/target/debug/deps/it-1\""))
-            .expect("a program of tests");
+            .expect("this is a test program");
         assert_eq!(
             (program.package.as_str(), program.folder.as_path()),
             ("marline-io", Path::new("/m/crates/marline-io"))

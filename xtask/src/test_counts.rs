@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Largest number of printed reasons.
+/// Maximum number of printed reasons.
 const MAX_REASONS: usize = 12;
 
 /// Sums of cargo's lines `test result: ...`.
@@ -36,7 +36,7 @@ impl TestCounts {
         self.programs += 1;
     }
 
-    /// A summary line. `tools` is the text of .ci/install-tools, which is recommended if it installs a missing
+    /// Formats a summary line. `tools` is the text of .ci/install-tools, which is recommended if it installs a missing
     /// program.
     pub(crate) fn summary(&self, skipped: &Skipped, tools: &str, is_success: bool) -> String {
         if self.programs == 0 {
@@ -139,12 +139,15 @@ mod tests {
     fn failures_come_first_and_skipped_tests_have_not_passed() {
         let counts = counts(&["test result: FAILED. 8 passed; 2 failed; 0 ignored; 0 measured"]);
         let skipped = Skipped::read(
-            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds root\nit-2\ta::b\tprogram\ttshark\n\
-             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds root\ncut off",
+            "it-1\ta::b\tprogram\ttshark\nit-1\ta::b\tother\tneeds \
+                root\nit-2\ta::b\tprogram\ttshark\n\
+             it-2\ta::c\tprogram\tnft\nit-2\ta::d\tprogram\todd\nit-2\ta::e\tother\tneeds \
+             root\ncut off",
         );
         assert_eq!(
             counts.summary(&skipped, TOOLS, false),
-            "2 failed, 3 passed, 5 skipped because of missing nft, tshark (.ci/install-tools installs them), because \
+            "2 failed, 3 passed, 5 skipped because of missing nft, tshark (.ci/install-tools \
+                installs them), because \
              of missing odd, because: needs root"
         );
         let one = Skipped::read("it-1\ta::b\tprogram\ttshark\n");

@@ -96,14 +96,16 @@ fn tuple_parameters(path: &str, text: &str) -> Vec<String> {
     found.into_iter().map(|message| format!("{path}: {message}")).collect()
 }
 
-/// A module header that opens with a question word.
+/// Finds a module header that opens with a question word.
 fn header_opening(path: &str, text: &str) -> Option<String> {
     let (index, line) = text.lines().enumerate().find(|(_, line)| line.starts_with("//!"))?;
     let opening = line["//!".len()..].split_whitespace().next()?;
     let word = opening.split(|c: char| !c.is_alphanumeric()).next()?;
     HEADER_OPENINGS.contains(&word).then(|| {
         let line = index + 1;
-        format!("{path}:{line}: the module header opens with \"{word}\", not with a noun phrase")
+        format!(
+            "{path}:{line}: the module header must open with a noun phrase, not with \"{word}\""
+        )
     })
 }
 
@@ -138,7 +140,7 @@ fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Pages that are missing from the list of their folder or, if it has none, the list of all sections.
+/// Pages that are missing from the list of their folder or, if it has none, from the list of all sections.
 fn find_unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
     const INDEX: &str = "README.md";
     let mut unlisted = Vec::new();
@@ -174,7 +176,7 @@ fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
             wrong.push(format!("{dir}/{root_file}:1: a pure crate forbids unsafe code"));
         }
     }
-    // Clippy reads the nearest clippy.toml only: a crate's own file replaces the workspace's.
+    // Clippy reads only the nearest clippy.toml, so a crate's file replaces the workspace's.
     let own = of.dir.join("clippy.toml");
     if pure && !own.is_file() {
         wrong.push(format!("{dir}: a pure crate needs a clippy.toml with the bans"));
@@ -191,7 +193,7 @@ fn clippy_gaps(config: &toml::Table, pure: bool) -> Vec<String> {
     let mut gaps = Vec::new();
     for (key, limit) in SIZE_LIMITS {
         if config.get(*key).and_then(toml::Value::as_integer).is_none_or(|set| set > *limit) {
-            gaps.push(format!("needs {key} = {limit} or less"));
+            gaps.push(format!("{key} must be at most {limit}"));
         }
     }
     for (list, banned) in PURE_BANS.iter().filter(|_| pure) {
@@ -224,7 +226,8 @@ mod tests {
     #[test]
     fn a_module_header_opens_with_a_noun_phrase() {
         let found = |text: &str| header_opening("src/a.rs", text);
-        let message = "src/a.rs:2: the module header opens with \"What\", not with a noun phrase";
+        let message =
+            "src/a.rs:2: the module header must open with a noun phrase, not with \"What\"";
         assert_eq!(found("// License.\n//! What a queue holds.\n"), Some(message.to_string()));
         for word in HEADER_OPENINGS {
             assert!(found(&format!("//! {word}: a queue.\n")).is_some());

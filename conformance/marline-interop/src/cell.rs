@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares a dimension with its values and their words.
+/// Declares a dimension with its values and their names.
 macro_rules! dimension {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident => $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -31,7 +31,7 @@ dimension! {
     }
 }
 dimension! {
-    /// Internet protocol.
+    /// IP version.
     Family { V4 => "v4", V6 => "v6" }
 }
 dimension! {
@@ -46,7 +46,7 @@ dimension! {
     /// Condition of the network.
     Condition {
         Clean => "clean",
-        /// 1 % in each direction of each path.
+        /// 1 % loss in each direction of each path.
         Loss => "loss",
         Reordering => "reorder",
         /// The first path fails during the transfer and returns.
@@ -61,7 +61,7 @@ dimension! {
         Up => "up",
         Down => "down",
         Both => "both",
-        /// Small messages, echoed.
+        /// Small messages, each of which is echoed.
         Messages => "messages",
         HalfClose => "halfclose",
         Abort => "abort",
@@ -114,9 +114,9 @@ impl fmt::Display for Cell {
 }
 
 impl Cell {
-    /// Every valid combination. The kernel does not race its SYNs, and a dead single path carries nothing.
+    /// Returns every valid combination. The kernel does not race its SYNs, and a single dead path carries nothing.
     pub(crate) fn all() -> Vec<Cell> {
-        /// Takes the value of a dimension from the number, and removes it from the number.
+        /// Takes the value of a dimension from the number, which is divided by the number of values.
         fn take<T: Copy>(number: &mut usize, values: &[T]) -> T {
             let value = values[*number % values.len()];
             *number /= values.len();
@@ -151,8 +151,8 @@ impl Cell {
         !(dead && (self.subflows == Subflows::One || self.pair.kernel_client()))
     }
 
-    /// Cells that together contain every possible pair of values of two dimensions. Each step selects the cell with
-    /// the most missing pairs.
+    /// Selects cells that together contain every possible pair of values of two dimensions. Each step selects the cell
+    /// with the most missing pairs.
     pub(crate) fn pairwise() -> Vec<Cell> {
         let all = Cell::all();
         let mut missing: BTreeSet<[(usize, u8); 2]> = all.iter().flat_map(Cell::pairs).collect();

@@ -16,7 +16,7 @@ pub(crate) struct CellResult {
     pub(crate) seconds: f64,
     /// Kernel counters that are not zero.
     pub(crate) counters: Vec<(String, u64)>,
-    /// Contents found in captures.
+    /// Summary of the captures.
     pub(crate) capture: String,
     /// Reasons why the links' timing may be unreliable. No check depends on it.
     pub(crate) doubts: Vec<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Connections that fell back to plain TCP, as far as the ends report it.
+    /// Connections for which an end reports a fallback to plain TCP.
     pub(crate) fn fallbacks(&self) -> Vec<(Side, usize, String)> {
         let ends = [(Side::Client, &self.client), (Side::Server, &self.server)];
         let named = |(side, outcomes): (Side, &Vec<Outcome>)| {

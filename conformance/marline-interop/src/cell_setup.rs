@@ -13,9 +13,9 @@ use crate::exchange::Plan;
 pub(crate) const PORT: u16 = 7_000;
 /// Another port, for addresses that are announced with a port.
 pub(crate) const OTHER_PORT: u16 = 7_777;
-/// Names of the paths. The first one fails.
+/// Names of the paths, the first of which fails.
 const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
-/// Receive buffer of a slow reader, small so that the window is soon full.
+/// Receive buffer of a slow reader in bytes, small so that the window fills quickly.
 const SLOW_READER_BUFFER: u32 = 256 << 10;
 
 const MIB: u64 = 1 << 20;
@@ -23,15 +23,15 @@ const MIB: u64 = 1 << 20;
 /// Amount of data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scale {
-    /// For every change: a few seconds per cell.
+    /// Small transfers for every code change: a few seconds per cell.
     Small,
-    /// The matrix as defined.
+    /// The documented sizes.
     Full,
     /// 1 GiB.
     Huge,
 }
 
-/// Time of the first path's failure, counted from the client's start, and its duration.
+/// The first path's failure: its time after the client's start, and its duration.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) after: Duration,
@@ -60,7 +60,7 @@ impl CellSetup {
         // A connection that starts on a dead path is a separate condition: a kernel whose SYNs get no valid answer
         // retries without options.
         plan.interval = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
-        // A quarter of the slow link's rate for each direction of each connection, and time for faults.
+        // Assumes a quarter of the slow link's rate for each direction of each connection, plus time for faults.
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
         let limit = Duration::from_secs(60 + slowest);
         let server = SocketAddr::new(address(cell.family, 0, 1), PORT);

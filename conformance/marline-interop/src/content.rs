@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes generated and written at once.
+/// Number of bytes generated and written in one step.
 const CHUNK: usize = 64 << 10;
 
 /// An infinite, position-dependent stream of bytes.
@@ -33,7 +33,7 @@ impl Content {
         hexadecimal(hash)
     }
 
-    /// The bytes from `offset`, a multiple of 8. (SplitMix64 over the word's number.)
+    /// Writes the content from `offset`, a multiple of 8 (SplitMix64 over the word's number).
     fn fill(self, offset: u64, bytes: &mut [u8]) {
         for (number, word) in (offset / 8..).zip(bytes.chunks_mut(8)) {
             let mut z = self.seed.wrapping_add((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -58,9 +58,9 @@ pub(crate) struct ReceivedData {
 /// How a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
-    /// The peer finished.
+    /// The peer ended its stream.
     Eof,
-    /// An error.
+    /// Reading failed with this error.
     Error(String),
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn send(
     to.flush().await
 }
 
-/// Reads to the end, orderly or not, and compares.
+/// Reads to the end or to an error, and compares the bytes.
 pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> ReceivedData {
     let (mut got, mut filled) = (vec![0; CHUNK], 0);
     let mut comparison = Comparison::with(content);
@@ -110,7 +110,7 @@ fn hexadecimal(hash: Sha256) -> String {
     text
 }
 
-/// Received bytes that differ from the content.
+/// Comparison of received bytes with the content.
 struct Comparison {
     content: Content,
     wanted: Vec<u8>,

@@ -1,7 +1,7 @@
 //! Exchange between the two applications, written once for all kinds of streams.
 //!
 //! The server sends the first byte, because a kernel client does not join before it has received data from its
-//! peer. The client then waits a moment, so that the subflows exist before the data flows.
+//! peer. The client then waits for the joins, so that the subflows exist before data is sent.
 
 use std::io;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::content::{Content, ReceivedData, receive, send};
 const GREETING: u8 = b'M';
 /// Time for joins: three round trips of the slow path.
 const JOIN_TIME: Duration = Duration::from_millis(200);
-/// Largest number of concurrent messages.
+/// Maximum number of concurrent messages.
 const WINDOW: usize = 64;
-/// Longest message in bytes, a little less than a segment.
+/// Maximum message length in bytes, slightly less than a segment.
 const MAX_MESSAGE_LEN: u64 = 1_400;
 
 /// A connection that can be aborted.
@@ -52,17 +52,17 @@ pub(crate) struct Outcome {
     pub(crate) received: Option<ReceivedData>,
     /// Number of messages that were echoed correctly.
     pub(crate) echoed: u32,
-    /// Error while writing.
+    /// Write error.
     pub(crate) send_error: Option<String>,
     /// Any other error.
     pub(crate) error: Option<String>,
     pub(crate) fallback: Option<String>,
-    /// True if this end aborted.
+    /// True if this end aborted the connection.
     pub(crate) aborted: bool,
 }
 
 impl Plan {
-    /// Number of successive connections. Asymmetric workloads run in both directions.
+    /// Number of successive connections. Asymmetric workloads run once in each direction.
     pub(crate) const fn connections(&self) -> usize {
         match self.workload {
             Workload::HalfClose | Workload::Abort | Workload::SlowReader => 2,
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// The side that acts first: aborts, finishes its half, or does not read.
+    /// The side that aborts, finishes its half first, or reads slowly.
     const fn first(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }
@@ -112,7 +112,8 @@ pub(crate) async fn run(
     connection: usize,
 ) -> Outcome {
     if let Err(error) = greet(&mut pipe, side).await {
-        let (error, fallback) = (Some(format!("greeting: {error}")), pipe.fallback());
+        let (error, fallback) =
+            (Some(format!("cannot exchange the first byte: {error}")), pipe.fallback());
         return Outcome { error, fallback, ..Outcome::default() };
     }
     let mut outcome = match plan.workload {
@@ -136,7 +137,7 @@ async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
             let mut byte = [0];
             pipe.read_exact(&mut byte).await?;
             if byte != [GREETING] {
-                return Err(io::Error::other(format!("unexpected {byte:?}")));
+                return Err(io::Error::other(format!("unexpected first byte {byte:?}")));
             }
             tokio::time::sleep(JOIN_TIME).await;
             Ok(())
@@ -154,7 +155,7 @@ async fn abort(mut pipe: impl Pipe, side: Side, plan: &Plan, connection: usize) 
     outcome
 }
 
-/// A stream in each direction: one after the other for half closes, otherwise concurrently.
+/// Transfers a stream in each direction: sequentially for half closes, otherwise concurrently.
 async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
     let (from_client, from_server) = plan.streams(connection);
     let (out, other) = match side {
@@ -175,7 +176,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
         send(&mut writer, mine, out).await?;
         writer.shutdown().await
     };
-    // The kernel accepts no further subflow once it has received the end of its peer's data. Therefore a side
+    // The kernel accepts no further subflows after it has received the end of its peer's data. Therefore a side
     // without data stays silent until the other has finished.
     let waits = out == 0 || plan.workload == Workload::HalfClose && !goes_first;
     let (received, sent) = if waits {
@@ -188,7 +189,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
     Outcome { received: Some(received), send_error, ..Outcome::default() }
 }
 
-/// Messages with a length prefix, each of which is echoed.
+/// Exchanges messages with a length prefix, each of which is echoed.
 async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let result: io::Result<u32> = match side {
@@ -220,7 +221,9 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                         let mut got = vec![0; wanted.len()];
                         reader.read_exact(&mut got).await?;
                         if got != wanted {
-                            return Err(io::Error::other(format!("message {number} differs")));
+                            return Err(io::Error::other(format!(
+                                "the echo of message {number} differs"
+                            )));
                         }
                         echoed += 1;
                         window.add_permits(1);
@@ -242,7 +245,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     }
 }
 
-/// A message of a length and content that depend on its number.
+/// Creates a message whose length and content depend on its number.
 fn message(seed: u64, number: u32) -> Vec<u8> {
     let mixed = (seed ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let len = 1 + mixed % MAX_MESSAGE_LEN;

@@ -69,15 +69,15 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
     })
 }
 
-/// Complaints in the kernel's log that concern TCP.
+/// Reports kernel warnings about TCP.
 pub(crate) fn report_kernel_warnings(said: &[String], problems: &mut Vec<String>) {
     let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
     let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
     let said = said.iter().filter(about_us);
-    problems.extend(said.map(|line| format!("the kernel complains: {line}")));
+    problems.extend(said.map(|line| format!("kernel warning: {line}")));
 }
 
-/// The counters worth keeping.
+/// The counters to store: those that are not zero.
 pub(crate) fn nonzero_counters(counters: &Counters) -> Vec<(String, u64)> {
     let named = |(name, value): (&str, u64)| (name.to_owned(), value);
     let mut shown: Vec<(String, u64)> = counters.nonzero("MP").map(named).collect();
@@ -91,7 +91,7 @@ pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) 
     for (side, outcomes) in [(Side::Client, &evidence.client), (Side::Server, &evidence.server)] {
         if outcomes.len() != plan.connections() {
             problems.push(format!(
-                "the {side:?} had {} of {} connections",
+                "the {side:?} reported {} of {} connections",
                 outcomes.len(),
                 plan.connections()
             ));
@@ -126,17 +126,20 @@ fn check_end(
         return;
     }
     let Some(received) = &outcome.received else {
-        return say("did not report the received data".to_owned());
+        return say("did not report received data".to_owned());
     };
     if !received.matches {
-        say(format!("received other bytes than were sent ({received:?})"));
+        say(format!("the received bytes differ from those sent ({received:?})"));
     }
     if plan.workload == Workload::Abort {
         if received.bytes > expected / 2 {
             say(format!("received {} bytes; {} were sent", received.bytes, expected / 2));
         }
         if received.end == End::Eof {
-            say(format!("treated an abort as the end after {} bytes", received.bytes));
+            say(format!(
+                "treated an abort as the end of the stream after {} bytes",
+                received.bytes
+            ));
         }
         return;
     }
@@ -158,13 +161,14 @@ fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> any
     for report in evidence.net.report()?.iter().skip(dead) {
         let (up, down) = (report.up.stats.delivered_packets, report.down.stats.delivered_packets);
         if up < MIN_REPEATS || down == 0 {
-            problems.push(format!("path {}: {up} packets up, {down} down", report.name));
+            problems
+                .push(format!("path {} was not used: {up} packets up, {down} down", report.name));
         }
     }
     Ok(())
 }
 
-/// Requires that no counter for errors has moved, except the expected ones.
+/// Requires that no error counter has changed, except the expected ones.
 pub(crate) fn check_unexpected_counters(
     counters: &Counters,
     expected: &[&str],
@@ -176,7 +180,7 @@ pub(crate) fn check_unexpected_counters(
     for name in UNEXPECTED_COUNTERS.iter().filter(|name| !expected.contains(*name)) {
         let count = counters.get(name).saturating_sub(harmless(name));
         if count > 0 {
-            problems.push(format!("the kernel counts {name} {count}"));
+            problems.push(format!("kernel counter {name} is {count}, not 0"));
         }
     }
 }
@@ -194,7 +198,7 @@ fn kernel(
         Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),
     };
     let connections = evidence.plan.connections() as u64;
-    // The kernel rejects a path that returns after all data was sent. This cannot be avoided.
+    // The kernel rejects a path that returns after all data was sent, which is unavoidable.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
         problems.push(format!("kernel counter MPJoinRejected is {rejected}"));
@@ -208,12 +212,12 @@ fn kernel(
     for (name, least) in [(capable, connections), (joined, least)] {
         let count = counters.get(name);
         if count < least {
-            problems.push(format!("the kernel counts {name} {count}, not {least}"));
+            problems.push(format!("kernel counter {name} is {count}; expected at least {least}"));
         }
     }
 }
 
-/// Findings of Wireshark and of our own checker. `multipath`: requires keys, tokens and mappings.
+/// Checks captures with Wireshark and with our own checker. `multipath` requires keys, tokens and mappings.
 pub(crate) fn captures(
     files: &[PathBuf],
     multipath: bool,
@@ -237,10 +241,10 @@ pub(crate) fn captures(
     let (frames, [mut malformed, keys, tokens, mappings]) = dissect(&merged, true, fields)?;
     let mut gave_up = String::new();
     if malformed > 0 {
-        // Wireshark's analysis of mappings has bugs of its own: assertions fail on acknowledgments of both stacks and
-        // are reported as malformed. Malformed packets are also reported without the analysis.
+        // Wireshark's analysis of mappings has bugs: assertions fail on acknowledgments of both stacks and are
+        // reported as malformed. Malformed packets are also reported without the analysis.
         let (_, [without, ..]) = dissect(&merged, false, fields)?;
-        gave_up = format!(", Wireshark's analysis failed on {}", malformed - without);
+        gave_up = format!(", Wireshark's analysis failed on {} frames", malformed - without);
         malformed = without;
     }
     if malformed > 0 {
@@ -253,11 +257,11 @@ pub(crate) fn captures(
     // to RFC 1071 but an error for Wireshark.
     let files = files.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
     let findings = wiretap::check(&files.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-    problems.extend(findings.faults.iter().take(3).map(|fault| format!("wrong: {fault}")));
+    problems.extend(findings.faults.iter().take(3).map(|fault| format!("checker: {fault}")));
     Ok((format!("{frames} frames, {mappings} mappings{gave_up}; {findings}"), findings))
 }
 
-/// Number of frames, and number of those in which Wireshark finds each of these fields.
+/// Counts the frames, and those in which Wireshark finds each of these fields.
 fn dissect(capture: &Path, mappings: bool, fields: [&str; 4]) -> anyhow::Result<(u64, [u64; 4])> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-o", "mptcp.analyze_mptcp:TRUE"]);

@@ -51,7 +51,7 @@ struct Args {
     /// Also keep the captures of passed cells, and print their findings
     #[arg(long)]
     keep_captures: bool,
-    /// Only list the cells
+    /// List the cells and exit
     #[arg(long)]
     list: bool,
     /// Write the summary into this file, between its markers
@@ -63,7 +63,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Inner {
-    /// One end of a cell (started by the runner)
+    /// Run one end of a cell (used by the runner)
     #[command(hide = true)]
     Peer {
         /// The job, in JSON
@@ -121,7 +121,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     }
     let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
     let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
-    println!("{} cells, {} of them already green", tasks.len(), tasks.len() - waiting.len());
+    println!("{} cells, {} of which have already passed", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::remove_remains();
     if !swept.is_empty() {
         println!("removed remains of earlier runs: {}", swept.join(", "));

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::exchange::{self, Outcome, Pipe, Plan};
 use kernel::KernelPipe;
 
-/// Time limit for closing at the end.
+/// Time limit for closing the connections at the end.
 const CLOSING_TIME: Duration = Duration::from_secs(10);
 
 /// Kind of TCP stack.
@@ -33,12 +33,12 @@ pub(crate) enum Stack {
     Marline,
 }
 
-/// Special settings of a case for the Marline end.
+/// A case's special settings for the Marline end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Extra {
     /// Addresses announced by the server.
     pub(crate) announced: Vec<AnnouncedAddress>,
-    /// Forbid joins to the first address (flag C).
+    /// True if joins to the first address are forbidden (flag C).
     pub(crate) deny_join_id0: bool,
     /// Subflows per connection.
     pub(crate) subflows: Option<usize>,

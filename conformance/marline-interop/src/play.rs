@@ -1,4 +1,4 @@
-//! Execution of one exchange: both ends on a prepared network, with capture, until they end.
+//! Execution of one exchange: both ends on a prepared network, with capture, until they exit.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A number derived from a name.
+/// Derives a seed from a name.
 pub(crate) fn seed(name: &str) -> u64 {
     name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte))
 }
@@ -53,8 +53,8 @@ pub(crate) struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    /// Runs both ends to their end. `act` is called repeatedly with the time since the client's start, to perform due
-    /// actions.
+    /// Runs both ends until they exit. `act` is called repeatedly with the time since the client's start, to perform
+    /// due actions.
     pub(crate) fn perform(
         &'a self,
         mut log: KernelLog,
@@ -122,13 +122,13 @@ fn wait_for_line(file: &Path, text: &str, from: &mut ChildProcess) -> anyhow::Re
         let ended = from.child.try_wait()?;
         if ended.is_some() || start.elapsed() > READY {
             let errors = std::fs::read_to_string(file.with_extension("err")).unwrap_or_default();
-            bail!("{} is not ready ({ended:?}): {}", from.name, errors.trim());
+            bail!("{} did not become ready ({ended:?}): {}", from.name, errors.trim());
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
-/// Waits for both ends, and performs due actions meanwhile.
+/// Waits until both ends exit, and performs due actions meanwhile.
 fn wait(
     limit: Duration,
     mut running: [&mut ChildProcess; 2],

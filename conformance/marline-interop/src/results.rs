@@ -17,9 +17,9 @@ use crate::run::Task;
 /// Stored result of a cell.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredResult {
-    /// Identity of the program.
+    /// Identity of the program build.
     program: String,
-    /// Name of the cell, and the amount of data.
+    /// Name of the cell and the amount of data.
     name: String,
     #[serde(rename = "verdict")]
     result: CellResult,
@@ -44,7 +44,8 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    /// Results in this directory. `reruns_all`: green cells are repeated. `keep_captures`: their captures are kept.
+    /// Opens the results in this directory. `reruns_all` repeats passed cells, and `keep_captures` keeps their
+    /// captures.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
@@ -67,7 +68,7 @@ impl Results {
         (kept.program == self.program && kept.name == name(task)).then_some(kept.result)
     }
 
-    /// Stores and prints a result, and removes the captures of a green cell unless they are to be kept.
+    /// Stores and prints a result. Removes the captures of a passed cell unless they must be kept.
     pub(crate) fn keep(&self, task: &Task, result: &CellResult, total: usize) {
         let directory = self.directory(task);
         let (program, name) = (self.program.clone(), name(task));
@@ -106,7 +107,7 @@ impl Results {
         };
         let green = results.iter().filter(|(_, result)| ok(result)).count();
         let mut markdown = format!(
-            "{green} of {} cells green; kernel {}.\n\n| |{}\n|---|{}\n",
+            "{green} of {} cells passed; kernel {}.\n\n| |{}\n|---|{}\n",
             tasks.len(),
             keep::kernel_release(),
             Condition::ALL.iter().map(|c| format!(" {c:?} |")).collect::<String>(),
@@ -135,14 +136,14 @@ impl Results {
             let good = specials.iter().filter(|(_, result)| ok(result)).count();
             let _ = writeln!(
                 markdown,
-                "\nPath management and fallback: {good} of {} cases green.",
+                "\nPath management and fallback: {good} of {} cases passed.",
                 specials.len()
             );
         }
         let failed = results.iter().filter(|(_, result)| !ok(result));
         for (number, (task, result)) in failed.enumerate() {
             if number == 0 {
-                markdown.push_str("\nNot green:\n\n");
+                markdown.push_str("\nNot passed:\n\n");
             }
             let why = result.as_ref().map_or("not run", |result| &result.problems[0]);
             let _ = writeln!(markdown, "- `{task}`: {why}");
@@ -153,7 +154,7 @@ impl Results {
     }
 }
 
-/// Name of the directory.
+/// Name of the result's directory.
 fn name(task: &Task) -> String {
     format!("{task}-{:?}", task.scale()).to_lowercase()
 }

@@ -1,9 +1,8 @@
 //! Special cases outside the matrix: path management and fallback, each with its own sequence of
 //! events.
 //!
-//! Every case transfers data in both directions, which is compared as in the matrix, and the captures are checked.
-//! Then the case has its own checks: the kernel's counters, and the amount of data on each path before and after an
-//! event.
+//! Every case transfers data in both directions, which is compared as in the matrix, and checks the captures. A case
+//! also checks kernel counters, and the amount of data on each path before and after an event.
 
 mod extensions;
 mod fallback;
@@ -39,9 +38,9 @@ const WIFI: &str = "wifi";
 const LTE: &str = "lte";
 /// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
-/// Enough bytes to use every path.
+/// Number of bytes that is enough to use every path.
 const SHORT: u64 = 4 << 20;
-/// Seven seconds on one path, so that events occur meanwhile.
+/// Number of bytes that take seven seconds on one path, so that events occur meanwhile.
 const LONG: u64 = 16 << 20;
 /// Time limit of a case.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -75,13 +74,13 @@ pub(crate) struct SpecialCase {
     before: Vec<Act>,
     /// Actions with times in ms after the client was started, in order.
     acts: Vec<(u64, Act)>,
-    /// Kernel counters that may change in this case only.
+    /// Kernel counters that may change only in this case.
     expected: &'static [&'static str],
     /// True if the case tests plain TCP.
     plain: bool,
-    /// DSS checksums, both ends.
+    /// True for DSS checksums at both ends.
     checksum: bool,
-    /// True if the payload is changed in transit, which later captures show.
+    /// True if the payload is changed in transit, which is visible in later captures.
     tampered: bool,
     check: fn(&mut CaseResults<'_>),
 }
@@ -92,7 +91,7 @@ impl std::fmt::Debug for SpecialCase {
     }
 }
 
-/// Counts at one moment.
+/// Counters at one point in time.
 struct CountSnapshot {
     /// Bytes that each path has delivered up and down.
     delivered: Vec<(String, u64, u64)>,
@@ -117,21 +116,21 @@ impl CountSnapshot {
 /// Results of a case, and its problems.
 struct CaseResults<'a> {
     evidence: &'a Evidence<'a>,
-    /// Side of Marline (the client's, if both sides use it).
+    /// Side that Marline runs on (the client if both sides use it).
     marline: Side,
-    /// Counts at each [`Act::RecordCounters`], and at the end.
+    /// Counters at each [`Act::RecordCounters`] and at the end.
     notes: Vec<CountSnapshot>,
     capture: Findings,
     problems: Vec<String>,
 }
 
 impl CaseResults<'_> {
-    /// Counts at a note, from 0. The last one is the end.
+    /// Counters at this snapshot, counted from 0. The last one is at the end.
     fn snapshot(&self, number: usize) -> &CountSnapshot {
         &self.notes[number.min(self.notes.len() - 1)]
     }
 
-    /// Counts of a side's kernel from the start to the end.
+    /// Counters of a side's kernel from the start to the end.
     fn counters(&self, side: Side) -> &Counters {
         let end = self.snapshot(usize::MAX);
         if side == Side::Client { &end.client } else { &end.server }
@@ -141,19 +140,22 @@ impl CaseResults<'_> {
         self.counters(side).get(name)
     }
 
-    /// Requires at least this count in a side's kernel.
+    /// Requires that a counter of a side's kernel has at least this value.
     fn at_least(&mut self, side: Side, name: &str, least: u64) {
         let count = self.counter(side, name);
         if count < least {
-            self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {least}"));
+            self.problems.push(format!(
+                "the {side}'s kernel counter {name} is {count}; expected at least {least}"
+            ));
         }
     }
 
-    /// Requires exactly this count.
+    /// Requires that a counter of a side's kernel has exactly this value.
     fn require_exactly(&mut self, side: Side, name: &str, wanted: u64) {
         let count = self.counter(side, name);
         if count != wanted {
-            self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {wanted}"));
+            self.problems
+                .push(format!("the {side}'s kernel counter {name} is {count}; expected {wanted}"));
         }
     }
 
@@ -167,11 +169,11 @@ impl CaseResults<'_> {
         let seen =
             self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.count_correct(name);
         if seen < least {
-            self.problems.push(format!("the captures show {seen} {name}, not {least}"));
+            self.problems.push(format!("captured {seen} {name}; expected at least {least}"));
         }
     }
 
-    /// Bytes up and down that a path delivered between two notes. Notes are counted from 1; 0 is the start.
+    /// Bytes that a path delivered up and down between two snapshots. Snapshots are counted from 1; 0 is the start.
     fn between(&self, path: &str, from: usize, to: usize) -> (u64, u64) {
         let at = |number: usize| {
             let Some(before) = number.checked_sub(1) else { return (0, 0) };
@@ -182,7 +184,7 @@ impl CaseResults<'_> {
         (to.0 - from.0, to.1 - from.1)
     }
 
-    /// Requires that payload flowed on a path in this direction between two notes, or did not.
+    /// Requires that a path carried payload in this direction between two snapshots, or that it did not.
     fn carried(&mut self, path: &str, notes: Range<usize>, way: Direction, wanted: bool) {
         // Traffic without data: acknowledgments, handshakes, probes.
         const IDLE: u64 = 60_000;
@@ -202,7 +204,7 @@ impl CaseResults<'_> {
             (Some((_, _, reason)), false) => {
                 self.problems.push(format!("{side:?}: fell back to plain TCP: {reason}"));
             }
-            (None, true) => self.problems.push(format!("{side:?}: does not report plain TCP")),
+            (None, true) => self.problems.push(format!("{side:?}: did not fall back to plain TCP")),
             _ => {}
         }
     }
@@ -248,7 +250,7 @@ fn endpoint(address: IpAddr, path: &str, flags: &[EndpointFlag]) -> Endpoint {
     Endpoint { address, path: Some(path.to_owned()), port: None, id: None, flags: flags.to_vec() }
 }
 
-/// Two paths with IPv4 and IPv6 each, without endpoints in the kernels.
+/// Two paths with both IPv4 and IPv6, without kernel endpoints.
 fn dual_stack() -> Scenario {
     let path = |(number, name): (usize, &str)| Path {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Common starting states of tests.
+//! Common starting states for tests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use marline_core::{
 
 use crate::{Peer, Script, capabilities, config, endpoint_config};
 
-/// Ends of a subflow: port 80 of the endpoint and a port of a peer.
+/// Both ends of a subflow: port 80 of the endpoint and a port of a peer.
 #[must_use]
 pub fn path(net: u8, host: u8, port: u16) -> FourTuple {
     FourTuple {
@@ -30,7 +30,7 @@ pub fn listening() -> EndpointConfig {
     endpoint_config(Some(config()))
 }
 
-/// A listening endpoint and a peer that connected to it and sent `hello`, which was read.
+/// A listening endpoint, and a peer that connected and sent `hello`, which was read.
 ///
 /// # Panics
 /// If the endpoint behaves unexpectedly.

@@ -1,9 +1,9 @@
 //! Runs two endpoints, controlled by input bytes, over a network that may lose, repeat, delay, change and forge
 //! segments, with applications that write, read and close at random.
 //!
-//! For any bytes, no endpoint may panic, send endlessly or wake up endlessly, and its memory must stay bounded. If the
-//! network only loses, repeats, delays or breaks checksums, the bytes read must equal those written. A network that
-//! knows the numbers and repairs checksums can change the data, against which TLS protects.
+//! Whatever the input, no endpoint may panic, send endlessly or wake up endlessly, and its memory must stay bounded.
+//! If the network only loses, repeats or delays segments or breaks their checksums, the bytes read must equal those
+//! written. A network that knows the numbers and repairs checksums can change the data; TLS protects against this.
 //!
 //! The first bytes choose the configuration. Each operation then takes an opcode and parameters. At the end of the
 //! bytes, the network becomes reliable for a while.
@@ -60,7 +60,7 @@ impl Script<'_> {
     }
 }
 
-/// One application: its connection, and its positions in writing and reading.
+/// An application: its connection, and its write and read positions.
 #[derive(Debug, Default)]
 struct App {
     id: Option<ConnectionId>,
@@ -73,7 +73,7 @@ struct Run {
     pair: Pair,
     apps: [App; 2],
     tricks: Vec<Trick>,
-    /// The last segments seen, from which others are forged.
+    /// The last segments seen, from which forged ones are made.
     seen: Vec<Flight>,
     steps: usize,
     outcome: Outcome,
@@ -249,10 +249,17 @@ impl Run {
         for side in [Side::A, Side::B] {
             let endpoint = self.pair.endpoint(side);
             let connections = endpoint.connections().len();
-            assert!(connections <= MAX_OPERATIONS, "{side:?} holds {connections} connections");
+            assert!(
+                connections <= MAX_OPERATIONS,
+                "{side:?} still holds {connections} connections"
+            );
             for id in endpoint.connections() {
                 let Some(info) = endpoint.info(id) else { continue };
-                assert!(info.buffered <= MAX_BUFFERED, "{side:?} holds {} bytes", info.buffered);
+                assert!(
+                    info.buffered <= MAX_BUFFERED,
+                    "{side:?} still holds {} bytes",
+                    info.buffered
+                );
                 assert!(info.subflows.len() <= 32, "{} subflows", info.subflows.len());
             }
         }

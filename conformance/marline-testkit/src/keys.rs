@@ -52,13 +52,13 @@ pub fn right64(hmac: [u8; 32]) -> u64 {
 /// The fields of a Fast JOIN's SYN that its HMACs cover (docs/spec/experimental.md).
 #[derive(Copy, Clone, Debug)]
 pub struct FastJoinSyn<'a> {
-    /// Key of the opener.
+    /// Key of the active opener.
     pub own_key: u64,
     /// Key of the other side.
     pub other_key: u64,
     /// Third byte of the option.
     pub message: u8,
-    /// Address ID of the opener.
+    /// Address ID of the active opener.
     pub address_id: u8,
     /// Token of the other side.
     pub token: u32,
@@ -75,7 +75,7 @@ impl FastJoinSyn<'_> {
         self.hmac_over(b"Marline FastJoin", None)
     }
 
-    /// The value that replaces the HMAC in the opener's SYN number `count`, if SYNs are numbered.
+    /// The value that replaces the HMAC in the active opener's SYN number `count`, if SYNs are numbered.
     #[must_use]
     pub fn counted_hmac(&self, count: u64) -> u64 {
         count << 56 | self.hmac_over(b"Marline FastNth ", Some(count)) >> 8

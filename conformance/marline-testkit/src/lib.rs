@@ -3,9 +3,9 @@
 //! [`Script`] runs one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that acts as the peer: it
 //! injects segments made with [`Seg`] and receives what the endpoint sends. [`Peer`] keeps the numbers and keys of one
 //! subflow, so that a test contains only the relevant details. [`timeline`] represents plain TCP as text. [`Pair`]
-//! connects two endpoints over links that drop, delay, repeat and forge. [`hostile`] turns any bytes into such a run,
-//! for random tests and fuzzing. [`small_worlds`] tries every order of events for a few packets. [`views`] and
-//! [`sender`] provide inputs for unit tests of policies.
+//! connects two endpoints over links that drop, delay, repeat and forge segments. [`hostile`] turns arbitrary bytes
+//! into such a run, for random tests and fuzzing. [`small_worlds`] tries every order of events for a few packets.
+//! [`views`] and [`sender`] provide inputs for unit tests of policies.
 #![forbid(unsafe_code)]
 
 mod expect;

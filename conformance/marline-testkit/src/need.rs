@@ -65,7 +65,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// True if the test may create namespaces and interfaces. If not, skips it with a message.
+/// Returns true if the test may create namespaces and interfaces. Otherwise skips it with a message.
 pub fn root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -77,7 +77,7 @@ pub fn root() -> bool {
     root
 }
 
-/// Reports that the running test is skipped, and why. The caller must return immediately afterwards.
+/// Reports that the running test is skipped, with the reason. The caller must return immediately afterwards.
 ///
 /// # Panics
 /// If `MARLINE_REQUIRE_ALL=1`.

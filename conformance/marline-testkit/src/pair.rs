@@ -125,8 +125,8 @@ impl Pair {
         marline_wire::fill_tcp_checksum(addresses, &mut flight.bytes);
     }
 
-    /// Collects all segments that both endpoints have to send. `judge` may change each segment and decides its fate.
-    /// Returns the endpoints' events.
+    /// Collects all segments that both endpoints want to send. `judge` may change each segment and decides its
+    /// outcome. Returns the endpoints' events.
     ///
     /// # Panics
     /// If an endpoint never stops sending.
@@ -177,8 +177,8 @@ impl Pair {
         }
     }
 
-    /// Advances to the next arrival or timer, but not beyond `end`, and handles it. Returns `false`, with the time at
-    /// `end`, if there is none.
+    /// Advances to the next arrival or timer, but not beyond `end`, and handles it. If there is none, stops at `end`
+    /// and returns `false`.
     pub fn step(&mut self, end: Instant) -> bool {
         let arrival = self.flights.first_key_value().map(|(&(at, _), _)| at);
         let timers = [self.a.poll_timeout(), self.b.poll_timeout()];

@@ -1,4 +1,4 @@
-//! Scripted peer of one subflow, which keeps its numbers and keys.
+//! Scripted peer of one subflow, which tracks its numbers and keys.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Expect, Script, Seg, SentSegment, keys};
 /// Time within which a peer must answer a handshake.
 const RTT: Duration = Duration::from_millis(10);
 
-/// Numbers of one subflow, from the scripted peer's side.
+/// One subflow's sequence numbers, as seen by the scripted peer.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// The subflow's ends; local is the endpoint under test.
@@ -34,7 +34,7 @@ pub struct Peer {
     pub expected_dsn: u64,
     /// The last mapping received from the endpoint.
     pub heard_mapping: Option<WireMapping>,
-    /// Our flow id and the endpoint's, on carriers with flow ids; otherwise zeros.
+    /// Our flow id and the endpoint's. Zeros on carriers without flow ids.
     pub flows: (u64, u64),
     /// Our timestamp clock and the last timestamp received, if timestamps are used.
     pub timestamps: Option<(u32, u32)>,
@@ -54,7 +54,7 @@ pub const fn capable(form: MpCapableForm) -> MptcpOption {
 }
 
 impl Peer {
-    /// A peer at the remote end of `path` that has not sent anything yet.
+    /// Creates a peer at the remote end of `path` that has not sent anything yet.
     #[must_use]
     pub fn new(path: FourTuple, key: u64) -> Self {
         let iss = SeqNum(0xffff_f000);

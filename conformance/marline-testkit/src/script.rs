@@ -28,8 +28,8 @@ pub const fn capabilities() -> Capabilities {
     }
 }
 
-/// A connection with the reference policies. A script lists every segment, but copies that depend on forecasts cannot
-/// be predicted.
+/// A connection with the reference policies. A script lists every segment, and copies that depend on forecasts would
+/// be unpredictable.
 #[must_use]
 pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::reference_policies())
@@ -60,11 +60,11 @@ pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
 pub struct SentSegment {
     /// Time of sending.
     pub at: Instant,
-    /// Source and destination from the endpoint's view.
+    /// The endpoint's address and port, and the peer's.
     pub path: FourTuple,
     /// ECN field.
     pub ecn: Ecn,
-    /// The endpoint's flow id and the peer's, on carriers with flow ids.
+    /// The endpoint's flow id and the peer's. Zeros on carriers without flow ids.
     pub flows: (u64, u64),
     /// The segment.
     pub seg: Seg,
@@ -98,7 +98,7 @@ impl Script {
         }
     }
 
-    /// Makes the carrier join segments into runs.
+    /// Makes the carrier combine segments into batches.
     pub const fn join_runs(&mut self) {
         self.buf.join_runs(true);
     }
@@ -156,7 +156,7 @@ impl Script {
         let mut at_once = 0;
         while let Some(at) = self.endpoint.poll_timeout().filter(|&at| at <= end) {
             at_once = if at > self.now { 0 } else { at_once + 1 };
-            assert!(at_once < 1_000, "timers that never advance at {:?}", self.now);
+            assert!(at_once < 1_000, "timers fire endlessly at {:?}", self.now);
             self.now = self.now.max(at);
             self.endpoint.handle_timeout(self.now);
             self.gather();
@@ -228,7 +228,7 @@ impl Script {
     #[track_caller]
     pub fn expect_nothing(&mut self) {
         if let Some(sent) = self.sent.front() {
-            panic!("expected silence, but the endpoint sent {:#?}", sent.seg);
+            panic!("expected nothing, but the endpoint sent {:#?}", sent.seg);
         }
     }
 

@@ -144,7 +144,7 @@ impl Seg {
     /// If it does not fit the 40 bytes together with the other options.
     #[must_use]
     pub fn mptcp(mut self, option: MptcpOption) -> Self {
-        assert!(self.options.mptcp.push(option), "MPTCP options beyond 40 bytes: {option:?}");
+        assert!(self.options.mptcp.push(option), "MPTCP options exceed 40 bytes: {option:?}");
         self
     }
 
@@ -203,7 +203,7 @@ impl Seg {
         self.header.seq.add(self.len())
     }
 
-    /// The encoded segment, with the checksum over these addresses, or over none.
+    /// The encoded segment. Its checksum covers these addresses, or none.
     ///
     /// # Panics
     /// If the options do not fit a header.

@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant};
 
 use crate::views::{MSS, ms};
 
-/// Bytes of every segment.
+/// Segment size in bytes.
 pub const SEGMENT: u64 = MSS as u64;
 
 /// The sender and its loss recovery.
@@ -27,7 +27,7 @@ pub struct Sender<R: ?Sized> {
     pub snd_nxt: u64,
     /// Congestion phase of the subflow.
     pub phase: Phase,
-    /// When the retransmission timer will fire.
+    /// Time at which the retransmission timer will fire.
     pub rto_at: Option<Instant>,
     /// True if the peer sends SACKs.
     pub sack: bool,
@@ -48,7 +48,7 @@ pub fn numbers(lost: &[Ssn]) -> Vec<u64> {
 }
 
 impl<R: LossRecovery + ?Sized> Sender<R> {
-    /// A sender on a path that has had this RTT for a long time.
+    /// Creates a sender on a path that has had this RTT for a long time.
     #[must_use]
     pub fn with_recovery(recovery: Box<R>, rtt_ms: u64) -> Self {
         let mut rtt = RttEstimator::new(RttConfig::default());
@@ -179,11 +179,11 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
     pub fn mark(&mut self, lost: &[Ssn]) {
         for at in lost {
             let index = self.board.index_of(*at).expect("lost segments are on the board");
-            assert!(self.board.mark_lost(index) > 0, "{at:?} was not in flight");
+            assert!(self.board.mark_lost(index) > 0, "segment {at:?} was not in flight");
         }
     }
 
-    /// Enters another phase.
+    /// Enters this phase.
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.with(|r, cx| r.on_recovery(phase != Phase::Open, cx));
@@ -194,7 +194,7 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
     /// # Panics
     /// If no timer is set.
     pub fn fire(&mut self) -> (Vec<u64>, TimeoutAction) {
-        self.now = self.recovery.next_timeout().expect("a timer runs");
+        self.now = self.recovery.next_timeout().expect("no timer is set");
         let mut lost = Vec::new();
         let action = self.with(|r, cx| r.on_timeout(cx, &mut lost));
         self.mark(&lost);

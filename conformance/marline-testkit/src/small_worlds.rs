@@ -9,10 +9,10 @@
 //! mode, and hold no more state ([`Verdict`]).
 //!
 //! Worlds with the same states of both ends and the same packets in flight at the same time are equal, and are
-//! entered once. An endpoint's state is its debug text, without counters and configuration. An end is a function of
-//! its inputs, so the real endpoint runs once for each state and input, regardless of the number of worlds. Some ends
-//! are compared with a replay of the same choices without merged states. A packet is lost, or loses its options, only
-//! at times where a later loss would have another effect.
+//! entered once. An endpoint's state is its debug text, without counters and configuration. The behavior of an end
+//! depends only on its inputs, so the real endpoint runs once for each state and input, regardless of the number of
+//! worlds. Some results are compared with a replay of the same choices without merged states. A packet is lost, or
+//! loses its options, only at times where a later loss would have another effect.
 
 mod application;
 mod choice;

@@ -33,7 +33,7 @@ pub struct Timeline {
     pub id: Option<ConnectionId>,
     path: FourTuple,
     irs: SeqNum,
-    /// The peer's next byte.
+    /// Position of the peer's next byte.
     next: u32,
     /// End of the endpoint's acknowledged data.
     acked: u32,
@@ -42,7 +42,7 @@ pub struct Timeline {
     started: Instant,
 }
 
-/// The default configuration as plain TCP and without pacing, so that segments are sent as soon as permitted.
+/// The default configuration with plain TCP and no pacing, so that segments are sent as soon as permitted.
 #[must_use]
 pub fn plain() -> ConnectionConfig {
     ConnectionConfig { mptcp: false, pacing: false, timestamps: false, ..crate::config() }
@@ -78,7 +78,7 @@ impl Timeline {
         line
     }
 
-    /// An endpoint that opens a connection. Its SYN is sent and not answered.
+    /// An endpoint that opens a connection. Its SYN has been sent but not answered.
     ///
     /// # Panics
     /// If no SYN is sent.
@@ -222,7 +222,7 @@ impl Timeline {
     }
 }
 
-/// Text of consecutive full segments from `start` on, without PSH.
+/// Text of consecutive full segments without PSH, starting at `start`.
 #[must_use]
 pub fn full_segments(start: u32, count: u32) -> Vec<String> {
     let mss = u32::from(MSS);

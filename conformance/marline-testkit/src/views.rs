@@ -90,7 +90,7 @@ pub const DEGRADED: Health =
 pub const UNREACHABLE_ON_DEGRADED_PAIR: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::DegradedAddressPair };
 
-/// The view after a timeout, last received at this time.
+/// The view after a timeout that last received data at this time.
 #[must_use]
 pub fn unreachable(view: SubflowView, heard_ms: u64) -> SubflowView {
     let last_rx_at = Instant::from_millis(heard_ms);
@@ -193,7 +193,7 @@ impl Stream {
                 assert_eq!(
                     mapping.range.intersection(&range),
                     mapping.range,
-                    "the mapping contains the range"
+                    "the range covers only part of a mapping"
                 );
                 mapping.delivered = true;
             }
@@ -267,7 +267,7 @@ impl MappingIndex for Stream {
     }
 }
 
-/// Calls the scheduler until it waits; returns the data and subflow of each decision, in order.
+/// Calls the scheduler until it waits, and returns the data and subflow of each decision in order.
 ///
 /// # Panics
 /// If the scheduler never waits, or the core would reject a decision.
@@ -280,7 +280,7 @@ pub fn drain(
     while let Some((subflow, range)) = scheduler.next_send(&stream.context(subflows)).data() {
         let cut = stream.apply(subflow, range);
         sent.push((subflow.0, cut.start.0, cut.end.0));
-        assert!(sent.len() < 10_000, "it never waits");
+        assert!(sent.len() < 10_000, "the scheduler never waits");
     }
     sent
 }

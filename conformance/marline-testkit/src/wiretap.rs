@@ -1,9 +1,9 @@
 //! Checks captures of Multipath TCP between any two stacks: recomputes all values that packets alone determine.
 //!
 //! Wireshark decodes the options but verifies neither HMACs nor DSS checksums. Here the keys of the handshake give
-//! tokens and HMACs (RFC 8684 sections 3.1, 3.2, 3.4.1). The mappings give each byte's data sequence number and
-//! checksum (3.3.1). A byte that is sent twice, on any subflows, must have the same value. If a capture stops early,
-//! some values stay unchecked, but none is reported as wrong.
+//! tokens and HMACs (RFC 8684 sections 3.1, 3.2, 3.4.1). The mappings give each byte's data sequence number, and
+//! checksums (3.3.1). A byte that is sent twice, on any subflows, must have the same value. If a capture stops early,
+//! some values remain unchecked, but none is reported as wrong.
 
 mod connection;
 mod fast_join;
@@ -93,8 +93,8 @@ impl fmt::Display for FrameRef {
 /// Checks one or more captures (pcap or pcapng) of the same connections, taken at the same host.
 ///
 /// # Errors
-/// A file is not a capture or has an unknown link layer. A capture truncated within a packet is read up to that
-/// packet.
+/// A file is not a capture or has an unknown link layer. If a capture is truncated within a packet, it is read up to
+/// that packet.
 pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
     let mut packets = Vec::new();
     for (file, bytes) in captures.iter().enumerate() {
@@ -117,7 +117,7 @@ struct Wiretap<'a> {
     connections: Vec<Connection>,
     /// Connection and owner of each token: 0 is the initiator, 1 is the listener.
     tokens: BTreeMap<u32, (usize, usize)>,
-    /// Connection by (opener, other end).
+    /// Connection by (active opener, other end).
     current: BTreeMap<(SocketAddr, SocketAddr), usize>,
     flows: Vec<Flow<'a>>,
 }
@@ -257,7 +257,7 @@ impl<'a> Wiretap<'a> {
                 let known = self.tokens.get(&token).copied();
                 self.findings.check("tokens of joins", known.is_some(), at);
                 let Some((connection, whose)) = known else { return };
-                // The token is the receiver's. The opener is the other end.
+                // The token is the receiver's. The active opener is the other end.
                 let flow = &mut self.flows[flow];
                 flow.opener = 1 - whose;
                 flow.connection = Some(connection);

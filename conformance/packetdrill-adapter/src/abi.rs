@@ -8,7 +8,7 @@ use libc::{
     size_t, sockaddr, socklen_t, ssize_t, timeval,
 };
 
-/// `userdata`: pointer to the machine, which is never dereferenced. See [`crate::calls`].
+/// Pointer to the machine, which is never dereferenced. See [`crate::calls`].
 pub(crate) type Userdata = *mut c_void;
 
 /// The table.
@@ -60,9 +60,9 @@ pub(crate) struct Interface {
     pub(crate) setsockopt:
         extern "C" fn(Userdata, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
     pub(crate) poll: extern "C" fn(Userdata, *mut pollfd, nfds_t, c_int) -> c_int,
-    /// An IP packet for the stack.
+    /// Passes an IP packet to the stack.
     pub(crate) netdev_send: extern "C" fn(Userdata, *const c_void, size_t) -> c_int,
-    /// The next IP packet of the stack, and its sending time in microseconds of `gettimeofday`. A count of 0 means
+    /// Returns the stack's next IP packet and its sending time (`gettimeofday`, in microseconds). A count of 0 means
     /// that there is none.
     pub(crate) netdev_receive:
         extern "C" fn(Userdata, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,

@@ -48,7 +48,7 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A result in the convention of the C library.
+/// Returns a result as the C library does.
 fn answer<T: Into<i64>>(result: Result<T, c_int>) -> i64 {
     match result {
         Ok(value) => value.into(),

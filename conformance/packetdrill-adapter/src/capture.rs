@@ -1,4 +1,4 @@
-//! Packet capture as a pcapng file, so that other programs can check checksums and MPTCP's keys.
+//! Packet capture as a pcapng file, so that other programs can verify checksums and MPTCP keys.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::Path;
 use marline_time::Instant;
 use marline_wire::pcapng::{Direction, PacketInfo, interface, packet, section_header};
 
-/// A capture that is written while packets pass.
+/// A capture file to which packets are appended.
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: File,
@@ -25,7 +25,7 @@ impl Capture {
         Ok(Capture { file, block })
     }
 
-    /// Appends an IP packet. A full disk does not end a test.
+    /// Appends an IP packet. A write error, such as a full disk, does not fail the test.
     pub(crate) fn packet(&mut self, at: Instant, direction: Direction, bytes: &[u8]) {
         self.block.clear();
         let info = PacketInfo { interface: 0, time_ns: at.as_nanos(), direction, comment: None };

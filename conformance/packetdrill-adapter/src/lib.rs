@@ -1,9 +1,9 @@
-//! Adapter through which an existing packetdrill program drives Marline's core in virtual time.
+//! Adapter with which an existing packetdrill program drives Marline's core in virtual time.
 //!
 //! packetdrill runs scripts of system calls and segments against a stack that it loads as a shared library
 //! (`--so_filename`). That library exports one function, `packetdrill_interface_init`, which fills a table of 33
 //! words: system calls, two functions for raw IP packets, and a clock. This crate is such a library around one
-//! [`Endpoint`](marline_core::Endpoint). It contains no code of packetdrill and shares only the layout of the table.
+//! [`Endpoint`](marline_core::Endpoint). It contains no packetdrill code and shares only the layout of the table.
 //!
 //! ```text
 //! packetdrill --so_filename=libpacketdrill_adapter.so --so_flags=local=192.168.0.1,... x.pkt

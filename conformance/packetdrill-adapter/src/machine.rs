@@ -3,7 +3,7 @@
 //!
 //! Time advances when packetdrill sleeps, when it waits for a packet and there is none, and by a microsecond
 //! whenever it reads the clock, because it also waits by reading the clock. Every timer of the endpoint and every
-//! deadline of a blocking call on the way is handled in order. Before each step all other threads must sleep
+//! deadline of a blocking call within that time is handled in order. Before each step all other threads must sleep
 //! ([`crate::quiet`]), so that identical scripts run identically.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,19 +28,19 @@ use crate::mirror::Mirror;
 use crate::quiet;
 use crate::sockets::Sockets;
 
-/// Maximum time that packetdrill waits for a packet that does not arrive (virtual time).
+/// Maximum virtual time that packetdrill waits for a packet that does not arrive.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum wait for one packet, including other packets in between (virtual time).
+/// Maximum virtual time that packetdrill waits for one packet, including other packets in between.
 const TOTAL_PACKET_TIMEOUT: Duration = Duration::from_secs(300);
-/// Maximum time for which a call may block on the main thread, which could not be ended otherwise (virtual time).
+/// Maximum virtual time for which a call may block on the main thread, which could not be ended otherwise.
 const MAIN_THREAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Real time without a step after which a blocking call takes the steps itself.
+/// Real time without a step after which a blocking call advances the time itself.
 const STEP_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time of `gettimeofday` at the start, in seconds.
+/// `gettimeofday` time at the start, in seconds.
 const EPOCH_S: u64 = 1_700_000_000;
 /// Size of a segment in an IPv4 packet of 1,500 bytes without options.
 const MAX_SEGMENT: u16 = 1_480;
-/// Smallest segment size that every network must pass.
+/// Minimum segment size that every network must pass.
 const MIN_PATH_SEGMENT: u16 = 576;
 const IPV4_HEADER: u16 = 20;
 
@@ -48,7 +48,7 @@ const IPV4_HEADER: u16 = 20;
 pub(crate) enum Attempt<T> {
     /// Result of the call: a value, or an `errno`.
     Done(Result<T, c_int>),
-    /// The call must wait for an event, or for this instant.
+    /// The call must wait for an event, or until this instant.
     Wait(Option<Instant>),
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct State {
     /// Deadlines of blocking calls, by thread.
     waiting: BTreeMap<u64, Option<Instant>>,
     next_waiter: u64,
-    /// Number of steps of time so far.
+    /// Number of time steps so far.
     step_count: u64,
     /// True if a call has waited on a thread other than the main one.
     has_waiting_thread: bool,
@@ -81,7 +81,7 @@ pub(crate) struct State {
 }
 
 impl Machine {
-    /// A machine with these flags of the command line: `local=ADDRESS` (repeatable, the first is used for opened
+    /// Creates a machine with these command-line flags: `local=ADDRESS` (repeatable, the first is used for opened
     /// connections), `mtu=BYTES` (default 1,500), `state=DIRECTORY` ([`Mirror`]), `capture=FILE`.
     pub(crate) fn new(flags: &str) -> Self {
         let mut locals = Vec::new();
@@ -92,7 +92,9 @@ impl Machine {
             match flag.split_once('=') {
                 Some(("local", address)) => match address.parse::<IpAddr>() {
                     Ok(address) => locals.push(address),
-                    Err(error) => eprintln!("packetdrill-adapter: {address}: {error}"),
+                    Err(error) => {
+                        eprintln!("packetdrill-adapter: invalid address {address}: {error}")
+                    }
                 },
                 Some(("state", path)) => state_dir = Some(path.into()),
                 Some(("capture", path)) => match Capture::create(path.as_ref()) {
@@ -103,7 +105,7 @@ impl Machine {
                     Ok(bytes) => {
                         max_segment = bytes.saturating_sub(IPV4_HEADER).max(MIN_PATH_SEGMENT)
                     }
-                    Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
+                    Err(error) => eprintln!("packetdrill-adapter: invalid MTU {bytes}: {error}"),
                 },
                 _ => eprintln!("packetdrill-adapter: unknown flag `{flag}`"),
             }
@@ -235,7 +237,7 @@ impl Machine {
         wall_us(state.now)
     }
 
-    /// The next sent packet and its time. Waits for it in virtual time.
+    /// Returns the next sent packet and its time. Waits for it in virtual time.
     pub(crate) fn receive(&self) -> Option<(u64, Vec<u8>)> {
         self.settle();
         let end = {
@@ -268,7 +270,7 @@ fn wall_us(at: Instant) -> u64 {
     EPOCH_S * 1_000_000 + at.as_micros()
 }
 
-/// Time of `gettimeofday` at an instant, in nanoseconds.
+/// `gettimeofday` time at an instant, in nanoseconds.
 pub(crate) fn wall_ns(at: Instant) -> u64 {
     EPOCH_S * 1_000_000_000 + at.as_nanos()
 }
@@ -297,7 +299,7 @@ impl State {
         self.now = self.now.max(until);
     }
 
-    /// Applies a script's flush of metrics, which removes Fast Open cookies.
+    /// Removes Fast Open cookies if a script flushed the TCP metrics.
     pub(crate) fn apply_metrics_flush(&mut self) {
         if self.mirror.take_flush() {
             self.endpoint.forget_fast_open();
@@ -386,7 +388,7 @@ impl State {
     }
 }
 
-/// The subflow and the sequence number quoted by an ICMP message. Eight bytes of the segment suffice.
+/// Finds the subflow and the sequence number quoted by an ICMP message. Eight bytes of the segment suffice.
 fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
     let (ends, rest): ((IpAddr, IpAddr), &[u8]) = if v6 {
         let header = quoted.get(..40)?;
@@ -409,7 +411,7 @@ fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
     Some((path, SeqNum(u32::from_be_bytes([s0, s1, s2, s3]))))
 }
 
-/// Adds an IP header before a segment.
+/// Puts an IP header in front of a segment.
 fn ip_packet(path: &FourTuple, ecn: Ecn, tos: u8, hops: Option<u8>, segment: &[u8]) -> Vec<u8> {
     let ecn = match ecn {
         Ecn::NotEct => tos & 3,

@@ -1,8 +1,8 @@
 //! Mirror of the settings that scripts change in their network namespace for the stack under test.
 //!
 //! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the kernel's path
-//! manager and `nstat` would count its segments. Therefore the runner puts its own programs first in the PATH, which
-//! write and read files in one directory (`state=` in the flags). This module reads and writes the same files:
+//! manager and `nstat` would count its segments. Therefore the runner puts its own programs first in the PATH. They
+//! write and read files in one directory (`state=` in the flags), which this module also uses:
 //!
 //! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and flags.
 //! * `flushes`: a byte for each `ip tcp_metrics flush`, which removes Fast Open cookies.
@@ -29,7 +29,7 @@ pub(crate) struct Fallbacks {
     pub(crate) by_third_ack: u64,
     /// A server's SYN/ACK had no keys.
     pub(crate) by_syn_ack: u64,
-    /// SYNs with the option were not answered, but a SYN without it was.
+    /// SYNs with the option were not answered, but one without it was.
     pub(crate) by_silence: u64,
     /// The first SYN without the option was answered: the network is remembered as one that drops the option.
     pub(crate) remembered: u64,
@@ -75,7 +75,7 @@ impl Mirror {
         self.locals.iter().copied().find(|local| local.is_ipv4() == like.is_ipv4())
     }
 
-    /// Reads changes by `ip mptcp`. True if there are any.
+    /// Reads changes made by `ip mptcp`. Returns true if there are any.
     pub(crate) fn refresh(&mut self) -> bool {
         let Some(path) = self.state_dir.as_ref().map(|dir| dir.join("endpoints")) else {
             return false;
@@ -94,14 +94,14 @@ impl Mirror {
         true
     }
 
-    /// True if `ip tcp_metrics flush` was run since the last call.
+    /// Returns true if `ip tcp_metrics flush` was run since the last call.
     pub(crate) fn take_flush(&mut self) -> bool {
         let file = self.state_dir.as_ref().map(|dir| dir.join("flushes"));
         let flushes = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |meta| meta.len());
         core::mem::replace(&mut self.flushes, flushes) != flushes
     }
 
-    /// Addresses that `ip mptcp endpoint` set.
+    /// Addresses set by `ip mptcp endpoint`.
     pub(crate) fn addresses(&self) -> Vec<LocalAddress> {
         self.endpoints.clone()
     }
@@ -218,7 +218,7 @@ fn policies(named: &str) -> PolicySet {
     policies
 }
 
-/// A line of `endpoints`.
+/// Parses a line of `endpoints`.
 fn endpoint(line: &str) -> Option<LocalAddress> {
     let mut words = line.split_whitespace();
     let address: IpAddr = words.next()?.parse().ok()?;
@@ -239,7 +239,7 @@ pub(crate) fn sysctl(name: &str, index: usize) -> Option<u64> {
     text.split_whitespace().nth(index)?.parse().ok()
 }
 
-/// The word at `index` of `tcp_rmem` or `tcp_wmem`, bytes.
+/// The word at `index` of `tcp_rmem` or `tcp_wmem`, in bytes.
 pub(crate) fn tcp_memory(name: &str, index: usize) -> u64 {
     sysctl(&format!("net/ipv4/{name}"), index).unwrap_or(4 << 20).max(2)
 }

@@ -42,9 +42,9 @@ const MAX_IPV6_OPTION: c_int = 80;
 /// Options of a socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketOptions {
-    /// Twice the requested size, because the kernel includes its own data.
+    /// Send buffer in bytes: twice the requested size, because the kernel includes its own data.
     pub(crate) send_buffer: Option<u64>,
-    /// Twice the requested size, like the send buffer.
+    /// Receive buffer in bytes: twice the requested size, like the send buffer.
     pub(crate) receive_buffer: Option<u64>,
     pub(crate) no_delay: bool,
     pub(crate) cork: bool,
@@ -55,13 +55,13 @@ pub(crate) struct SocketOptions {
     pub(crate) hops: Option<u8>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_timeout: Option<Duration>,
-    /// `SO_LINGER` with a time of zero: closing resets.
+    /// `SO_LINGER` with a time of zero: closing resets the connection.
     pub(crate) abort_on_close: bool,
     /// `TCP_FASTOPEN_KEY`.
     pub(crate) fast_open_key: Option<Vec<u8>>,
     /// `TCP_CONGESTION`.
     pub(crate) congestion: Option<String>,
-    /// All other options, as set.
+    /// All other options, with their values as set.
     pub(crate) others: BTreeMap<(c_int, c_int), c_int>,
 }
 

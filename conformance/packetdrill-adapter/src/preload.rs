@@ -13,7 +13,7 @@ use crate::calls;
 /// The C library's `getsockopt`, for sockets of the machine and all others.
 ///
 /// # Safety
-/// As the C library's: `value` points to as many bytes as `len` says, and both may be written.
+/// As for the C library function: `value` points to as many bytes as `len` says, and both may be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
 /// The C library's `sendfile`, to sockets of the machine and all others.
 ///
 /// # Safety
-/// As the C library's: `offset` is null or may be read and written.
+/// As for the C library function: `offset` is null or may be read and written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn sendfile(
     to: c_int,

@@ -9,7 +9,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum wait in real time. If a thread stays busy, the script should fail instead of hanging.
+/// Maximum wait in real time, so that the script fails instead of hanging if a thread stays busy.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two checks.
 const PAUSE: Duration = Duration::from_micros(30);
@@ -32,7 +32,7 @@ fn has_other_running_threads() -> bool {
     })
 }
 
-/// State letter of `/proc/PID/stat`: the first word after the name, which may contain any character.
+/// Returns the state letter from `/proc/PID/stat`: the first word after the name, which may contain any character.
 fn state_of(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -38,7 +38,7 @@ use crate::options::SocketOptions;
 pub(crate) enum Kind {
     /// Neither connected nor listening.
     Fresh,
-    /// Listening, with connections that were not accepted yet.
+    /// Listening, with connections that have not been accepted yet.
     Listener(VecDeque<ConnectionId>),
     /// Connected, or connecting.
     Stream(ConnectionId),
@@ -55,7 +55,7 @@ pub(crate) struct Socket {
     /// Destination of a `connect` whose SYN waits for data.
     pub(crate) deferred: Option<SocketAddr>,
     pub(crate) options: SocketOptions,
-    /// An error that was not returned yet.
+    /// An error that has not been returned yet.
     pub(crate) error: Option<c_int>,
     /// True if a `connect` has not returned its success yet.
     pub(crate) connecting: bool,
@@ -140,7 +140,8 @@ impl Sockets {
         }
     }
 
-    /// The error of an ended connection. As in the kernel, it is returned once, and later calls only see the end.
+    /// Takes the error of an ended connection. As in the kernel, it is returned once, and later calls only see the
+    /// end.
     pub(crate) fn take_error(&mut self, id: ConnectionId) -> Option<c_int> {
         let life = self.connections.get_mut(&id)?;
         let reason = life.over.filter(|reason| *reason != CloseReason::Finished)?;
@@ -212,7 +213,7 @@ impl Sockets {
                     life.over = Some(reason);
                 }
             }
-            // No listener of a script withholds its SYN/ACK.
+            // Listeners of scripts never delay their SYN/ACK.
             Event::Requested(_)
             | Event::Readable(_)
             | Event::FlowEnded { .. }

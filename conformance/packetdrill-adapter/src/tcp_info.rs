@@ -42,7 +42,7 @@ fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Bytes of the structure for a socket. Unknown fields are zero.
+/// Encodes the structure for a socket. Unknown fields are zero.
 pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
     let now = state.now;
     let announced = state.announced_mss(fd);
@@ -82,7 +82,7 @@ fn add_clocks(out: &mut [u8; LEN], clocks: &Clocks, flow: &SubflowInfo, now: Ins
     let ms_since = |at: Instant| u32::try_from(now.since(at).as_millis()).unwrap_or(u32::MAX);
     let mut word = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     word(44, ms_since(flow.tcp.last_sent_at));
-    // If no data was received yet, the handshake counts.
+    // Before any data was received, the handshake counts.
     word(52, ms_since(flow.tcp.last_data_at.unwrap_or(clocks.since)));
     word(56, ms_since(flow.last_rx_at));
 }

@@ -1,8 +1,8 @@
 //! A scheduler outside of Marline's tree, which keeps all data on one path while that path is healthy.
 //!
-//! *Problem.* Min-RTT fills the second path as soon as the first one's window is full. For a remote
-//! desktop this is wrong: the stream switches between delays, and a metered path is used without
-//! need. Here the second path carries data only when the first one fails.
+//! *Problem.* Min-RTT fills the second path as soon as the first one's window is full. For a remote desktop this is
+//! wrong: the delay jumps between two values, and a metered path is used without need. Here the second path carries
+//! data only when the first one fails.
 //!
 //! *Method.* Stay on the current path. Leave it when it is gone or not healthy, or when another path of its class has
 //! less than half its RTT. The same rule applies to returning, so the scheduler does not alternate between two similar
@@ -37,7 +37,8 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The path to use now, from the best class (regular before backup, usable before degraded and unreachable).
+    /// Chooses the path to use now, from the best class (regular before backup, usable before degraded and
+    /// unreachable).
     fn choose<'a>(&self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows)?;
         let best = classes::members(cx.subflows, class).min_by_key(|view| classes::rank(view))?;
@@ -64,7 +65,7 @@ impl Scheduler for Sticky {
         let Some(path) = self.choose(cx) else { return Decision::Wait };
         self.current = Some(path.id);
         if path.is_ready() {
-            // The core cuts the range to a segment and asks again.
+            // The core cuts the range to a segment and calls again.
             Decision::Send { subflow: path.id, range: cx.unsent }
         } else {
             // Do not leave a full path: wait for its window or its pacer.
@@ -73,7 +74,7 @@ impl Scheduler for Sticky {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // Data of a failing path goes where the built-in schedulers would send it.
+        // Data of a failing path is sent where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }

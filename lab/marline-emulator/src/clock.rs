@@ -2,7 +2,7 @@
 
 use marline_time::Instant;
 
-/// Time of the emulator: nanoseconds since it started.
+/// The emulator's time in nanoseconds since its start.
 #[derive(Debug)]
 pub(crate) struct Clock(std::time::Instant);
 

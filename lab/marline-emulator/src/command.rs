@@ -33,7 +33,6 @@ pub enum LinkCommand {
     Restore(Side),
     /// New settings of the link.
     Set(Box<DuplexConfig>),
-    /// Every flow continues from another port, as after a NAT lost its binding. Packets in flight to the old port are
-    /// lost.
+    /// Moves every flow to another port, as when a NAT loses its binding. Packets in flight to the old port are lost.
     Rebind,
 }

@@ -23,7 +23,7 @@ pub struct RelayConfig {
     pub seeds: SeedTree,
     /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
-    /// Maximum number of client addresses at a time; a new one replaces the longest silent one.
+    /// Maximum number of client addresses at a time. A new one replaces the one that has been silent longest.
     pub max_flows: usize,
     /// Time after which a silent client address is removed.
     pub idle: Duration,
@@ -46,11 +46,11 @@ impl RelayConfig {
     }
 }
 
-/// A link to emulate, by the kind of its ends.
+/// A link to emulate, by the kind of its endpoints.
 #[derive(Clone, Debug)]
 pub enum LinkEnds {
-    /// UDP sockets.
+    /// Relay between UDP sockets.
     Relay(RelayConfig),
-    /// Network namespaces.
+    /// Tunnel between network namespaces.
     Tunnel(TunnelConfig),
 }

@@ -1,5 +1,4 @@
-//! Thread of the emulator: it sleeps until shortly before the next deadline, spins, and moves
-//! datagrams.
+//! The emulator's thread: sleeps until shortly before the next deadline, spins, and moves datagrams.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -79,7 +78,7 @@ impl Engine {
         self.relays.iter().map(Member::local_addr).collect()
     }
 
-    /// Runs until it is stopped or its owner was dropped.
+    /// Runs until it is stopped or its owner is dropped.
     pub(crate) fn run(mut self) {
         #[cfg(target_os = "linux")]
         let real_time = crate::priority::raise_priority();

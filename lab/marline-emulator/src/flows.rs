@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant};
 use crate::lane::FlowKey;
 use crate::socket::{DatagramSocket, kernel_drops};
 
-/// A client that sent something within this time is not replaced by a new one.
+/// Time since a client last sent data within which it is not replaced by a new one.
 const PROTECTION_TIME: Duration = Duration::from_secs(5);
 
 /// One client address.
@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     pub(crate) client: SocketAddr,
     /// Local address that the client sent to, which is the source of answers.
     pub(crate) reply_from: Option<IpAddr>,
-    /// Socket towards the target.
+    /// Socket connected to the target.
     pub(crate) upstream: DatagramSocket,
     last_heard: Instant,
 }
@@ -62,8 +62,8 @@ impl Flows {
         self.by_client.len()
     }
 
-    /// The flow of a client that sent something, created if necessary. `None` if the table is full or a socket
-    /// cannot be created.
+    /// Returns the flow of a client that sent a datagram, and creates it if necessary. `None` if the table is full or
+    /// a socket cannot be created.
     pub(crate) fn flow_of_client(
         &mut self,
         client: SocketAddr,
@@ -141,8 +141,8 @@ impl Flows {
         }
     }
 
-    /// Gives every flow another port towards the target. The new socket is bound before the old one is closed, so
-    /// the ports differ.
+    /// Moves every flow to another local port. The new socket is bound before the old one is closed, so the ports
+    /// differ.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
         for entry in &mut self.slots {
             let Some(flow) = &mut entry.flow else { continue };

@@ -19,7 +19,7 @@ pub(crate) struct FlowKey {
 pub(crate) struct LinkDatagram {
     pub(crate) flow: FlowKey,
     pub(crate) ecn: Option<EcnCodepoint>,
-    /// IP and UDP headers below the payload, bytes.
+    /// Size of the IP and UDP headers below the payload in bytes.
     pub(crate) headers: usize,
     pub(crate) bytes: Vec<u8>,
 }
@@ -56,11 +56,11 @@ impl Packet for LinkDatagram {
     }
 }
 
-/// One direction: the link and the timing statistics of this host.
+/// One direction: the link, and timing statistics of the emulating host.
 #[derive(Debug)]
 pub(crate) struct Lane {
     link: Link<LinkDatagram>,
-    /// The latest time passed to the link, whose time must not go back.
+    /// The latest time passed to the link, whose clock must not go back.
     clock: Instant,
     waited: Micros,
     late: Micros,
@@ -80,19 +80,19 @@ impl Lane {
         }
     }
 
-    /// Offers a packet to the link. `age`: time since it reached the machine, if known.
+    /// Offers a packet to the link. `age` is the time since it reached the machine, if known.
     pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: LinkDatagram) {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
         self.link.offer(self.clock, parcel);
     }
 
-    /// A packet that a middlebox on this link, or a router in front of it, sends back.
+    /// Takes a packet that a middlebox on this link, or a router in front of it, sends back.
     pub(crate) fn take_answer(&mut self) -> Option<LinkDatagram> {
         self.link.take_answer()
     }
 
-    /// The next datagram that is due, with its due time.
+    /// Takes the next datagram that is due, with its due time.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(Instant, LinkDatagram)> {
         self.clock = self.clock.max(now);
         self.link.poll_timed(self.clock)
@@ -103,7 +103,7 @@ impl Lane {
         self.link.next_event()
     }
 
-    /// A dropped datagram, whose memory can be reused.
+    /// Takes a dropped datagram, whose memory can be reused.
     pub(crate) fn take_dropped(&mut self) -> Option<LinkDatagram> {
         self.link.take_dropped()
     }
@@ -113,7 +113,7 @@ impl Lane {
         self.link.share_radio(&other.link);
     }
 
-    /// Energy of the radio until `now`.
+    /// Energy drawn by the radio until `now`.
     pub(crate) fn radio(&self, now: Instant) -> Option<RadioReading> {
         Some(self.link.radio()?.reading(now))
     }

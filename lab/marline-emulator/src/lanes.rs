@@ -16,7 +16,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// `schedule`: commands by time after the start.
+    /// Creates both directions. `schedule` has the commands by time after the start.
     pub(crate) fn new(
         link: DuplexConfig,
         seeds: &SeedTree,
@@ -38,7 +38,7 @@ impl Lanes {
         [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
     }
 
-    /// The next scheduled command that is due, with its time.
+    /// Takes the next scheduled command that is due, with its time.
     pub(crate) fn take_scheduled(&mut self, now: Instant) -> Option<(Instant, LinkCommand)> {
         self.schedule.pop_front_if(|(at, _)| *at <= now)
     }

@@ -1,11 +1,11 @@
 //! Link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
 //!
 //! *Problem.* A measurement over an emulated link is only as good as the emulator's timing. Timers that fire 4 ms
-//! late, or a thread that was not scheduled for 20 ms, look exactly like jitter of the link. A dedicated thread
-//! therefore sleeps in ppoll until shortly before the next packet is due (with a timer slack of one nanosecond)
-//! and spins for the rest. It stamps arrivals with the kernel's receive time instead of the time it woke up, and
-//! measures the lateness of every packet sent. The report has this lateness and the packets that the kernel
-//! dropped before the model saw them.
+//! late, or a thread that was not scheduled for 20 ms, look exactly like link jitter. A dedicated thread therefore
+//! sleeps in ppoll until shortly before the next packet is due (with a timer slack of one nanosecond) and spins for
+//! the rest. It stamps arrivals with the kernel's receive time instead of the time it woke up, and measures the
+//! lateness of every packet sent. The report contains this lateness and the number of packets that the kernel dropped
+//! before the model saw them.
 //!
 //! One [`Emulator`] runs any number of relays on its thread, so parallel links share one clock and do not repeatedly
 //! wake each other. A relay works like a NAT: each client address gets its own socket towards the target, idle sockets
@@ -51,8 +51,8 @@ use marline_time::Duration;
 
 use engine::{Engine, EngineRequest};
 
-/// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a wake-up on an idle
-/// machine. The thread spins for less time if sleeps end more precisely.
+/// Maximum time for which the thread spins before a deadline: the cost of a wake-up on an idle machine. The thread
+/// spins for less time if sleeps end more precisely.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 
 /// Running relays. Dropping it stops them.
@@ -104,7 +104,7 @@ impl Emulator {
         self.addresses.get(relay).copied().flatten()
     }
 
-    /// Sends a command to a relay; returns when it is executed.
+    /// Sends a command to a relay, and returns after its execution.
     ///
     /// # Errors
     /// No relay has this number, or the command failed.

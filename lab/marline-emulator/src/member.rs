@@ -66,7 +66,7 @@ impl Member {
         match (self, source) {
             (Member::Relay(relay), Source::Port(port)) => relay.receive(port, clock, buffers),
             (Member::Tunnel(tunnel), Source::End(end)) => tunnel.receive(end, clock),
-            // A source belongs only to its own kind of member.
+            // Each kind of source belongs to one kind of member.
             _ => {}
         }
     }

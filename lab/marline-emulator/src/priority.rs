@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU64;
 
-/// Nice value if real-time scheduling is refused.
+/// Nice value to use if real-time scheduling is refused.
 const NICE: i32 = -15;
 
-/// Gives the calling thread the timer precision and priority that the system grants this user, and returns whether
-/// it has real-time scheduling. A refusal is not an error, but is visible in the reported lateness.
+/// Gives the calling thread the best timer precision and priority that the system grants this user, and returns
+/// whether it has real-time scheduling. A refusal is not an error, but is visible in the reported lateness.
 pub(crate) fn raise_priority() -> bool {
     // The default timer slack of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

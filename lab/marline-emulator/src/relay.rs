@@ -15,20 +15,20 @@ use crate::lanes::Lanes;
 use crate::report::{ProcessorWait, RelayReport};
 use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 
-/// Largest number of spare buffers.
+/// Maximum number of spare buffers.
 const MAX_POOL: usize = 4_096;
 
-/// Largest size of one send with segmentation, bytes: below the largest UDP payload.
+/// Maximum size of one segmented send in bytes: below the largest UDP payload.
 const MAX_BATCH_BYTES: usize = 60_000;
 
-/// A socket of a relay.
+/// Identifies a socket of a relay.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     Listen,
     Upstream(u32),
 }
 
-/// Datagrams that are sent in one call.
+/// Datagrams sent in one call.
 #[derive(Debug, Default)]
 struct Batch {
     to: Option<(FlowKey, Option<EcnCodepoint>)>,
@@ -71,7 +71,7 @@ impl Batch {
 pub(crate) struct Relay {
     name: String,
     to: SocketAddr,
-    /// IP and UDP headers on the emulated link, bytes.
+    /// Size of the IP and UDP headers on the emulated link in bytes.
     headers: usize,
     pub(crate) listen: DatagramSocket,
     pub(crate) flows: Flows,
@@ -106,7 +106,7 @@ impl Relay {
     pub(crate) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
         let Relay { listen, flows, lanes, pool, headers, .. } = self;
         let headers = *headers;
-        // Errors are ICMP messages about earlier datagrams, or show that the socket is empty.
+        // Errors come from ICMP messages about earlier datagrams, or mean that the socket is empty.
         match port {
             Port::Listen => {
                 let _ = listen.receive(buffers, |datagram| {

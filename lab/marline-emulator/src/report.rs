@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use marline_link::radio::RadioReading;
 
-/// Maximum recorded lateness, microseconds. Larger values count as this one.
+/// Maximum recorded lateness in microseconds. Larger values count as this one.
 const MAX_LATENESS_US: u64 = 10_000_000;
 
 /// Histogram of microseconds with two significant digits and bounded size.
@@ -38,15 +38,15 @@ impl Micros {
 /// Percentiles of a delay that is ideally zero.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Datagrams measured.
+    /// Number of datagrams measured.
     pub count: u64,
-    /// Median, microseconds.
+    /// Median in microseconds.
     pub p50_us: u64,
-    /// 95th percentile, microseconds.
+    /// 95th percentile in microseconds.
     pub p95_us: u64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile in microseconds.
     pub p99_us: u64,
-    /// Largest, microseconds.
+    /// Maximum in microseconds.
     pub max_us: u64,
 }
 
@@ -57,12 +57,12 @@ impl fmt::Display for Lateness {
     }
 }
 
-/// How long the emulator's thread waited for a processor.
+/// Time for which the emulator's thread waited for a processor.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorWait {
-    /// Since the start, microseconds.
+    /// Total since the start in microseconds.
     pub total_us: u64,
-    /// Longest single wait, microseconds.
+    /// Maximum single wait in microseconds.
     pub longest_us: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct DirectionReport {
     pub send_blocked: u64,
 }
 
-/// Report of a link since its start.
+/// Report on a link since its start.
 #[derive(Clone, Debug)]
 pub struct RelayReport {
     /// Name of the link.
@@ -103,7 +103,7 @@ pub struct RelayReport {
     pub kernel_drops: u64,
     /// Interfaces that were removed while the link ran.
     pub lost_interfaces: Vec<String>,
-    /// Processor starvation of the emulator's thread, which all links share.
+    /// Waits for a processor of the emulator's thread, which all links share.
     pub starved: ProcessorWait,
     /// From the client.
     pub up: DirectionReport,
@@ -116,9 +116,9 @@ pub struct RelayReport {
 impl RelayReport {
     /// Limit on the 99th percentile of lateness, above which the link does not behave as configured.
     pub const UNRELIABLE_P99_US: u64 = 1_000;
-    /// Limit on the lateness of one packet, above which it is a stall that affects maxima and tails.
+    /// Limit on the lateness of one packet. A later one indicates a stall, which affects maxima and tails.
     pub const UNRELIABLE_MAX_US: u64 = 20_000;
-    /// Limit on the wait for a processor, above which packets were read late without any other indication.
+    /// Limit on the wait for a processor. After a longer one, packets were read late without any other indication.
     pub const UNRELIABLE_WAIT_US: u64 = 20_000;
 
     /// Reasons why results measured over this link may be unreliable; empty if there are none.
@@ -150,7 +150,7 @@ impl RelayReport {
             }
             if way.send_blocked > 0 {
                 doubts.push(format!(
-                    "{} {name}link packets were lost at a full socket buffer",
+                    "{} {name}link packets were lost because a socket buffer was full",
                     way.send_blocked
                 ));
             }
@@ -218,7 +218,7 @@ mod tests {
         other.lost_interfaces.push("lte".to_owned());
         other.down.send_blocked = 2;
         let doubts = other.doubts();
-        let words = ["dropped 3", "lte was removed", "30000 us for a processor", "full socket"];
+        let words = ["dropped 3", "lte was removed", "30000 us for a processor", "buffer was full"];
         assert_eq!(doubts.len(), words.len(), "{doubts:?}");
         for (doubt, word) in doubts.iter().zip(words) {
             assert!(doubt.contains(word), "{doubt}");

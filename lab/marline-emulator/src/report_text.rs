@@ -19,9 +19,9 @@ pub fn text(report: &RelayReport) -> String {
     text.push('\n');
     for (way, name) in [(&report.up, "up  "), (&report.down, "down")] {
         let _ = writeln!(text, "  {name} {}", counts(way, seconds));
-        let _ = write!(text, "       left late: {}", way.late);
+        let _ = write!(text, "       sent late: {}", way.late);
         if way.waited.count > 0 {
-            let _ = write!(text, "; was read late: {}", way.waited);
+            let _ = write!(text, "; read late: {}", way.waited);
         }
         text.push('\n');
     }
@@ -39,7 +39,7 @@ pub fn text(report: &RelayReport) -> String {
     if report.flows_refused > 0 {
         let _ = writeln!(
             text,
-            "  {} datagrams refused, as there were too many clients",
+            "  {} datagrams refused because there were too many clients",
             report.flows_refused
         );
     }
@@ -70,7 +70,7 @@ fn counts(way: &DirectionReport, seconds: f64) -> String {
         (stats.stripped, "stripped of options"),
         (stats.dropped_swallowed, "acknowledged by a middlebox and dropped"),
         (stats.dropped_thinned, "acknowledgments dropped"),
-        (stats.dropped_forgotten, "to an expired NAT mapping"),
+        (stats.dropped_forgotten, "sent to an expired NAT mapping"),
         (stats.split, "cut"),
         (stats.coalesced, "coalesced"),
         (stats.duplicated, "duplicated"),
@@ -78,7 +78,7 @@ fn counts(way: &DirectionReport, seconds: f64) -> String {
         (stats.rewritten, "rewritten"),
         (stats.reordered, "reordered"),
         (way.send_errors, "refused by the system"),
-        (way.send_blocked, "lost at a full socket buffer"),
+        (way.send_blocked, "lost because a socket buffer was full"),
     ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");

@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 
-/// Requested receive buffer, bytes: a burst that waits for the emulator's thread must reach the link model without
+/// Requested receive buffer in bytes. A burst that waits for the emulator's thread must reach the link model without
 /// loss.
 const KERNEL_BUFFER: usize = 4 << 20;
 
-/// Size of the largest GRO super-datagram, bytes.
+/// Size of the largest GRO super-datagram in bytes.
 const SLOT: usize = 65_536;
 
-/// Longest plausible age. A larger value is caused by a step of the wall clock.
+/// Maximum plausible age. A step of the wall clock causes larger values.
 const MAX_PLAUSIBLE_AGE: Duration = Duration::from_secs(1);
 
 /// A non-blocking UDP socket with segmentation offload.
@@ -30,7 +30,7 @@ pub(crate) struct ReceivedDatagram<'a> {
     pub(crate) from: SocketAddr,
     pub(crate) to_ip: Option<IpAddr>,
     pub(crate) ecn: Option<EcnCodepoint>,
-    /// Time in the kernel before it was read.
+    /// Time that it spent in the kernel before it was read.
     pub(crate) age: Duration,
     pub(crate) bytes: &'a [u8],
 }
@@ -87,13 +87,13 @@ impl DatagramSocket {
         self.socket.local_addr()
     }
 
-    /// Largest number of datagrams of one send.
+    /// Maximum number of datagrams in one send.
     pub(crate) fn send_batch_limit(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Reads one batch and calls `each` per datagram. Returns true if the batch was full, so that more datagrams may
-    /// wait.
+    /// Reads one batch and calls `each` per datagram. Returns true if the batch was full and more datagrams may be
+    /// waiting.
     pub(crate) fn receive(
         &self,
         buffers: &mut ReceiveBuffers,
@@ -119,7 +119,7 @@ impl DatagramSocket {
     }
 
     /// Sends a batch. After an ICMP error caused by an earlier datagram, the kernel fails the next call without
-    /// sending anything, so there is a second attempt.
+    /// sending anything, so this retries once.
     pub(crate) fn send(&self, batch: &Outgoing<'_>) -> io::Result<()> {
         let transmit = Transmit {
             destination: batch.to,

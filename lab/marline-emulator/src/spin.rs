@@ -11,7 +11,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Controller of the spin time.
+/// Controller for the spin time.
 #[derive(Debug)]
 pub(crate) struct Spin {
     most: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct Spin {
 impl Spin {
     /// Divisor of the elapsed time: the quotient is the budget of all spins.
     const SHARE: u32 = 3;
-    /// Largest unused budget.
+    /// Maximum unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
     /// Divisor of an increase: this part of a sleep's excess over the estimate is added immediately.
     const RISE_DIVISOR: u32 = 4;
@@ -40,7 +40,7 @@ impl Spin {
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
-    /// Time to spin before a deadline, at `now`. It must be called once per round: an allowed round that was
+    /// Time to spin before a deadline, at `now`. Must be called once per round, because a round that may spin but is
     /// shorter than the spin is charged to the budget.
     pub(crate) fn allowed(&mut self, now: Instant) -> Duration {
         let round = now.since(self.last);
@@ -49,12 +49,12 @@ impl Spin {
             self.budget = self.budget.saturating_sub(round);
         }
         self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
-        // Keep a reserve, so that spins do not stop in the middle of every wait.
+        // Keeps a reserve, so that spins do not stop in the middle of every wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }
     }
 
-    /// Records that a sleep ended this late.
+    /// Records how late a sleep ended.
     pub(crate) fn on_late_wakeup(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {

@@ -2,9 +2,9 @@
 //!
 //! A thread that waits for a processor reads packets late without noticing, because an interface has no arrival
 //! timestamps. The kernel counts the waiting time of each thread and how often it got a processor (schedstat).
-//! Read after every longer sleep, the counters give each single wait. For a busy thread they give the mean of several
-//! waits, but then packets are due all the time and a stall shows as lateness. Time stolen by a hypervisor is not
-//! included, but also shows as lateness.
+//! Read after every longer sleep, the counters give each single wait. For a busy thread they give only the mean of
+//! several waits, but then packets are always due, so a stall appears as lateness. Time stolen by a hypervisor is not
+//! included, but also appears as lateness.
 
 use std::fs::File;
 use std::io;
@@ -103,7 +103,7 @@ mod tests {
             });
             watched.join().expect("thread")
         });
-        // A fair share would be half of the time; one time slice is certain.
+        // A fair share would be half of the time; at least one time slice is certain.
         assert!(starved.total_us > 1_000, "{starved:?}");
         assert!((100..=starved.total_us).contains(&starved.longest_us), "{starved:?}");
     }

@@ -39,7 +39,7 @@ pub struct TappedPackets {
     bound: Arc<Bound>,
 }
 
-/// Remaining bytes at each end, and number of packets beyond them.
+/// Remaining bytes at each end, and the number of packets that exceeded the limit.
 #[derive(Debug)]
 struct Bound {
     room: [AtomicU64; 2],
@@ -85,7 +85,7 @@ impl Tap {
 }
 
 impl TappedPackets {
-    /// The packets that have not been taken yet, in order of time.
+    /// Takes the packets recorded so far, in order of time.
     pub fn packets(&self) -> impl Iterator<Item = TappedPacket> {
         self.packets.try_iter()
     }

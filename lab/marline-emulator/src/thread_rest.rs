@@ -11,7 +11,7 @@
 
 use marline_time::Duration;
 
-/// Debt of sleep.
+/// Sleep that a real-time thread owes to other threads.
 #[derive(Debug, Default)]
 pub(crate) struct SleepDebt {
     debt: Duration,
@@ -22,11 +22,11 @@ impl SleepDebt {
     const SHARE: u32 = 8;
     /// Debt above which it is repaid.
     const REST_STEP: Duration = Duration::from_micros(60);
-    /// Largest debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. A larger debt
-    /// is dropped, because otherwise a stall would cause another one.
+    /// Maximum debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. Debt beyond it
+    /// is dropped, because otherwise one stall would cause another.
     const MAX_DEBT: Duration = Duration::from_micros(300);
 
-    /// Returns the time to sleep now, if any, after a round of length `round` with `slept` of sleep.
+    /// Returns the time to sleep now, if any, after a round of length `round` that included `slept` of sleep.
     pub(crate) fn sleep_time(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::MAX_DEBT);
         (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))

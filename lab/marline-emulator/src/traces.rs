@@ -7,7 +7,7 @@ use anyhow::Context;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 
-/// Maximum size of a trace file, bytes: other large files of a directory must not fill the memory.
+/// Maximum size of a trace file in bytes, so that other large files in the directory do not fill the memory.
 const MAX_TRACE_BYTES: u64 = 64 << 20;
 
 /// Turns a description into links and reads their traces from `directory` or its subdirectories; without one, from
@@ -29,7 +29,7 @@ pub fn resolve(
     })
 }
 
-/// The directory in `MARLINE_TRACE_DIR`; an empty value counts as unset.
+/// The directory in `MARLINE_TRACE_DIR`. An empty value counts as unset.
 #[must_use]
 pub fn trace_directory_from_env() -> Option<PathBuf> {
     std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty()).map(PathBuf::from)

@@ -19,11 +19,11 @@ use crate::report::{ProcessorWait, RelayReport};
 use crate::tap::Tap;
 use marline_io::Tun;
 
-/// Largest number of spare buffers.
+/// Maximum number of spare buffers.
 const MAX_POOL: usize = 4_096;
 /// Packets read at a time; due packets of the other side are sent in between.
 const READ_BATCH: usize = 32;
-/// Largest packet, bytes.
+/// Maximum packet size in bytes.
 const LARGEST_PACKET: usize = 65_536;
 
 /// One end of a link.
@@ -54,7 +54,7 @@ pub struct TunnelConfig {
     pub tap: Option<Tap>,
 }
 
-/// An end of a tunnel.
+/// Identifies an end of a tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -97,7 +97,7 @@ impl Tunnel {
         })
     }
 
-    /// The interface at an end, unless it was removed: a removed one would always be readable.
+    /// The interface at an end. `None` if it was removed, because it would then always be readable.
     pub(crate) fn tun(&self, end: End) -> Option<&Tun> {
         let end = match end {
             End::Client => &self.client,
@@ -217,7 +217,7 @@ impl OpenEnd {
     }
 }
 
-/// Dropped packets in transmission: the 12th number after the interface's name.
+/// Packets dropped in transmission: the 12th number after the interface's name.
 fn parse_drops(table: &str, interface: &str) -> Option<u64> {
     const TRANSMIT_DROPS: usize = 11;
     let mut lines = table.lines().filter_map(|line| line.split_once(':'));

@@ -1,4 +1,4 @@
-//! `marline-lab agree`: comparison of the verdicts of several master roots.
+//! `marline-lab agree`: comparison of the verdicts under several master roots.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,8 +18,9 @@ pub struct Args {
     pub directories: Vec<PathBuf>,
 }
 
-/// Prints the rows with different verdicts and those that some roots leave undecided. The exit status is success if no
-/// row is accepted by one root and rejected by another, and at most a tenth of the judged rows is undecided.
+/// Prints the rows with different verdicts and those that are undecided under some roots. The exit status is success
+/// if no row is accepted under one root and rejected under another, and at most a tenth of the judged rows are
+/// undecided.
 ///
 /// # Errors
 /// Results cannot be read, or two directories have the same master root.
@@ -56,7 +57,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (undecided, judged) = agreement.undecided;
     text.push_str(&format!(
-        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at most 10 allowed)\n",
+        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at \
+            most 10 allowed)\n",
         agreement.rows,
         all.len(),
         number(agreement.undecided_percent())

@@ -18,19 +18,19 @@ use marline_cli::cmd::monitor::print;
 pub struct Args {
     /// Two results, A and B, each a directory written by `run` or `sweep`, optionally with :VARIANT: compares each
     /// measure of A and B, paired by seed. Or names of rows of the comparison with the kernel: runs only rows that
-    /// begin with one of them.
+    /// start with one of them.
     #[arg(value_name = "A B | ROW..")]
     pub rows: Vec<String>,
-    /// Ten runs of everything, including the slow rows.
+    /// Ten runs of every row and variant, including the slow rows.
     #[arg(long)]
     pub full: bool,
-    /// Number of runs of everything.
+    /// Number of runs of every row and variant.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
     /// Number of processors for parallel runs. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processors: Option<u32>,
-    /// Directory of results; runs with existing results of this program are not repeated.
+    /// Directory of results. Runs with existing results of this program are not repeated.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub results: PathBuf,
     /// Repeat runs that already have results.
@@ -47,7 +47,7 @@ pub struct Args {
     pub write: Option<PathBuf>,
 }
 
-/// Runs the selected rows and prints the table; success if all targets are met.
+/// Runs the selected rows and prints the table. The exit status is success if all targets are met.
 ///
 /// # Errors
 /// Runs are not possible on this machine.
@@ -127,7 +127,7 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
         }
         text += &format!("A: {}\nB: {}\n", a.name(first), b.name(second));
         text += &format!(
-            "{seeds} seeds in both, 95 %, paired by seed\n{}",
+            "{seeds} seeds in both, 95 % intervals, paired by seed\n{}",
             aligned(&comparison.table())
         );
         if *missing != (0, 0) {
@@ -155,7 +155,7 @@ fn select_rows(args: &Args) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A run as a short text.
+/// Summarizes a run in a short text.
 fn run_text(sample: &Sample) -> String {
     if let Some(error) = &sample.error {
         return format!("FAILED: {error}");

@@ -1,4 +1,4 @@
-//! Engine that makes the runs of a sweep. For a cluster, it starts the Python package.
+//! Engine that executes the runs of a sweep. For a cluster, it starts the Python package.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -14,7 +14,7 @@ use super::run::RunOptions;
 pub enum Engine {
     /// Threads of this process.
     Local,
-    /// A Ray cluster: without an address, the one that Ray finds, else this machine alone.
+    /// A Ray cluster: without an address, the one that Ray finds, or else this machine alone.
     Ray(Option<String>),
 }
 
@@ -33,7 +33,7 @@ impl FromStr for Engine {
     }
 }
 
-/// Makes a sweep on Ray with the Python package.
+/// Executes a sweep on Ray with the Python package.
 ///
 /// # Errors
 /// The package or Ray is not installed, or a stack other than virtual time is requested.
@@ -43,16 +43,17 @@ pub(crate) fn run_on_ray(
     address: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
     let RunOptions { stacks, seeds, formats, trace_dir, .. } = how;
-    ensure!(stacks[..] == [Stack::Sim], "--engine ray makes runs of stack sim only");
+    ensure!(stacks[..] == [Stack::Sim], "--engine ray supports only stack sim");
     let python = std::env::var_os("MARLINE_PYTHON").unwrap_or_else(|| "python3".into());
     let mut able = Command::new(&python);
     able.args(["-c", "import marline, ray"]).stdin(Stdio::null()).stdout(Stdio::null());
     let able = able.stderr(Stdio::null()).status();
     ensure!(
         able.is_ok_and(|status| status.success()),
-        "--engine ray needs the Python package with Ray where {} finds them: pip install './lab/marline-python[ray]' \
-         (docs/research/python.md). MARLINE_PYTHON can select another Python. Without them, --shard divides a sweep \
-         among machines",
+        "--engine ray needs the Python package with Ray where {} finds them: pip install \
+            './lab/marline-python[ray]' \
+         (docs/research/python.md). MARLINE_PYTHON can select another Python. Without them, use \
+         --shard to divide a sweep among machines",
         python.display()
     );
     let formats: Vec<&str> = formats.iter().map(|format| format.name()).collect();

@@ -12,14 +12,14 @@ use marline_lab::scenario::name_from;
 
 use marline_cli::cmd::monitor::print;
 
-/// Largest file that is read, bytes.
+/// Maximum file size in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Arguments of `marline-lab import`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The measurement: CSV with a header line, the output of `iperf3 --json`, or two captures (pcap, pcapng), of the
-    /// client and of the server (docs/research/import.md).
+    /// The measurement: CSV with a header line, the output of `iperf3 --json`, or two captures (pcap, pcapng), the
+    /// client's and the server's (docs/research/import.md).
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Kind of the file [default: by its extension, .csv or .json; two files are captures].
@@ -31,13 +31,13 @@ pub struct Args {
     /// Queue of the link, which measurements do not contain (docs/research/link.md).
     #[arg(long, value_name = "QUEUE")]
     pub queue: Option<String>,
-    /// Column name in the file and its standard name: THEIRS=OURS, for example timestamp=time_s; may be repeated.
+    /// Column name in the file and its standard name: THEIRS=OURS, for example timestamp=time_s. May be repeated.
     #[arg(long = "column", value_name = "THEIRS=OURS", value_parser = pair)]
     pub columns: Vec<(String, String)>,
-    /// CSV without a column of times: time between rows. Captures: length of an interval [default: 100ms].
+    /// CSV without a time column: time between rows. Captures: length of an interval [default: 100ms].
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration)]
     pub every: Option<Duration>,
-    /// Captures: milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
+    /// Captures: milliseconds by which the server's clock is ahead of the client's, negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
     /// Write to this file instead of printing.
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = first.display().to_string();
     let measured = measured(args)?;
     if !measured.ignored.is_empty() {
-        eprintln!("{file}: not used: {}", measured.ignored.join(", "));
+        eprintln!("{file}: ignored columns: {}", measured.ignored.join(", "));
     }
     let name = args.path.clone().unwrap_or_else(|| path_name(first));
     let toml = measured.toml(&name, args.queue.as_deref()).with_context(|| file.clone())?;
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A path name made from a file name.
+/// Derives a path name from a file name.
 fn path_name(file: &Path) -> String {
     let name = name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
     if name.is_empty() { "path".to_owned() } else { name }
@@ -87,7 +87,7 @@ fn path_name(file: &Path) -> String {
 
 fn measured(args: &Args) -> anyhow::Result<Measurement> {
     let ms = args.clock_ahead;
-    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range (milliseconds, below 1e12)");
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range; must be below 1e12 ms");
     if let [client, server] = &args.files[..] {
         ensure!(
             args.kind.is_none() && args.columns.is_empty(),
@@ -123,11 +123,15 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     }
 }
 
-/// The contents of a file, up to the largest size.
+/// Reads the contents of a file, up to the maximum size.
 pub(crate) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || file.display().to_string();
     let length = std::fs::metadata(file).with_context(named)?.len();
-    ensure!(length <= MAX_FILE_BYTES, "{} has {length} bytes, at most {MAX_FILE_BYTES}", named());
+    ensure!(
+        length <= MAX_FILE_BYTES,
+        "{} is too large: {length} bytes, at most {MAX_FILE_BYTES}",
+        named()
+    );
     std::fs::read(file).with_context(named)
 }
 

@@ -50,7 +50,7 @@ pub enum Command {
     /// Run an experiment (a TOML file) in virtual time, live and on the kernel's stacks, and
     /// compare the results (docs/research/lab.md).
     Run(run::Args),
-    /// Run an experiment over the ranges of its table `sweep`; an interrupted sweep is resumed.
+    /// Run an experiment for all values in its table `sweep`; an interrupted sweep is resumed.
     Sweep(sweep::Args),
     /// Answer the questions of scenes in virtual time (docs/research/scenes.md).
     Scenes(scenes::Args),
@@ -86,7 +86,7 @@ pub enum Command {
 }
 
 /// Runs the whole program with these policies. Every subcommand, and every process it starts from the same program,
-/// knows them by name. It must be called first in `main`.
+/// knows them by name. Must be called first in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -116,8 +116,8 @@ pub fn run() -> ExitCode {
     run_parsed(cli)
 }
 
-/// Like [`run()`], with these arguments (the program's name first) and with the process's privileges, for a process
-/// that already has threads.
+/// Like [`run()`], with these arguments (the program's name first). Keeps the process's privileges, for a process that
+/// already has threads.
 #[must_use]
 pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     run_parsed(Cli::parse_from(args))

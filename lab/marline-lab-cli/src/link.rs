@@ -19,7 +19,7 @@ use relay::Relay;
 /// Arguments of `marline-lab link`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Address to which clients send; port 0 lets the system choose.
+    /// Address to which clients send. Port 0 lets the system choose.
     #[arg(long, value_name = "ADDR:PORT", requires = "to", required_unless_present = "between")]
     pub listen: Option<SocketAddr>,
     /// Address to which their datagrams are forwarded.
@@ -56,8 +56,8 @@ pub struct Args {
     /// Seed of all random numbers of the link.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Command at a given time after the start: `5s down`, `10s set rate=1M`, between namespaces
-    /// `5s down wifi`; may be repeated.
+    /// Command at a given time after the start: `5s down`, `10s set rate=1M`, between namespaces `5s down wifi`. May
+    /// be repeated.
     #[arg(long, value_name = "TIME COMMAND")]
     pub at: Vec<String>,
     /// Maximum number of simultaneous client addresses.
@@ -82,8 +82,7 @@ impl Args {
     }
 }
 
-/// Runs the link until it is interrupted, receives `quit` or its time is over, and prints its
-/// statistics.
+/// Runs the link until it is interrupted, receives `quit` or its time limit ends, and prints its statistics.
 ///
 /// # Errors
 /// The spec is invalid, a trace is missing, a socket cannot be bound or an interface cannot be

@@ -19,13 +19,13 @@ use marline_cli::control;
 use marline_lab::emulation::report;
 use marline_lab::emulation::script::Line;
 
-/// Longest command in bytes.
+/// Maximum command length in bytes.
 const MAX_LINE: u64 = 4_096;
 
-/// Largest number of simultaneous control connections.
+/// Maximum number of simultaneous control connections.
 const MAX_PEERS: usize = 8;
 
-/// Options for the commands to a link, and for when it ends.
+/// Options for the control and the end of a link.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SupervisorArgs {
     /// Also accept commands on this unix socket: one command per line, answered by one JSON object.
@@ -34,7 +34,7 @@ pub struct SupervisorArgs {
     /// Seconds to run [default: until interrupted].
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// How long to spin instead of sleeping before a packet is due: costs CPU time, gains precision.
+    /// Time to spin instead of sleeping before a packet is due. Costs CPU time, but improves precision.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
     /// Print the final statistics as JSON.
@@ -82,7 +82,7 @@ pub(crate) trait SupervisedLinks: Send + Sync + 'static {
     fn stats(&self) -> anyhow::Result<Stats>;
 }
 
-/// Links with commands that begin with a path's name: links of a network, or between two namespaces.
+/// Links with commands that start with a path's name: links of a network, or between two namespaces.
 #[derive(Debug)]
 pub(crate) struct NamedLinks<T>(pub(crate) T);
 
@@ -119,7 +119,7 @@ impl LinkSupervisor {
         })
     }
 
-    /// Runs the links until a signal, a command or the time limit ends them; prints their statistics.
+    /// Runs the links until a signal, a command or the time limit ends them, and prints their statistics.
     pub(crate) async fn run(
         mut self,
         running: Arc<impl SupervisedLinks>,
@@ -151,7 +151,7 @@ impl LinkSupervisor {
     }
 }
 
-/// Executes the commands on standard input; returns at `quit`. At the end of the input, the links continue.
+/// Executes the commands on standard input until `quit`. At the end of the input, the links continue.
 async fn run_stdin_commands(running: &impl SupervisedLinks) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -200,7 +200,7 @@ async fn accept(listener: UnixListener, running: Arc<impl SupervisedLinks>, quit
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors. Wait until some are free.
+            // No descriptors left. Wait until some are free.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -114,7 +114,7 @@ async fn run_network(args: Up) -> anyhow::Result<()> {
     supervisor.run(Arc::new(NamedLinks(net)), &args.supervisor).await
 }
 
-/// Prints the paths, and the commands to enter the hosts.
+/// Prints the paths, and the commands that open a shell on the hosts.
 fn paths_text(net: &Net) -> String {
     let mut text = String::new();
     for side in [Side::Client, Side::Server] {

@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::table::{aligned, wrapped};
 use marline_cli::cmd::monitor::print;
 
-/// Number of printed rows of a grid; its file has all rows.
+/// Maximum number of printed rows of a grid. Its file has all rows.
 const MAX_PRINTED_ROWS: usize = 50;
 
 /// Arguments of `marline-lab paper`.
@@ -53,7 +53,7 @@ pub struct Runs {
     /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
-    /// Measure all roots again, instead of reusing roots stored by an earlier run of this build.
+    /// Measure all roots again instead of reusing the results of an earlier run of this build.
     #[arg(long)]
     pub fresh: bool,
     /// Fraction of the full number of runs, for keys that run in real time.
@@ -184,7 +184,7 @@ pub(crate) fn in_context<T>(
 ) -> anyhow::Result<T> {
     anyhow::ensure!(
         args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
-        "--scale {}: above 0, at most 100",
+        "--scale {}: must be above 0 and at most 100",
         args.scale
     );
     let mutation = Mechanism::switched_off();

@@ -12,7 +12,7 @@ use marline_cli::cmd::monitor::print;
 /// Arguments of `marline-lab plot`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Traces (.sqlog) from `--qlog` or `marline-lab run --qlog`, also while they are being written.
+    /// Traces (.sqlog) from `--qlog` or `marline-lab run --qlog`. They may still be being written.
     #[arg(required = true, value_name = "FILE.sqlog")]
     pub files: Vec<PathBuf>,
     /// File of the drawing [default: next to the trace, with extension .svg]
@@ -29,9 +29,9 @@ pub struct Args {
 /// Draws each trace.
 ///
 /// # Errors
-/// A file is not a trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
+/// A file is not a Multipath TCP trace, nothing was sent in that time, or the drawing cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!(args.out.is_none() || args.files.len() == 1, "--out applies to one trace only");
+    ensure!(args.out.is_none() || args.files.len() == 1, "--out supports only one trace");
     for file in &args.files {
         let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
         let line = plot(args, file, &out).with_context(|| file.display().to_string())?;
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws a trace, and returns a description of it.
+/// Draws a trace, and returns its description.
 fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
     let drawn = draw(file, args.from, args.to)?;
     std::fs::write(out, drawn.svg).with_context(|| out.display().to_string())?;

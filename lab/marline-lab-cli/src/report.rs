@@ -28,8 +28,8 @@ pub struct Args {
     /// Run the keys without results that need no privileges; other keys are shown as not run.
     #[arg(long)]
     pub run_missing: bool,
-    /// Also draw this trace (from `--qlog`): which path carried each byte of the stream, with copies and reinjections.
-    /// May be repeated.
+    /// Also draw this trace (from `--qlog`), which shows the path of each byte of the stream, with copies and
+    /// reinjections. May be repeated.
     #[arg(long, value_name = "FILE.sqlog")]
     pub trace: Vec<PathBuf>,
     /// Options of the runs, and the directory of results.
@@ -37,7 +37,7 @@ pub struct Args {
     pub runs: paper::Runs,
 }
 
-/// Writes the page; the exit status is success if it was written, regardless of the verdicts.
+/// Writes the page. The exit status is success if it was written, regardless of the verdicts.
 ///
 /// # Errors
 /// Results cannot be read, or the page cannot be written.
@@ -109,7 +109,7 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
     rewrite_file(&docs.join("README.md"), |page| page_with_summary(page, &all))
 }
 
-/// Differences from the stored verdicts, a line each.
+/// Lists the differences from the stored verdicts, one per line.
 fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     let mut changes = Vec::new();
     for section in sections.iter().filter(|section| is_kept(section)) {

@@ -73,7 +73,7 @@ pub struct RunOptions {
     /// (Marline at one end only). All but sim need root.
     #[arg(long = "stack", value_name = "STACK,..", value_delimiter = ',', default_value = "sim")]
     pub stacks: Vec<Stack>,
-    /// Runs of each variant on each stack, each with its own seed.
+    /// Number of runs of each variant on each stack, each with a different seed.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub seeds: u32,
     /// Processors to use. Default: all.
@@ -88,8 +88,8 @@ pub struct RunOptions {
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
-    /// Make only the I-th of N parts of the runs, without tables, to distribute them to machines that share DIR. When
-    /// all parts are done, the same command without this option writes the tables.
+    /// Make only the I-th of N parts of the runs, without tables, to distribute the runs among machines that share
+    /// DIR. When all parts are done, run the same command without this option to write the tables.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
@@ -97,7 +97,7 @@ pub struct RunOptions {
     pub trace_dir: Option<PathBuf>,
 }
 
-/// Runs the experiment; success if every run completed.
+/// Runs the experiment. The exit status is success if every run completed.
 ///
 /// # Errors
 /// The file is invalid, permission to run in real time is missing, or results cannot be written.
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ours = lanes.iter().any(|lane| lane.stack.is_marline());
     ensure!(
         !args.qlog || ours,
-        "--qlog needs a Marline end, as the kernel writes no traces: add sim or live to --stack"
+        "--qlog needs a Marline end because the kernel writes no traces: add sim or live to --stack"
     );
     // A file may enable time lines for all stacks; only simulated runs have them.
     let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
@@ -179,7 +179,7 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Settings of the files of runs in real time, if there are such runs.
+    /// Settings of the files of real-time runs, if there are such runs.
     fn real_time_files(
         &self,
         out: &Path,
@@ -195,7 +195,8 @@ impl Args {
         let most = Captures::MAX_RUNS;
         ensure!(
             runs <= most,
-            "captures and traces are limited to {most} runs in real time, and there are {runs}: use fewer --seeds"
+            "captures and traces are limited to {most} runs in real time, but there are {runs}: \
+                use fewer --seeds"
         );
         Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
     }
@@ -217,7 +218,7 @@ fn write_timelines(
     Ok(())
 }
 
-/// Writes traces of all simulated runs with drawings; returns a summary.
+/// Writes traces of all simulated runs with drawings, and returns a summary.
 fn write_qlogs(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
     let files = qlogs.write(jobs, &out.join("qlog"))?;
@@ -227,7 +228,7 @@ fn write_qlogs(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<Str
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
 
-/// Writes captures of all simulated runs; returns a summary.
+/// Writes captures of all simulated runs, and returns a summary.
 fn write_captures(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
     let written = captures.write(jobs, &out.join("pcap"))?;
@@ -237,7 +238,7 @@ fn write_captures(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<
     Ok(format!(", pcap/ with {files} captures"))
 }
 
-/// Draws the figures; returns a summary.
+/// Draws the figures, and returns a summary.
 fn draw(summary: &Summary<'_>, title: &str, out: &Path) -> anyhow::Result<String> {
     let mut files = String::new();
     for figure in (Figures { title, runs: &summary.runs() }).draw() {
@@ -267,7 +268,7 @@ fn agreement(agreements: &[Agreement]) -> String {
     format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
 }
 
-/// Prints the first warnings about unreliable or failed runs; `count` is the number of all.
+/// Prints the first warnings about unreliable or failed runs. `count` is the total number.
 pub(crate) fn print_warnings(warnings: &[String], count: usize) {
     const MAX_SHOWN_WARNINGS: usize = 12;
     for warning in warnings.iter().take(MAX_SHOWN_WARNINGS) {

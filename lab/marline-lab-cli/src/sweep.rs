@@ -36,7 +36,7 @@ pub struct Args {
     pub dry_run: bool,
 }
 
-/// Runs every combination; success if every run completed.
+/// Runs every combination. The exit status is success if every run completed.
 ///
 /// # Errors
 /// The file is invalid or has no sweep, permission to run in real time is missing, or results
@@ -46,7 +46,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::from_file(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
         sweep.points().all(|values| !values.is_empty()),
-        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \"50ms\"]",
+        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = \
+            [\"10ms\", \"50ms\"]",
         args.file.display(),
         file.experiment.scenario.paths[0].name
     );

@@ -9,9 +9,9 @@ const MAX_WORD: usize = 30;
 /// Maximum number of leading columns that are repeated when a table is split.
 const MAX_KEY_COLUMNS: usize = 3;
 
-/// Aligns cells in columns; the last column is not padded. If a line would be longer than [`MAX_LINE`], wide cells are
-/// wrapped at spaces. If that is not enough, the table is split: the remaining columns follow below, after the leading
-/// columns without numbers.
+/// Aligns cells in columns. The last column is not padded. If a line would be longer than [`MAX_LINE`], wide cells are
+/// wrapped at spaces. If that is not enough, the table is split, and the remaining columns follow below, after the
+/// leading columns without numbers.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let all: Vec<usize> = (0..columns).collect();
@@ -47,8 +47,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Widths of these columns with which every line fits; `None` if there are none. The widest columns are narrowed
-/// first.
+/// Column widths with which every line fits, or `None`. The widest columns are narrowed first.
 fn fitting_widths(rows: &[Vec<String>], columns: &[usize]) -> Option<Vec<usize>> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let longest = |lens: &mut dyn Iterator<Item = usize>| lens.max().unwrap_or(0);

@@ -19,8 +19,8 @@ const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, 
 /// Arguments of `marline-lab what-if`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures (pcap, pcapng) of both ends of the first path, CLIENT,SERVER; or one TCP capture of the sending end
-    /// that includes the handshake; its delays are round trips.
+    /// Captures (pcap, pcapng) of both ends of the first path, CLIENT,SERVER. Or one TCP capture of the sending end
+    /// that includes the handshake, whose delays are round trips.
     #[arg(value_name = "FILE[,FILE]")]
     pub first: String,
     /// Captures of the second path, made at the same time with the same clocks.
@@ -32,7 +32,7 @@ pub struct Args {
     /// Maximum time between the sending of two packets that form a pair.
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration, default_value = "5ms")]
     pub within: Duration,
-    /// Milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
+    /// Milliseconds by which the server's clock is ahead of the client's, negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
     /// Print CSV instead of a table, with the columns way, measure, value, low, high.
@@ -55,18 +55,20 @@ pub enum Direction {
 /// A file cannot be read or used, or has too few packets.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ms = args.clock_ahead;
-    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range (milliseconds, below 1e12)");
+    ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range; must be below 1e12 ms");
     let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
     ensure!(
         both_ends[0] == both_ends[1],
-        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for each path",
+        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for \
+            each path",
         args.first,
         args.second
     );
     let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
     ensure!(
         delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
-        "--way and --clock-ahead need captures of both ends; a single capture gives the round trips of its own end's \
+        "--way and --clock-ahead need captures of both ends; a single capture gives the round \
+            trips of its own end's \
          packets"
     );
     let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
@@ -81,13 +83,13 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     if delay == Delay::RoundTrip {
         let read = round_trips(files, &bytes(Path::new(files))?)?;
         if read.ambiguous > 0 {
-            eprintln!("{files}: {} transmissions are ambiguous and left out", read.ambiguous);
+            eprintln!("{files}: skipped {} ambiguous transmissions", read.ambiguous);
         }
         return Ok(read.sent);
     }
     let ends = files.split_once(',');
     let (client, server) =
-        ends.with_context(|| format!("{files}: two captures of each path, CLIENT,SERVER"))?;
+        ends.with_context(|| format!("{files}: give two captures of each path, CLIENT,SERVER"))?;
     let (client_bytes, server_bytes) = (bytes(Path::new(client))?, bytes(Path::new(server))?);
     let client = CaptureFile { name: client, bytes: &client_bytes };
     let server = CaptureFile { name: server, bytes: &server_bytes };
@@ -120,14 +122,17 @@ fn table(args: &Args, result: &WhatIf) -> String {
         rows.push(row);
     }
     let head = format!(
-        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: 95 % intervals)\n",
+        "{} packet pairs in {:.1} s, sent {:.3} ms apart (median)\n(in brackets: 95 % intervals)\n",
         result.pairs,
         result.lasts.as_secs_f64(),
         result.apart.as_secs_f64() * 1e3
     );
     let together = result.joint_loss_ratio();
     let together = match together.value.is_finite() {
-        true => format!("lost on both: {} times as often as by chance\n", estimate_text(together)),
+        true => format!(
+            "lost on both: {} times as often as expected by chance\n",
+            estimate_text(together)
+        ),
         false => String::new(),
     };
     head + &aligned(&rows) + &together
@@ -157,7 +162,7 @@ fn csv(args: &Args, result: &WhatIf) -> String {
     text
 }
 
-/// A value and its interval.
+/// Formats a value and its interval.
 fn estimate_text(estimate: Estimate) -> String {
     let number = |x: f64| match x {
         x if x.is_nan() => "-".to_owned(),

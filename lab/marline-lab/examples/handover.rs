@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    /// The longest latency of a hundred runs, ms, and the number of answers: what `marline-lab run
-    /// scenarios/handover.toml --seeds 100` prints as `max` and `messages`.
+    /// The longest latency of a hundred runs in ms, and the number of answers: the values `max` and `messages` that
+    /// `marline-lab run scenarios/handover.toml --seeds 100` prints.
     fn slowest(file: &ExperimentFile, variant: &str) -> (f64, usize) {
         let mut lanes = file.lanes(&[Stack::Sim]).expect("lanes");
         lanes.retain(|lane| lane.variant.name == variant);
@@ -85,7 +85,7 @@ mod tests {
         );
         let readme = std::fs::read_to_string(root.join("README.md")).expect("README.md");
         let said = readme.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains(&caption), "README.md should say: {caption}");
+        assert!(said.contains(&caption), "README.md must contain: {caption}");
     }
 
     #[test]

@@ -6,16 +6,17 @@
 //! ([`Bound::for_experiment`]).
 //!
 //! *One-packet messages: exact.* The bound is the earliest arrival over all paths and all times of sending, on
-//! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per
-//! packet (random loss, jitter, reordering, corruption) take their best value: a sender that knows the draws uses up
-//! the bad ones with dummy packets before the message. Random effects drawn over time (outages, Gilbert-Elliott states
-//! that lose everything, rates and delays of traces) are those of the run. Headers are 40 bytes, less than in any run.
+//! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per packet
+//! (random loss, jitter, reordering, corruption) take their best value, because a sender that knows the draws can use
+//! up the bad ones on dummy packets before the message. Random effects drawn over time (outages, Gilbert-Elliott
+//! states that lose everything, rates and delays of traces) are those of the run. Headers are 40 bytes, less than in
+//! any run.
 //!
 //! *Larger messages: a relaxation.* The message is a fluid that all paths carry at the same time, with empty queues,
 //! and every piece that arrives counts. No scheduler reaches this bound: real packets have 1,500 bytes, windows have
 //! to open, and earlier data is in the queues.
 //!
-//! *Blocks written as fast as the stack takes them:* parts of a block may be in flight before the whole block is
+//! *Blocks written as fast as the stack accepts them:* parts of a block may be in flight before the whole block is
 //! accepted, so the bound is that of its last byte.
 //!
 //! No run may be faster; `cargo test -p marline-lab bound` checks this.
@@ -34,12 +35,12 @@ use crate::experiment::{Experiment, Message, START};
 use crate::workload::Workload;
 use course::{Change, LinkCourse, large};
 
-/// Smallest header of any packet, bytes: IPv4 and TCP without options.
+/// Minimum header size of a packet in bytes: IPv4 and TCP without options.
 const HEADERS: u32 = 40;
-/// Largest payload of a one-packet message, bytes.
+/// Maximum payload of a one-packet message in bytes.
 const ONE_PACKET: u32 = 1_460;
 
-/// Step between the send times that are tried, ms. Shorter favorable intervals of a link may be missed.
+/// Step between the send times that are tried, in ms. Shorter favorable intervals of a link may be missed.
 pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
 
 /// The bounds of an experiment's messages.
@@ -77,7 +78,7 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Computes the bounds of a workload over these links, both directions of each, until a time. The links change
+    /// Computes the bounds of a workload until `end` over these links, each with both directions. The links change
     /// only according to their settings.
     #[must_use]
     pub fn for_links(
@@ -98,8 +99,8 @@ impl Bound {
         bound
     }
 
-    /// The least latency, ms, of a message of this size (for requests, of the answer) that began at this time;
-    /// infinite if it cannot arrive before the run ends.
+    /// The minimum latency in ms of a message of this size (for requests, of the answer) that was sent at this time.
+    /// Infinite if it cannot arrive before the run ends.
     #[must_use]
     pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
         self.least_ms(&self.workload, sent_ms, bytes)
@@ -132,7 +133,7 @@ impl Bound {
         arrives.map_or(f64::INFINITY, |at| at.since(from).as_nanos() as f64 / 1e6)
     }
 
-    /// The least latencies of these messages, ms.
+    /// The minimum latencies of these messages in ms.
     #[must_use]
     pub fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
         self.latencies_of(&self.workload, messages)

@@ -1,9 +1,8 @@
-//! Runs of datagrams in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over the
-//! links of other experiments.
-//!
-//! Links draw random numbers by their names, as in all runs: a policy that uses one of two paths has the same
-//! conditions on it as a policy that uses both. The clairvoyant bound of a datagram is that of a one-packet message
-//! ([`crate::bound`]).
+//! Datagram runs in virtual time: a call, a game, or an opaque bulk flow through a session's lane, over the links of
+//! other experiments.
+//! As in all runs, random numbers are derived from the links' names: a policy that uses one of two paths meets the
+//! same conditions on it as a policy that uses both. The clairvoyant bound of a datagram is that of a one-packet
+//! message ([`crate::bound`]).
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::experiment::{Experiment, START};
 use crate::policies;
 use crate::workload::{Gap, Workload};
 
-/// How long a run continues after the last datagram. Datagrams that arrive later count as lost.
+/// Time for which a run continues after the last datagram. Datagrams that arrive later count as lost.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 const FLOW: FlowId = FlowId(1);
 
@@ -29,11 +28,11 @@ const FLOW: FlowId = FlowId(1);
 pub enum DatagramWorkload {
     /// Groups of datagrams at random intervals, from both ends.
     Pulse {
-        /// Time between two groups, ms, drawn from this range.
+        /// Range of the time between two groups in ms.
         gap: Gap,
-        /// Datagrams of a group, drawn from this range, ends included.
+        /// Range of the number of datagrams in a group, inclusive.
         group: (u32, u32),
-        /// Bytes of a datagram.
+        /// Datagram size in bytes.
         bytes: u32,
     },
     /// Bulk data to the client, as fast as its own congestion control allows.
@@ -66,15 +65,16 @@ pub struct DatagramExperiment {
 /// Datagrams from the server as the client received them.
 #[derive(Clone, Debug, Default)]
 pub struct DatagramOutcome {
-    /// Datagrams: time of sending, ms after the start, and time until arrival, ms: infinite if it did not arrive.
+    /// Send time of each datagram in ms after the start, and its latency in ms, which is infinite if it did not
+    /// arrive.
     pub datagrams: Vec<(f64, f64)>,
-    /// Arrivals of the bulk flow's payload: time, ms after the start, and bytes.
+    /// Arrivals of the bulk flow's payload: time in ms after the start, and number of bytes.
     pub bulk: Vec<(f64, u32)>,
-    /// Datagrams that were delivered more than once, or never sent, at either end.
+    /// Number of datagrams, at both ends, that were delivered more than once or had never been sent.
     pub wrong: u64,
-    /// Counts of the server's lane.
+    /// Counters of the server's lane.
     pub server: LaneStats,
-    /// Counts of the client's lane.
+    /// Counters of the client's lane.
     pub client: LaneStats,
 }
 
@@ -116,7 +116,7 @@ impl DatagramExperiment {
         self
     }
 
-    /// Runs it once; runs with equal seeds are identical.
+    /// Runs the experiment once. Runs with equal seeds are identical.
     ///
     /// # Errors
     /// A policy is unknown.
@@ -158,7 +158,7 @@ impl DatagramExperiment {
         Ok(outcome(&paths))
     }
 
-    /// The clairvoyant bounds of datagrams to the client, ms, in the order of these times of sending.
+    /// The clairvoyant bounds in ms of datagrams to the client, in the order of these send times.
     ///
     /// # Errors
     /// A trace is missing.

@@ -1,23 +1,23 @@
 //! Estimate of a measured quantity over independent roots, with a bootstrap interval.
 //!
-//! A root is one replication of an experiment: every contestant runs once on the links, losses and messages drawn from
-//! that root. The roots of a resample are drawn with replacement, and a statistic is computed again from all
-//! contestants of the roots drawn. Ratios and differences are therefore paired by root, without assumptions about the
-//! distribution within a root.
+//! A root is one replication of an experiment: every variant runs once on the links, losses and messages drawn from
+//! that root. The roots of a resample are drawn with replacement, and a statistic is computed again from all variants
+//! of the roots drawn. Ratios and differences are therefore paired by root, without assumptions about the distribution
+//! within a root.
 //!
 //! The interval is the percentile interval (B. Efron, R. Tibshirani: *An Introduction to the Bootstrap*, 1993,
 //! chapter 13) with its level widened for small samples as T. Hesterberg proposes (*What Teachers Should Know
 //! about the Bootstrap*, 2014, section 5.3): with 20 roots the plain interval is too narrow. The formulas were written
 //! from memory of both texts; a test checks the coverage. Shares that are 0 or 1 in every root have no spread to
-//! resample; they get the exact binomial interval.
+//! resample, so they get the exact binomial interval.
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 
-/// Fewest roots for a verdict.
+/// Minimum number of roots for a verdict.
 pub const MIN_ROOTS: usize = 20;
 /// Share of the intervals that contain the true value. A hundred rows are evaluated up to four times while roots are
-/// added: with 95 %, one of them would flip every day.
+/// added, so with 95 % a verdict would change every day.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// Confidence level of intervals, and the number of resamples.
@@ -31,7 +31,7 @@ struct Level {
 
 /// Level of verdicts: [`CONFIDENCE`].
 const VERDICT_LEVEL: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
-/// Level of intervals shown after a number: the customary 95 %.
+/// Level of intervals shown after a number: the usual 95 %.
 const DISPLAY_LEVEL: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
 /// A quantity with its interval.
@@ -43,33 +43,33 @@ pub struct Estimate {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Number of roots. 0: nothing is random, and both ends of the interval are the value.
+    /// Number of roots. With 0, nothing is random, and both ends of the interval equal the value.
     pub roots: usize,
 }
 
-/// Required range of a quantity, ends included.
+/// Required range of a quantity, inclusive.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RequiredRange {
-    /// Lower limit; negative infinity without one.
+    /// Lower limit. Negative infinity if there is none.
     pub least: f64,
-    /// Upper limit; infinity without one.
+    /// Upper limit. Infinity if there is none.
     pub most: f64,
 }
 
 impl RequiredRange {
-    /// A range with an upper limit only.
+    /// A range with only an upper limit.
     #[must_use]
     pub const fn at_most(most: f64) -> RequiredRange {
         RequiredRange { least: f64::NEG_INFINITY, most }
     }
 
-    /// A range with a lower limit only.
+    /// A range with only a lower limit.
     #[must_use]
     pub const fn at_least(least: f64) -> RequiredRange {
         RequiredRange { least, most: f64::INFINITY }
     }
 
-    /// The range within this share of `of`.
+    /// The range that deviates from `of` by at most this share.
     #[must_use]
     pub fn within(share: f64, of: f64) -> RequiredRange {
         RequiredRange { least: of - share * of.abs(), most: of + share * of.abs() }
@@ -98,7 +98,7 @@ impl Estimate {
         Estimate { value, low: value, high: value, roots: 0 }
     }
 
-    /// A share in percent.
+    /// Converts a share to percent.
     #[must_use]
     pub fn percent(self) -> Estimate {
         let Estimate { value, low, high, roots } = self;
@@ -146,13 +146,13 @@ pub struct Samples<T> {
 }
 
 impl<T> Samples<T> {
-    /// Creates samples from measurements; `master` seeds the resamples.
+    /// Creates samples from measurements. `master` seeds the resamples.
     #[must_use]
     pub fn new(all: Vec<T>, master: u64) -> Samples<T> {
         Samples { all, seeds: SeedTree::new(master).branch("bootstrap"), level: VERDICT_LEVEL }
     }
 
-    /// Uses intervals at 95 %, as tables show them; they are not for verdicts.
+    /// Uses 95 % intervals, which tables show. They are not for verdicts.
     #[must_use]
     pub fn for_tables(self) -> Samples<T> {
         Samples { level: DISPLAY_LEVEL, ..self }
@@ -170,13 +170,13 @@ impl<T> Samples<T> {
         self.all.len()
     }
 
-    /// Maps the measurements of each root; the resamples stay the same.
+    /// Maps the measurements of each root. The resamples stay the same.
     #[must_use]
     pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Samples<U> {
         Samples { all: self.all.iter().map(of).collect(), seeds: self.seeds, level: self.level }
     }
 
-    /// A statistic of the roots together, with its interval. `of` is called with the measurements of the roots, then
+    /// Computes a statistic over all roots, with its interval. `of` is called with the measurements of the roots, then
     /// with those of each resample, in which some occur repeatedly. Every statistic of the same samples sees the same
     /// resamples.
     #[must_use]
@@ -223,7 +223,7 @@ impl<T> Samples<T> {
         })
     }
 
-    /// The share of cases, 0 to 1, with an event. `of` returns for a root the number of such cases and the number of
+    /// The share of cases with an event, 0 to 1. For a root, `of` returns the number of such cases and the number of
     /// all cases. If the share is 0 or 1, the interval counts roots instead of cases.
     #[must_use]
     pub fn share(&self, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
@@ -243,15 +243,15 @@ impl<T> Samples<T> {
     }
 }
 
-/// The share of the resamples beyond each end of the interval.
+/// The share of the resamples outside each end of the interval.
 fn tail(roots: usize, z: f64) -> f64 {
     let freedom = (roots - 1) as f64;
     let t = student(freedom, z) * (roots as f64 / freedom).sqrt();
     normal_below(-t)
 }
 
-/// Quantile of Student's t at the level where the normal distribution's is `z`, by Cornish and Fisher's expansion,
-/// correct to two digits from 10 degrees of freedom on.
+/// Quantile of Student's t at the level at which that of the normal distribution is `z`, by Cornish and Fisher's
+/// expansion, correct to two digits for at least 10 degrees of freedom.
 fn student(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / 4.0;
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
@@ -269,8 +269,8 @@ fn normal_below(x: f64) -> f64 {
     if x < 0.0 { upper } else { 1.0 - upper }
 }
 
-/// The value at or below which this share (0 to 1) of all values lies (nearest rank), for several sorted lists;
-/// NaN without values. Lists are not merged, so that it is fast enough for resampling.
+/// The value at or below which this share (0 to 1) of all values lies (nearest rank), for several sorted lists. NaN
+/// without values. Lists are not merged, which makes this fast enough for resampling.
 #[must_use]
 pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -> f64 {
     let lists: Vec<&[f64]> = lists.collect();
@@ -279,7 +279,7 @@ pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -
         return f64::NAN;
     }
     let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
-    // Bit order as in `total_cmp`, so that the bisection ends at one value.
+    // The bits are ordered as in `total_cmp`, so that the bisection ends at one value.
     let key = |value: f64| {
         let bits = value.to_bits() as i64;
         bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -311,7 +311,7 @@ mod tests {
         let trials = 400;
         for trial in 0..trials {
             let mut rng = SeedTree::new(trial).stream("values");
-            // Exponential, skewed as latencies are: mean 1, median ln 2.
+            // Exponential, skewed like latencies: mean 1, median ln 2.
             let roots: Vec<f64> = (0..20).map(|_| -(1.0 - rng.unit()).ln()).collect();
             let even: Vec<f64> = (0..20).map(|_| rng.unit()).collect();
             for (held, (values, truth)) in held.iter_mut().zip([(roots, 1.0), (even, 0.5)]) {
@@ -320,7 +320,7 @@ mod tests {
             }
         }
         let share = held.map(|held| held as f64 / trials as f64);
-        // For skewed values, intervals of twenty roots cover less than their level.
+        // For skewed values, intervals of twenty roots have less than their nominal coverage.
         assert!(share[0] > 0.93 && share[1] > 0.975, "{share:?}");
     }
 

@@ -65,11 +65,11 @@ pub struct Experiment {
     pub background: Vec<BackgroundConnection>,
     /// Path events at times drawn for each run.
     pub faults: Vec<Fault>,
-    /// Stops of the ends' processes.
+    /// Pauses of the ends' processes.
     pub stops: Vec<Stop>,
-    /// Messages that begin earlier than this after the start are not counted.
+    /// Messages that are sent earlier than this after the start are not counted.
     pub warm_up: Duration,
-    /// How long a run may continue after the workload's planned end.
+    /// Maximum time for which a run continues after the workload's planned end.
     pub patience: Duration,
     /// Directory of the links' traces; `None`: `MARLINE_TRACE_DIR`.
     pub trace_dir: Option<PathBuf>,
@@ -131,7 +131,7 @@ impl Experiment {
         }
     }
 
-    /// The scenario; paths that have no addresses get 10.0.N.2 and 10.0.N.1.
+    /// The scenario. Paths that have no addresses get 10.0.N.2 and 10.0.N.1.
     #[must_use]
     pub fn hosts(&self) -> Scenario {
         let mut scenario = self.scenario.clone();

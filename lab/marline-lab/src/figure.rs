@@ -3,15 +3,15 @@
 //! | kind | for |
 //! |---|---|
 //! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), one quantity over another, points with intervals |
-//! | [`Bars`] | values of several contestants in several cases, with intervals |
-//! | [`BoxPlot`] | distributions of several contestants: quartiles and tails |
+//! | [`Bars`] | values of several variants in several cases, with intervals |
+//! | [`BoxPlot`] | distributions of several variants: quartiles and tails |
 //! | [`HeatMap`] | a number for every pair of two lists |
 //! | [`SequencePlot`] | bytes of the stream over time, by subflow, with retransmissions |
 //! | [`TimingDiagram`] | segments by path and time, with their fate ([`SegmentLog`]) |
 //!
-//! The same data gives the same text, byte by byte. Colors are those of Okabe and Ito, which color-blind readers
-//! can distinguish, and series also differ by dashes and marks. The drawing follows the reader's dark mode and needs
-//! no external resources.
+//! The same data always gives the same bytes. Colors are those of Okabe and Ito, which color-blind readers can
+//! distinguish, and series also differ by dashes and marks. The drawing follows the reader's dark mode and needs no
+//! external resources.
 
 mod axis;
 mod bars;

@@ -1,8 +1,7 @@
 //! Import of measurements as links: the measurements of a path over time become a `[[path]]` of an experiment file
 //! with its `[[event]]`s, which run on every stack.
-//!
-//! A file is checked as a whole, and all mistakes are reported together. Numbers are used unchanged: the rate of a
-//! transfer is the rate of the link only if the link was the only limit.
+//! A file is checked as a whole, and all mistakes are reported together. Numbers are used unchanged, so the rate of a
+//! transfer equals that of the link only if the link was the only limit.
 
 mod csv;
 mod iperf3;
@@ -24,9 +23,9 @@ pub use iperf3::read as read_iperf3;
 pub use pcap::{CaptureFile, Passage, passages, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
 
-/// Largest number of samples of a file.
+/// Maximum number of samples of a file.
 pub const MAX_SAMPLES: usize = 100_000;
-/// Maximum number of reported mistakes of a file; the others are only counted.
+/// Maximum number of reported mistakes of a file. Further ones are only counted.
 const MAX_REPORTED_MISTAKES: usize = 8;
 
 /// A direction of a path, or both.
@@ -45,9 +44,9 @@ pub enum PathDirection {
 pub enum Quantity {
     /// Mbit/s.
     Rate,
-    /// One-way delay, ms.
+    /// One-way delay in ms.
     Delay,
-    /// Share of the packets, 0 to 1.
+    /// Share of lost packets, 0 to 1.
     Loss,
 }
 
@@ -69,7 +68,7 @@ pub struct Measurement {
     pub ignored: Vec<String>,
 }
 
-/// A value of a direction: Mbit/s, ms, or a share.
+/// A value for one direction: Mbit/s, ms, or a share.
 pub type Value = (PathDirection, Quantity, f64);
 
 /// Returns true if the rate is zero.
@@ -77,7 +76,7 @@ fn is_stalled_link((_, quantity, value): &Value) -> bool {
     *quantity == Quantity::Rate && *value * 1e6 < 1.0
 }
 
-/// A value as an item of a link's description; `None` for a rate of zero, which means an outage.
+/// A value as an item of a link's description. `None` for a rate of zero, which means an outage.
 fn item(value: &Value) -> Option<String> {
     let (way, quantity, number) = *value;
     let way = match way {
@@ -92,7 +91,7 @@ fn item(value: &Value) -> Option<String> {
     })
 }
 
-/// The commands that set these values of a link, given the previous ones.
+/// The commands that change a link's values from the previous ones to these.
 fn link_commands(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
     let mut link_commands = Vec::new();
     for value in values.iter().filter(|value| value.1 == Quantity::Rate) {
@@ -121,10 +120,10 @@ impl Measurement {
     /// queue in the syntax of docs/research/link.md, since measurements do not show it.
     ///
     /// # Errors
-    /// The name is not valid for a path, there is no sample, or a value is not valid for a link.
+    /// The name is not valid for a path, there are no samples, or a value is not valid for a link.
     pub fn toml(&self, name: &str, queue: Option<&str>) -> anyhow::Result<String> {
         check_name(name)?;
-        let Some(first) = self.samples.first() else { bail!("there is no sample") };
+        let Some(first) = self.samples.first() else { bail!("there are no samples") };
         let mut link: Vec<String> = first.values.iter().filter_map(item).collect();
         link.extend(queue.map(|queue| format!("queue={queue}")));
         if self.samples.iter().flat_map(|sample| &sample.values).any(is_stalled_link) {
@@ -188,9 +187,9 @@ impl Mistakes {
 
 /// Samples in order, with times counted from the first.
 fn from_zero(file: &str, mut samples: Vec<Sample>) -> anyhow::Result<Vec<Sample>> {
-    ensure!(!samples.is_empty(), "{file} has no sample");
+    ensure!(!samples.is_empty(), "{file} has no samples");
     let count = samples.len();
-    ensure!(count <= MAX_SAMPLES, "{file} has {count} samples, at most {MAX_SAMPLES}");
+    ensure!(count <= MAX_SAMPLES, "{file} has {count} samples; at most {MAX_SAMPLES} are allowed");
     let first = samples[0].at;
     samples.iter_mut().for_each(|sample| sample.at -= first);
     Ok(samples)

@@ -1,4 +1,4 @@
-//! Results on disk for resuming long runs, and generated parts of documents.
+//! Stored results for resuming long runs, and generated parts of documents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use sha2::{Digest, Sha256};
 
-/// Hash of this program's file: results of a program built from other sources are not valid for it.
+/// Hash of this program's file. Results of a program built from other sources are not valid for it.
 ///
 /// # Errors
 /// The program's file cannot be read.
@@ -43,7 +43,7 @@ pub fn write_between_markers(file: &Path, name: &str, text: &str) -> anyhow::Res
     let before = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let (begin, end) = (format!("<!-- {name}: generated -->"), format!("<!-- {name}: end -->"));
     let (Some(from), Some(to)) = (before.find(&begin), before.find(&end)) else {
-        anyhow::bail!("{} has no lines `{begin}` and `{end}`", file.display());
+        anyhow::bail!("{} does not have the lines `{begin}` and `{end}`", file.display());
     };
     ensure!(from < to, "{}: the markers are in the wrong order", file.display());
     let head = &before[..from + begin.len()];

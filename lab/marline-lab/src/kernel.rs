@@ -1,4 +1,4 @@
-//! Sockets of the kernel's TCP and Multipath TCP, which differ in the protocol number only.
+//! Sockets of the kernel's TCP and Multipath TCP, which differ only in the protocol number.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,13 +14,13 @@ const BACKLOG: i32 = 16;
 /// Options of the kernel's sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// Multipath TCP instead of TCP.
+    /// True for Multipath TCP instead of TCP.
     pub mptcp: bool,
-    /// Congestion control instead of the host's.
+    /// Congestion control instead of the host's default.
     pub congestion: Option<String>,
-    /// SO_SNDBUF, bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
+    /// SO_SNDBUF in bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
     pub send_buffer: Option<usize>,
-    /// SO_RCVBUF, bytes. The kernel also doubles it. `None`: tuned automatically.
+    /// SO_RCVBUF in bytes. The kernel also doubles it. `None`: tuned automatically.
     pub receive_buffer: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ impl Kernel {
         TcpListener::from_std(socket.into())
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors The error of the system call.
     pub async fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {

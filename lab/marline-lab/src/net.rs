@@ -2,7 +2,7 @@
 //!
 //! Names contain the instance (`ml-NAME-client`), so several networks can run at the same time. The links run in this
 //! process, and the interfaces disappear with it. All namespaces, and thereby their processes, are recorded in a claim
-//! before they are created; [`remove_remains`] removes the remains of dead processes. See docs/research/lab.md.
+//! before they are created. [`remove_remains`] removes the remains of dead processes. See docs/research/lab.md.
 
 mod claim;
 mod configure;
@@ -32,9 +32,9 @@ pub struct Options {
     pub instance: String,
     /// Directory of traces.
     pub trace_dir: Option<std::path::PathBuf>,
-    /// Time before a packet is due for which the thread spins instead of sleeping.
+    /// Time for which the thread spins instead of sleeping before a packet is due.
     pub spin: Duration,
-    /// Size of the packet copies kept at each end of all links, bytes; `None`: no copies.
+    /// Maximum size in bytes of the packet copies kept at each end of all links. `None`: no copies.
     pub tap_bytes: Option<u64>,
 }
 
@@ -63,11 +63,11 @@ pub struct Net {
 }
 
 impl Net {
-    /// Creates the namespaces, links, addresses, routes and the endpoints of the kernel's Multipath
-    /// TCP. Needs root and `ip`.
+    /// Creates the namespaces, links, addresses, routes, and the kernel's Multipath TCP endpoints. Needs root and
+    /// `ip`.
     ///
     /// # Errors
-    /// The part that could not be created, with the cause; nothing is left behind.
+    /// A part could not be created. Nothing is left behind.
     pub fn create(scenario: &Scenario, options: &Options) -> anyhow::Result<Net> {
         scenario.check()?;
         let claim = Claim::claim_instance(&options.instance)?;
@@ -102,7 +102,7 @@ impl Net {
         self.claim.namespace(side)
     }
 
-    /// Starts a program on a host. It is killed with the network at the latest.
+    /// Starts a program on a host. It is killed when the network ends.
     ///
     /// # Errors
     /// It could not be started.
@@ -113,7 +113,7 @@ impl Net {
     /// Sends a command to a path: `down`, `up uplink`, `set rate=1M`.
     ///
     /// # Errors
-    /// No such path, or no such command.
+    /// The path or the command does not exist.
     pub fn command(&self, path: &str, order: &str) -> anyhow::Result<()> {
         self.order(path, &order.parse()?)
     }
@@ -121,7 +121,7 @@ impl Net {
     /// Sends a parsed command to a path.
     ///
     /// # Errors
-    /// No such path, or the command is for other kinds of links.
+    /// The path does not exist, or the command is for other kinds of links.
     pub fn order(&self, path: &str, order: &ParsedCommand) -> anyhow::Result<()> {
         self.links.order(path, order)
     }
@@ -132,13 +132,13 @@ impl Net {
         self.links.take_tapped()
     }
 
-    /// Time zero of the links, from which recorded rates, outages and walks count.
+    /// Time zero of the links, from which the times of recorded rates, outages and walks count.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.links.started()
     }
 
-    /// Reports of the links so far, in path order.
+    /// Reports on the links so far, in path order.
     ///
     /// # Errors
     /// The emulator has ended.

@@ -13,11 +13,11 @@ pub fn available() -> usize {
 }
 
 /// Calls `run` for each item on at most `jobs` threads (at least one). Results are in the order of the items, so
-/// they do not depend on the number of threads. Neither does the result of [`digest::of_runs`]: it has the digest
-/// of each item that ran a scene, in the order of the items.
+/// they do not depend on the number of threads. Neither does the result of [`digest::of_runs`], which contains the
+/// digest of each item that ran a scene, in the order of the items.
 ///
 /// # Panics
-/// If `run` panics; the other items may or may not have been run.
+/// If `run` panics. The other items may or may not have been run.
 pub fn parallel<T: Sync, R: Send>(
     jobs: usize,
     items: &[T],
@@ -85,7 +85,7 @@ mod tests {
             other[changed] = Some(99);
             assert_ne!(all, digest_of(2, &other), "item {changed}");
         }
-        // An item without a run has no digest and does not hide the others.
+        // An item without a run has no digest and does not hide other digests.
         let beside: Vec<Option<u64>> = [None].into_iter().chain(runs).chain([None]).collect();
         assert_eq!(all, digest_of(3, &beside));
         assert_eq!(digest_of(2, &[None, None]), digest::Digest::default());

@@ -1,4 +1,4 @@
-//! Policies for experiments: built-in policies, policies from the literature, and the program's own.
+//! Policies for experiments: built-in policies, those from the literature, and those of the program.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -14,16 +14,16 @@ thread_local! {
     static THREAD_REGISTRY: RefCell<Option<Registry>> = const { RefCell::new(None) };
 }
 
-/// The registry in use: the one of [`with_registry`] on this thread, else that of [`choose`], else the built-in
-/// policies and those of the literature.
+/// The registry in use: that of [`with_registry`] on this thread, or else that of [`choose`], or else the built-in
+/// policies and those from the literature.
 #[must_use]
 pub fn registry() -> Registry {
     let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);
     THREAD_REGISTRY.with_borrow(Clone::clone).unwrap_or_else(chosen)
 }
 
-/// Calls `work` with another registry on this thread: experiments are checked and run in virtual time with these
-/// policies. It is for callers with temporary policies; other threads do not see them.
+/// Calls `work` with another registry on this thread, for callers with temporary policies: experiments are checked and
+/// run in virtual time with these policies. Other threads do not see them.
 pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
     /// Restores the previous registry, also after a panic.
     struct PreviousRegistry(Option<Registry>);
@@ -36,8 +36,8 @@ pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Sets the registry for all experiments of this process and for the ends that it starts. A program that has its
-/// own policies calls this once, before anything else.
+/// Sets the registry for all experiments of this process and for the ends that it starts. A program with its own
+/// policies calls this once, before anything else.
 ///
 /// # Errors
 /// A registry was already chosen.
@@ -65,8 +65,9 @@ mod tests {
         with_registry(&mine, || {
             assert!(known());
             assert!(!std::thread::scope(|scope| scope.spawn(known).join().expect("no panic")));
-            let ended =
-                std::panic::catch_unwind(|| with_registry(&registry(), || panic!("in the work")));
+            let ended = std::panic::catch_unwind(|| {
+                with_registry(&registry(), || panic!("the work uses the new registry"))
+            });
             assert!(ended.is_err() && known(), "the previous policies are restored");
         });
         assert!(!known());

@@ -2,7 +2,7 @@
 //!
 //! A run is identified by the hash of everything that determines it: experiment, stack, variant, seed, and the
 //! program (for the kernel's stacks: the kernel). Results are stored under that hash, so an interrupted series can be
-//! resumed and two series share common runs. Results are in the order of the plan, independent of the order of
+//! resumed, and two series share common runs. Results are in the order of the plan, regardless of the order of
 //! completion.
 
 mod again;
@@ -46,9 +46,9 @@ pub use summary::{Agreement, LaneSummary, Summary};
 pub use sweep::{PointSummary, Seeds, Sweep, SweepSummary};
 pub use timelines::{Timelines, WrittenSizes};
 
-/// Halves of a processor that one simulation keeps busy.
+/// Number of half processors that one simulation keeps busy.
 const SIMULATION_WEIGHT: u32 = 2;
-/// Attempts at a run with late links.
+/// Maximum number of attempts at a run with late links.
 const ATTEMPTS: u32 = 3;
 
 /// One planned run.
@@ -65,14 +65,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// Runs of all lanes with `seeds` seeds, starting with the experiment's own.
+    /// Plans runs of all lanes with `seeds` seeds, starting with the experiment's own.
     #[must_use]
     pub fn series(experiment: &Experiment, lanes: &[Lane], seeds: u32) -> Vec<Job> {
         let first = experiment.scenario.seed;
         Job::with_seeds(experiment, lanes, (0..seeds).map(|number| first + u64::from(number)))
     }
 
-    /// Runs of all lanes with these seeds: all seeds of the first lane, then of the next.
+    /// Plans runs of all lanes with these seeds: all seeds of the first lane, then those of the next.
     #[must_use]
     pub fn with_seeds(
         experiment: &Experiment,
@@ -87,10 +87,10 @@ impl Job {
         lanes.iter().flat_map(|lane| seeds.clone().map(move |seed| job(lane, seed))).collect()
     }
 
-    /// Estimated duration, s, for showing the progress of a series.
+    /// Estimated duration in seconds, for showing the progress of a series.
     #[must_use]
     pub fn cost_s(&self) -> f64 {
-        // Connecting and closing also take time; a simulation is about fifty times as fast.
+        // Connecting and closing also take time. A simulation is about fifty times as fast.
         let lasts = self.experiment.duration(self.seed).as_secs_f64();
         if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
     }
@@ -102,7 +102,7 @@ impl Job {
         }
     }
 
-    /// Makes the run, again if its links were late. Captures and traces are those of the run that counts.
+    /// Makes the run, and repeats it if its links were late. Captures and traces are those of the last attempt.
     fn run(&self, instance: &str, watch: &RecordingOptions) -> (Record, RunRecords) {
         let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
         let mut last = (Record::default(), RunRecords::default());
@@ -129,7 +129,7 @@ impl Job {
 /// Options for running a series.
 #[derive(Debug)]
 pub struct Series<'a> {
-    /// Store of the runs; stored runs are not repeated.
+    /// Store of the runs. Stored runs are not repeated.
     pub store: &'a Store,
     /// Number of processors.
     pub jobs: usize,
@@ -151,7 +151,7 @@ impl Series<'_> {
         if lacking { None } else { self.store.read(job) }
     }
 
-    /// Makes the missing runs and returns all runs, in order. `progress` is called after every run with the completed
+    /// Makes the missing runs and returns all runs in order. `progress` is called after every run with the completed
     /// part of the cost, the total cost, and the run.
     ///
     /// # Errors
@@ -219,8 +219,8 @@ pub struct Progress<'a> {
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs root: use \
-         sudo, or virtual time (`--stack sim`)"
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which \
+            needs root: use sudo, or virtual time (`--stack sim`)"
     );
     let swept = crate::net::remove_remains();
     if !swept.is_empty() {

@@ -5,9 +5,8 @@
 //!
 //! [[path]]
 //! name = "wifi"
-//! link = "rate=20M,delay=10ms,queue=80ms"    # the language of `marline-lab link`
-//! client = ["10.0.1.2/24", "fd00:1::2/64"]
-//! server = ["10.0.1.1/24", "fd00:1::1/64"]
+//! link = "rate=20M,delay=10ms,queue=80ms"    # the syntax of `marline-lab link` client = ["10.0.1.2/24",
+//! "fd00:1::2/64"] server = ["10.0.1.1/24", "fd00:1::1/64"]
 //!
 //! [client.mptcp]
 //! endpoints = [{ address = "10.0.2.2", path = "lte", flags = ["subflow", "backup"] }]
@@ -18,7 +17,7 @@
 //! command = "down"
 //! ```
 //!
-//! The first path has the default route; packets leave through the interface that has their source address.
+//! The first path has the default route. Packets leave through the interface that has their source address.
 
 mod path_text;
 
@@ -36,11 +35,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::emulation::script::{self, ParsedCommand};
 
-/// Largest number of paths of a scenario.
+/// Maximum number of paths of a scenario.
 const MAX_PATHS: usize = 16;
-/// Longest name of an interface that the kernel accepts, bytes without the terminator.
+/// Maximum length in bytes of an interface name in the kernel, without the terminator.
 const MAX_NAME: usize = 15;
-/// Range of the MTU: from the smallest packet size that every IPv4 host must accept to the largest possible one.
+/// Range of the MTU: from the packet size that every IPv4 host must accept to the largest possible one.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = Mtu::RANGE;
 
 /// Host of a scenario.
@@ -68,7 +67,7 @@ pub struct Scenario {
     /// Seed of all random numbers of the links.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// The paths, the first with the default route.
+    /// The paths, the first of which has the default route.
     #[serde(rename = "path")]
     pub paths: Vec<Path>,
     /// Kernel settings of the client.
@@ -92,7 +91,7 @@ const fn default_seed() -> u64 {
 pub struct Path {
     /// Name of the path and of the interfaces at both ends.
     pub name: String,
-    /// The link in the syntax of `marline-lab link`; empty: an ideal link.
+    /// The link in the syntax of `marline-lab link`. If empty, an ideal link.
     #[serde(default)]
     pub link: String,
     /// The client's addresses, with prefix lengths.
@@ -101,7 +100,7 @@ pub struct Path {
     /// The server's addresses, with prefix lengths.
     #[serde(default)]
     pub server: Vec<IpNet>,
-    /// MTU of the interfaces at both ends, bytes, 576 to 65,535; default 1,500.
+    /// MTU in bytes of the interfaces at both ends, 576 to 65,535. Default 1,500.
     pub mtu: Option<u32>,
     /// Price of a GB in either direction, in any currency.
     pub price: Option<f64>,
@@ -127,9 +126,9 @@ pub struct Mptcp {
     pub enabled: bool,
     /// Enables DSS checksums.
     pub checksum: bool,
-    /// Additional subflows per connection, at most 8.
+    /// Maximum number of additional subflows per connection, at most 8.
     pub subflows: u8,
-    /// Announced addresses that the host connects to, at most 8.
+    /// Maximum number of announced addresses that the host connects to, at most 8.
     pub add_addr_accepted: u8,
     /// `ip mptcp endpoint`s.
     pub endpoints: Vec<Endpoint>,
@@ -158,17 +157,17 @@ pub struct Endpoint {
     pub flags: Vec<EndpointFlag>,
 }
 
-/// Purpose of an endpoint, by the kernel's names.
+/// Purpose of an endpoint, with the kernel's names.
 #[derive(Copy, Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointFlag {
-    /// Announced by ADD_ADDR.
+    /// Announced with ADD_ADDR.
     Signal,
     /// Source address of subflows.
     Subflow,
     /// Subflows are backups.
     Backup,
-    /// Subflows from here to every address of the peer.
+    /// Subflows from this address to every address of the peer.
     Fullmesh,
 }
 
@@ -208,9 +207,9 @@ impl Event {
 }
 
 impl Path {
-    /// Parses the link's description. If it does not mention a radio, but its preset's or the path's name implies
-    /// one, that radio's energy is counted without delaying packets. The link drops packets larger than `mtu` and
-    /// notifies their senders.
+    /// Parses the link's description. If it does not mention a radio, but the name of its preset or of the path
+    /// implies one, that radio's energy is counted without delaying packets. The link drops packets larger than `mtu`
+    /// and notifies their senders.
     ///
     /// # Errors
     /// The description cannot be parsed.
@@ -232,7 +231,7 @@ impl Path {
         Ok(spec)
     }
 
-    /// The radio that the preset at the beginning of the description, or the path's name, implies.
+    /// The radio implied by the preset at the beginning of the description, or by the path's name.
     fn guessed_radio(&self) -> Option<RadioKind> {
         let preset = match self.link.split(',').next().unwrap_or_default().trim() {
             "walkout" => Some(RadioKind::Wifi),
@@ -281,10 +280,10 @@ impl Scenario {
         }
     }
 
-    /// The number of the path of this name.
+    /// The number of the path with this name.
     ///
     /// # Errors
-    /// There is no such path; the error lists the known names.
+    /// There is no such path. The error lists the known names.
     pub fn path_number(&self, name: &str) -> anyhow::Result<usize> {
         path_number(&self.paths, name)
     }
@@ -292,7 +291,7 @@ impl Scenario {
     /// Checks constraints that the types do not express.
     ///
     /// # Errors
-    /// A constraint is violated; the error names the path or host.
+    /// A constraint is violated. The error names the path or host.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(!self.paths.is_empty(), "there must be at least one [[path]]");
         ensure!(self.paths.len() <= MAX_PATHS, "more than {MAX_PATHS} paths");
@@ -330,7 +329,7 @@ impl Scenario {
         {
             ensure!(
                 value <= MAX_ADDITIONAL,
-                "{name} = {value}: the kernel takes at most {MAX_ADDITIONAL}"
+                "{name} = {value}: the kernel accepts at most {MAX_ADDITIONAL}"
             );
         }
         for endpoint in &mptcp.endpoints {
@@ -349,7 +348,7 @@ impl Scenario {
     }
 }
 
-/// The number of the path of this name.
+/// The number of the path with this name.
 pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     let found = paths.iter().position(|path| path.name == name);
     found.with_context(|| {
@@ -358,8 +357,8 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     })
 }
 
-/// Rejects sysctls outside of `net.`: a host is a network namespace, which has its own settings only under `net.`. Any
-/// other sysctl would change the whole machine, from a file that may be untrusted.
+/// Rejects sysctls outside `net.`. A host is a network namespace, which has separate settings only under `net.`. Any
+/// other sysctl would let a possibly untrusted file change the whole machine.
 fn check_sysctl(key: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let own = key.starts_with("net.") && key.chars().all(plain);
@@ -376,7 +375,7 @@ const fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }
 
-/// Makes a path name from any text: keeps valid characters up to the longest length. May be empty.
+/// Makes a path name from any text: keeps valid characters up to the maximum length. The result may be empty.
 #[must_use]
 pub fn name_from(text: &str) -> String {
     text.chars().filter(|letter| is_plain(*letter)).take(MAX_NAME).collect()

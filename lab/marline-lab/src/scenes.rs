@@ -1,4 +1,4 @@
-//! Scenes: experiments with a user's question as their title, and checks that define the right answer.
+//! Scenes: experiments with a user's question as their title, and checks that define the correct answer.
 //!
 //! They run in virtual time with a few seeds. An answer is the median of the runs' values.
 
@@ -13,7 +13,7 @@ use crate::parallel::parallel;
 use crate::results::quantile;
 use crate::runs::Record;
 
-/// Runs of each variant.
+/// Number of runs of each variant.
 const SEEDS: u64 = 3;
 /// Number of consecutive fast messages after which a connection counts as settled.
 const SETTLED_MESSAGES: usize = 5;
@@ -23,11 +23,11 @@ const SETTLED_MESSAGES: usize = 5;
 pub struct Answer {
     /// Title of the scene.
     pub question: String,
-    /// Values of the sweep, the question, and the bound.
+    /// Text of the check: values of the sweep, the question, and the bound.
     pub asked: String,
     /// Measured value.
     pub measured: String,
-    /// True if the measured value is a right answer.
+    /// True if the measured value is a correct answer.
     pub holds: bool,
 }
 
@@ -58,7 +58,7 @@ pub fn read_directory(directory: &Path) -> anyhow::Result<Vec<ExperimentFile>> {
     Ok(scenes)
 }
 
-/// Runs scenes on this many threads; their answers in order.
+/// Runs scenes on this many threads, and returns their answers in order.
 ///
 /// # Errors
 /// A run cannot be made.
@@ -123,7 +123,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
             (format!("{asks} {sign} {limit} times {name}"), format!(" ({})", shown(other)))
         }
     };
-    // Numbers alone are unclear without their key.
+    // Numbers are unclear without their key.
     let named = |(key, value): &(String, String)| {
         let is_number = value.starts_with(|first: char| first.is_ascii_digit());
         let item = key.rsplit('.').next().filter(|_| is_number);
@@ -139,7 +139,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
     }
 }
 
-/// The measured value of a run; infinite if the measured event never happened.
+/// The measured value of a run. Infinite if the measured event never happened.
 fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
     let Some(of_load) = record.workloads().nth(check.workload) else { return f64::NAN };
     let fault_ms = record.faults_ms.first().copied().unwrap_or(0.0);
@@ -158,7 +158,7 @@ fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
             let mut latencies: Vec<f64> = counted.map(|message| message.latency_ms).collect();
             latencies.extend((0..of_load.missing).map(|_| f64::INFINITY));
             latencies.sort_unstable_by(f64::total_cmp);
-            // The nearest rank, as there is nothing between a number and infinity.
+            // Uses the nearest rank, because there is nothing between a number and infinity.
             let rank = (share * latencies.len() as f64).ceil() as usize;
             latencies.get(rank.saturating_sub(1)).copied().unwrap_or(f64::INFINITY)
         }
@@ -183,7 +183,7 @@ fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
     }
 }
 
-/// The answers as a table in Markdown; a scene's question is in its first row.
+/// Formats the answers as a table in Markdown. A scene's question is in its first row.
 #[must_use]
 pub fn table(answers: &[Answer]) -> String {
     let mut text = "|question|expected|measured|holds|\n|---|---|---|---|\n".to_owned();
@@ -225,7 +225,8 @@ mod tests {
         let stopped = "[[check]]\nmeasure = 'max_ms'\nat_least = 190\nfrom = '1.8s'\n";
         let back =
             "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
-        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = 'fault'\n\
+        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = \
+            'fault'\n\
                     until = 'return'\n";
         let swept = "[sweep]\n'path.lte.delay' = ['40ms', '50ms']\n";
         let all = asked(&[quick, held, stopped, back, than, swept].concat());

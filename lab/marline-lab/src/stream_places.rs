@@ -16,11 +16,11 @@ type Flow = (SocketAddr, SocketAddr);
 pub(crate) struct SegmentPosition {
     /// Position of the payload's first byte in its subflow, from 0.
     pub(crate) subflow_offset: u32,
-    /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
+    /// Position of the payload's first byte in the connection's stream, from 0. `None` without a mapping.
     pub(crate) stream_offset: Option<u64>,
-    /// Acknowledged position in the peer's subflow, bytes.
+    /// Acknowledged position in the peer's subflow in bytes.
     pub(crate) acked: u32,
-    /// Acknowledged position in the peer's stream, bytes.
+    /// Acknowledged position in the peer's stream in bytes.
     pub(crate) data_acked: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Stream {
 pub(crate) struct StreamPositions {
     /// Sequence number of the first byte.
     subflow_starts: BTreeMap<Flow, SeqNum>,
-    /// The stream of each direction; true: from the client.
+    /// The stream of each direction. The key is true for data from the client.
     streams: BTreeMap<bool, Stream>,
     placement: Placement<Flow>,
 }
@@ -75,7 +75,7 @@ impl StreamPositions {
     }
 
     /// Position of the payload in the stream, and the acknowledged position in the other stream. `placed` is the
-    /// position of its DSN according to the mappings so far.
+    /// position of the payload's DSN according to earlier mappings.
     fn data(
         &mut self,
         from_client: bool,
@@ -89,8 +89,8 @@ impl StreamPositions {
             return (Some(u64::from(offset)), None);
         }
         let mapped = placed.and_then(|dsn| {
-            // The first mapping shows where the stream starts: on its subflow, only data mapped by MP_CAPABLE is
-            // before it.
+            // The first mapping shows where the stream starts, because only data mapped by MP_CAPABLE precedes it on
+            // its subflow.
             let start = dsn.wrapping_sub(offset);
             let stream = self.streams.entry(from_client).or_insert(Stream { start, seen: 0 });
             stream.offset(dsn)

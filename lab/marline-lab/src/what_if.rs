@@ -2,16 +2,16 @@
 //! both.
 //!
 //! Packets of the two paths that were sent at about the same time are a *pair*: either could have carried the
-//! other's bytes. For each pair, four sending methods have a delay: the first path and the second path alone, the path
-//! with the lower smoothed round trip according to the answers received by then (weight 1/8, RFC 6298), and
-//! duplication, which takes the lesser delay. A lost packet has an infinite delay: captures do not show the delay of a
-//! retransmission that another method would have made.
+//! other's bytes. For each pair, four sending methods have a delay: the first path alone, the second path alone, the
+//! path with the lower smoothed round trip according to the answers received by then (weight 1/8, RFC 6298), and
+//! duplication, which takes the smaller delay. A lost packet has an infinite delay: captures do not show the delay of
+//! a retransmission that another method would have made.
 //!
-//! Frömmgen and others evaluated ReMP TCP (2015) from one redundant run in this way: single-path results are computed,
+//! Frömmgen and others evaluated ReMP TCP (2015) in this way from one redundant run: single-path results are computed,
 //! not measured. The method is valid while copies do not fill a queue. On a full path, a copy delays the packets after
 //! it, and captures without copies do not show that.
 //!
-//! Delays close in time are correlated, so intervals (95 %) are bootstraps over blocks of time.
+//! Delays that are close in time are correlated, so intervals (95 %) are bootstraps over blocks of time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use anyhow::ensure;
 use crate::estimate::{Estimate, Samples};
 use crate::import::Passage;
 
-/// Number of blocks of time, which are the units of the bootstrap.
+/// Number of time blocks, which are the units of the bootstrap.
 const BLOCKS: usize = 30;
 /// Minimum number of pairs in a block.
 const MIN_BLOCK_PAIRS: usize = 10;
@@ -33,7 +33,7 @@ const GAIN: f64 = 1.0 / 8.0;
 pub enum Delay {
     /// One-way delay. The other direction is assumed to take as long.
     OneWay,
-    /// Round trip, with the answer.
+    /// Round trip, including the answer.
     RoundTrip,
 }
 
@@ -56,19 +56,19 @@ impl Sending {
         [Sending::First, Sending::Second, Sending::LowestRtt, Sending::Both];
 }
 
-/// Delays of a pair, ms, by [`Sending`]; infinite if lost.
+/// Delays of a pair in ms, by [`Sending`]. Infinite if lost.
 type Delays = [f64; 4];
 
 /// Estimated effect of redundancy.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
-    /// Pairs, in blocks of time.
+    /// Pairs in time blocks.
     blocks: Samples<Vec<Delays>>,
     /// Number of pairs.
     pub pairs: usize,
     /// Time from the first pair to the last.
     pub lasts: Duration,
-    /// Median interval between the two packets of a pair.
+    /// Median time between the two packets of a pair.
     pub apart: Duration,
 }
 
@@ -86,7 +86,8 @@ pub fn what_if(
     let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
-        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are needed. Were both \
+        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are \
+            needed. Were both \
          captured at the same time, using the same clock? (--within allows a longer gap)",
         first.len(),
         second.len(),
@@ -171,13 +172,13 @@ fn delays_of_pairs(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
 }
 
 impl WhatIf {
-    /// A quantile of the delay of a sending method, ms, by the nearest rank; infinite if too many packets were lost.
+    /// A quantile of a sending method's delay in ms, by the nearest rank. Infinite if too many packets were lost.
     #[must_use]
     pub fn quantile(&self, way: Sending, share: f64) -> Estimate {
         self.blocks.estimate(|blocks| rank(blocks, way, share))
     }
 
-    /// The ratio of this quantile for duplication to that of another method, pair by pair; below 1, duplication is
+    /// The ratio of this quantile for duplication to that of another method, pair by pair. Below 1, duplication is
     /// faster.
     #[must_use]
     pub fn ratio(&self, other: Sending, share: f64) -> Estimate {
@@ -191,7 +192,7 @@ impl WhatIf {
         self.blocks.estimate(|blocks| lost(blocks, way))
     }
 
-    /// Share lost on both paths, divided by the share expected from independent losses; NaN if a path lost nothing.
+    /// Share lost on both paths, divided by the share expected from independent losses. NaN if a path lost nothing.
     #[must_use]
     pub fn joint_loss_ratio(&self) -> Estimate {
         let share = |blocks: &[&Vec<Delays>]| {
@@ -222,7 +223,7 @@ mod tests {
         Passage { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
     }
 
-    /// A packet every 20 ms from `from_ms` on; `took` returns its delay by its number.
+    /// A packet every 20 ms, starting at `from_ms`. `took` returns a packet's delay by its number.
     fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<Passage> {
         (0..600).map(|number| passage(from_ms + 20 * number, took(number))).collect()
     }
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn duplication_has_the_lower_delay_and_lowest_round_trip_reacts_late() {
-        // For the first half the first path is the faster one, then it takes 100 ms.
+        // For the first half, the first path is faster, and then it takes 100 ms.
         let first = path(0, |number| Some(if number < 300 { 10 } else { 100 }));
         let second = path(1, |_| Some(40));
         let result = what_if(&first, &second, Duration::from_millis(5), Delay::OneWay).unwrap();

@@ -1,5 +1,4 @@
-//! WiFi mobility model: walks out of WiFi range with LTE available, as multimob2018 and
-//! multimob-live use them.
+//! WiFi mobility model: walks out of WiFi range with LTE available, as used by multimob2018 and multimob-live.
 //!
 //! A seed determines a walk: the movement of the phone, the losses and pauses of WiFi
 //! ([`marline_link::PhoneMobility`]), and the part of a recorded LTE drive that is replayed with it. A seed gives the
@@ -49,15 +48,15 @@ struct Recording {
     lasts: String,
 }
 
-/// Bounds for the model's results, explained in the file.
+/// Bounds on the model's results, which are explained in the file.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
-    /// Median of the round trips, ms.
+    /// Median of the round trips in ms.
     pub rtt_p50_ms: (f64, f64),
-    /// 99.9 % quantile, ms.
+    /// 99.9 % quantile of the round trips in ms.
     pub rtt_p999_ms: (f64, f64),
-    /// Longest round trip, ms.
+    /// Longest round trip in ms.
     pub rtt_max_ms: (f64, f64),
     /// Share of the seconds with less than 1 Mbit/s to the phone.
     pub slow_share: (f64, f64),
@@ -97,8 +96,8 @@ pub fn fit_bounds() -> Fit {
     FILE.fit
 }
 
-/// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE has the rates of a
-/// recorded drive or, if `traced` is false, constant rates.
+/// Creates the walk of this seed: out of WiFi range, or always within it if `leaves` is false. LTE has the rates of a
+/// recorded drive, or constant rates if `traced` is false.
 #[must_use]
 pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
     let wifi = if leaves { &FILE.leaving } else { &FILE.staying };
@@ -115,7 +114,7 @@ pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
 }
 
 impl MobilityRun {
-    /// The walk with radios that are always awake: their energy is counted, and packets do not wait.
+    /// The walk with radios that are always awake: their energy is counted, but packets do not wait.
     #[must_use]
     pub fn without_promotion(mut self) -> MobilityRun {
         self.wifi = self.wifi.replace("radio=wifi", "radio=wifi:meter");
@@ -146,8 +145,8 @@ impl MobilityRun {
         self.paths().into_iter().map(link).collect()
     }
 
-    /// Times after the start of the links at which the WiFi interface has no address; without an end, the address does
-    /// not return. Empty if the interface always has an address.
+    /// Periods after the start of the links in which the WiFi interface has no address. Without an end, the address
+    /// does not return. Empty if the interface always has an address.
     ///
     /// # Errors
     /// The link does not use the WiFi mobility model.
@@ -164,18 +163,18 @@ impl MobilityRun {
     }
 }
 
-/// Results of probing the WiFi of some walks until the interface gives up.
+/// Results of probing WiFi during some walks, until the interface disassociates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeResults {
-    /// Round trips, ms, ascending.
+    /// Round trips in ms, ascending.
     pub rtts_ms: Vec<f64>,
-    /// Probes lost before the last answered one.
+    /// Number of probes lost before the last answered one.
     pub lost: usize,
-    /// Number of seconds, and number of those with less than 1 Mbit/s to the phone.
+    /// Number of seconds, and number of seconds with less than 1 Mbit/s to the phone.
     pub seconds: (usize, usize),
 }
 
-/// Probes the WiFi of these walks: 200 bytes every 200 ms, answered at once.
+/// Probes WiFi during these walks: 200 bytes every 200 ms, answered immediately.
 ///
 /// # Errors
 /// Those of [`MobilityRun::links`].
@@ -226,7 +225,7 @@ fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut ProbeResu
             (answered, until) = (answered + 1, until.max(number as usize + 1));
         }
     }
-    // After the last answer WiFi is out of range: later probes do not count as lost.
+    // After the last answer WiFi is out of range, so later probes do not count as lost.
     seen.lost += until - answered;
     let RateConfig::Steps(rates) = &wifi.down.rate else { return };
     for second in 0..sent_at(until as u64).as_millis() / 1_000 {
@@ -272,7 +271,10 @@ mod tests {
     #[test]
     fn the_walks_match_published_measurements() {
         let within = |what: &str, value: f64, (least, most): (f64, f64)| {
-            assert!((least..=most).contains(&value), "{what}: {value} not in {least} to {most}");
+            assert!(
+                (least..=most).contains(&value),
+                "{what}: {value} is not between {least} and {most}"
+            );
         };
         let all = 1..=u64::from(count());
         let seen = probe(all.clone(), true).expect("probes");

@@ -1,7 +1,7 @@
 //! Workloads of applications for any kind of stream, with a log of all event times.
 //!
-//! Both ends derive their times from the same schedule, which follows from a seed and is relative to a given start. It
-//! is an open loop: a late answer does not delay the next request. Times are those of the machine's monotonic clock,
+//! Both ends derive their times from the same schedule, which follows from a seed and is relative to a given start.
+//! The loop is open: a late answer does not delay the next request. Times are those of the machine's monotonic clock,
 //! which all namespaces share, so the logs of both ends can be compared: latencies are one-way where stated.
 
 pub(crate) mod page;
@@ -25,9 +25,9 @@ pub type Stream = Box<dyn Duplex>;
 /// Interval between events, uniform between two bounds.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gap {
-    /// Shortest, ms.
+    /// Minimum in ms.
     pub least_ms: f64,
-    /// Longest, ms.
+    /// Maximum in ms.
     pub most_ms: f64,
 }
 
@@ -36,25 +36,24 @@ pub struct Gap {
 pub enum Workload {
     /// The client sends requests, each on all its streams, and the server answers each.
     Ask {
-        /// Request size, bytes.
+        /// Request size in bytes.
         request_bytes: u32,
-        /// Answer size, bytes.
+        /// Answer size in bytes.
         answer_bytes: u32,
         /// Interval of the requests.
         gap: Gap,
         /// Number of requests.
         count: u32,
     },
-    /// The client sends requests, each in pieces, while not too much is unanswered; the server answers each
-    /// immediately.
+    /// The client sends requests, each in pieces, unless too much is unanswered. The server answers each immediately.
     Dialogue {
-        /// Request size, bytes.
+        /// Request size in bytes.
         request_bytes: u32,
-        /// Answer size, bytes.
+        /// Answer size in bytes.
         answer_bytes: u32,
-        /// Smallest and largest piece of a request, bytes.
+        /// Minimum and maximum size in bytes of a piece of a request.
         pieces: (u32, u32),
-        /// Limit of unanswered bytes, above which a due request is skipped.
+        /// Limit on unanswered bytes, above which a due request is skipped.
         unanswered_bytes: u32,
         /// Interval of the requests' due times.
         gap: Gap,
@@ -63,23 +62,23 @@ pub enum Workload {
     },
     /// The server writes blocks as fast as the stack accepts them.
     Blocks {
-        /// Block size, bytes.
+        /// Block size in bytes.
         bytes: u32,
-        /// Duration, ms.
+        /// Duration in ms.
         lasts_ms: u64,
     },
     /// The client writes blocks as fast as the stack accepts them.
     Upload {
-        /// Block size, bytes.
+        /// Block size in bytes.
         bytes: u32,
-        /// Duration, ms.
+        /// Duration in ms.
         lasts_ms: u64,
     },
     /// Both ends send datagrams of a call: one frame after another.
     Voice {
-        /// Size of a datagram, bytes.
+        /// Datagram size in bytes.
         bytes: u32,
-        /// Time from one frame to the next, ms.
+        /// Time from one frame to the next in ms.
         frame_ms: u32,
         /// Number of frames in each direction.
         count: u32,
@@ -95,12 +94,12 @@ pub enum Workload {
     },
     /// Both ends write this amount at the start, at the same time.
     Exchange {
-        /// Size in each direction, bytes.
+        /// Size in each direction in bytes.
         bytes: u32,
     },
     /// The server writes bursts at scheduled times.
     Bursts {
-        /// Burst size, bytes.
+        /// Burst size in bytes.
         bytes: u32,
         /// Interval of the bursts' start times.
         gap: Gap,
@@ -109,9 +108,9 @@ pub enum Workload {
     },
     /// The server writes bursts of random sizes at scheduled times.
     RandomBursts {
-        /// Smallest burst, bytes.
+        /// Minimum burst size in bytes.
         least_bytes: u32,
-        /// Largest burst, bytes.
+        /// Maximum burst size in bytes.
         most_bytes: u32,
         /// Interval of the bursts' start times.
         gap: Gap,
@@ -123,16 +122,16 @@ pub enum Workload {
 /// A film.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Film {
-    /// Length of a segment, ms.
+    /// Length of a segment in ms.
     pub segment_ms: u32,
     /// Number of segments.
     pub segments: u32,
-    /// Largest buffer, ms of film.
+    /// Maximum buffer size in ms of film.
     pub buffer_ms: u32,
 }
 
 impl Film {
-    /// Length, ms.
+    /// Length in ms.
     pub(crate) const fn lasts_ms(self) -> u64 {
         self.segment_ms as u64 * self.segments as u64
     }
@@ -145,14 +144,14 @@ impl Film {
 /// Sizes of the messages that the client reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// One size for all, bytes.
+    /// One size for all messages in bytes.
     Even(u32),
-    /// A size for each message, bytes.
+    /// Size of each message in bytes.
     Each(Vec<u32>),
 }
 
 impl Sizes {
-    /// Size of a message, bytes; 0 if it does not exist.
+    /// Size of a message in bytes. 0 if it does not exist.
     #[must_use]
     pub fn size_of(&self, index: u32) -> u32 {
         match self {
@@ -169,18 +168,18 @@ pub struct Mark {
     pub stream: u8,
     /// Number of the request, block or burst.
     pub index: u32,
-    /// Time, ns of the monotonic clock.
+    /// Time in ns of the monotonic clock.
     pub at_ns: u64,
 }
 
 /// Log of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// When the writing of each message began (blocks: when the stack had accepted it).
+    /// Time at which writing of each message began (blocks: at which the stack had accepted the block).
     pub sent: Vec<Mark>,
-    /// When each message had been read completely.
+    /// Time at which each message had been read completely.
     pub received: Vec<Mark>,
-    /// Due requests that were skipped.
+    /// Number of due requests that were skipped.
     #[serde(default)]
     pub skipped: u64,
 }
@@ -188,13 +187,13 @@ pub struct Log {
 /// Logs of one end's workloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndLogs {
-    /// A log for each workload, in their order.
+    /// A log for each workload, in order.
     pub flows: Vec<Log>,
-    /// Payload that this end also sent on another subflow, bytes, if known.
+    /// Payload bytes that this end also sent on another subflow, if known.
     pub reinjected_bytes: u64,
 }
 
-/// The monotonic clock, ns.
+/// The monotonic clock in ns.
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -211,7 +210,7 @@ pub async fn wait_until(at_ns: u64) {
 }
 
 impl Workload {
-    /// Start times of requests or bursts, ns after the start. Empty without a schedule.
+    /// Send times of requests or bursts in ns after the start. Empty without a schedule.
     #[must_use]
     pub fn times_ns(&self, seed: u64) -> Vec<u64> {
         let (gap, count) = match *self {
@@ -236,7 +235,7 @@ impl Workload {
         (0..count).map(&mut next).collect()
     }
 
-    /// Number of messages; `None`: as many as fit into the time.
+    /// Number of messages. `None`: as many as fit into the time.
     #[must_use]
     pub const fn count(&self) -> Option<u32> {
         match *self {
@@ -252,7 +251,7 @@ impl Workload {
         }
     }
 
-    /// Returns true if the messages begin at the client: requests or uploads.
+    /// Returns true if the client sends the messages: requests or uploads.
     #[must_use]
     pub const fn is_from_client(&self) -> bool {
         matches!(
@@ -305,8 +304,8 @@ impl Workload {
         }
     }
 
-    /// Due times of a dialogue's requests, ns after the start, and the lengths of their pieces; empty for other
-    /// workloads. Pieces are random; the last is the remainder.
+    /// Due times of a dialogue's requests in ns after the start, and the lengths of their pieces. Empty for other
+    /// workloads. Pieces are random, and the last one is the remainder.
     #[must_use]
     pub fn pieces(&self, seed: u64) -> Vec<(u64, Vec<u32>)> {
         let Workload::Dialogue { request_bytes, pieces: (least, most), .. } = *self else {

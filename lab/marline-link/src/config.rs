@@ -44,7 +44,7 @@ pub struct RadioConfig {
     pub waits: bool,
 }
 
-/// Position in a trace at which a link starts.
+/// A trace and the position in it at which a link starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offset<T> {
     /// The trace.
@@ -67,13 +67,13 @@ pub enum RateConfig {
     Trace(Offset<Opportunities>),
 }
 
-/// Largest packet of a link.
+/// Maximum packet size of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mtu {
-    /// Largest IP packet in bytes, within [`Mtu::RANGE`]. Larger packets are dropped.
+    /// Maximum IP packet size in bytes, within [`Mtu::RANGE`]. Larger packets are dropped.
     pub bytes: u32,
-    /// True if drops are silent (a black hole). Otherwise the sender is notified as by a router (ICMP "fragmentation
-    /// needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] is implemented.
+    /// True if drops are silent (a black hole). Otherwise the sender is notified as a router would do (ICMP
+    /// "fragmentation needed", ICMPv6 "packet too big"), if [`crate::Packet::too_big`] is implemented.
     pub silent: bool,
 }
 
@@ -81,7 +81,7 @@ impl Mtu {
     /// Valid sizes in bytes: from what every host accepts (RFC 791) to the largest IPv4 packet.
     pub const RANGE: core::ops::RangeInclusive<u32> = 576..=65_535;
 
-    /// Returns the smaller of two limits; if they are equal, one that notifies the sender.
+    /// Returns the smaller of two limits. If they are equal, one that notifies the sender is preferred.
     #[must_use]
     pub fn lower_of(self, other: Mtu) -> Mtu {
         core::cmp::min_by_key(self, other, |mtu| (mtu.bytes, mtu.silent))
@@ -95,7 +95,7 @@ pub enum QueueLimit {
     /// Bytes.
     Bytes(u64),
     /// The amount that the link sends in this time, at its current rate (steps) or mean rate (traces), or
-    /// `Link::UNLIMITED_QUEUE_BYTES` if the rate is unlimited. Never less than two full packets.
+    /// `Link::UNLIMITED_QUEUE_BYTES` if the rate is unlimited. At least two full packets.
     Time(Duration),
 }
 
@@ -121,8 +121,8 @@ pub struct MiddleboxConfig {
     pub rebind: Option<Rebind>,
     /// Long segments are split.
     pub split: Option<Split>,
-    /// How long a segment waits for the next one. Both are merged, with the options of the first, if they fit into
-    /// 1,500 bytes.
+    /// Time for which a segment waits for the next one. Both are merged, with the options of the first, if they fit
+    /// into 1,500 bytes.
     pub coalesce: Option<Duration>,
     /// Number of consecutive pure acknowledgments of a flow of which only the last passes, at most 10 ms late.
     pub thin: Option<u32>,
@@ -138,12 +138,12 @@ impl MiddleboxConfig {
     }
 }
 
-/// Numbers translated by a middlebox that chooses its own sequence numbers.
+/// Numbers translated by a middlebox that chooses different sequence numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Renumber {
     /// Sequence numbers, acknowledgments and selective acknowledgments.
     All,
-    /// All except selective acknowledgments, which then refer to data that was never sent.
+    /// All except those in selective acknowledgments, which then refer to data that was never sent.
     NotSack,
 }
 
@@ -152,7 +152,7 @@ pub enum Renumber {
 pub struct Rebind {
     /// Time since the link's start.
     pub at: Duration,
-    /// True for the direction from the client, whose ports (from 32,768 on) are translated.
+    /// True for the direction from the client, whose ports (at least 32,768) are translated.
     pub from_client: bool,
 }
 
@@ -183,14 +183,14 @@ pub struct OptionRule {
     pub option: TcpOption,
     /// Affected segments.
     pub segments: Segments,
-    /// Time from which it applies, since the link's start.
+    /// Time after the link's start at which the rule begins to apply.
     pub from: Duration,
 }
 
 /// A TCP option.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TcpOption {
-    /// By its kind; 30 is Multipath TCP.
+    /// An option identified by its kind. 30 is Multipath TCP.
     Kind(u8),
     /// A Multipath TCP option, by its subtype (RFC 8684 section 7.2).
     Mptcp(u8),
@@ -205,22 +205,22 @@ pub enum Segments {
     Syn,
     /// SYN with ACK.
     SynAck,
-    /// Without SYN.
+    /// Segments without SYN.
     Rest,
 }
 
 /// Losses. All causes apply together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossConfig {
-    /// Independently for each packet, with this probability.
+    /// Probability of independent losses.
     pub random: f64,
     /// Losses in bursts.
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// These packets, counted from 1 as they leave the queue, ascending.
+    /// Numbers of lost packets in ascending order, counted from 1 as they leave the queue.
     pub pattern: Vec<u64>,
-    /// With probabilities that change with time.
+    /// Loss probabilities that change with time.
     pub steps: Option<Arc<Steps<f64>>>,
-    /// Packets that leave the queue during a lost probe of this trace.
+    /// Trace whose lost probes cause losses: of packets that leave the queue during such a probe.
     pub trace: Option<Offset<PingTrace>>,
 }
 
@@ -246,7 +246,7 @@ pub enum Jitter {
     None,
     /// Uniform between minus and plus this value.
     Uniform(Duration),
-    /// Normal with this standard deviation (sum of twelve uniforms: within six deviations).
+    /// Normal with this standard deviation (sum of twelve uniform values, so within six standard deviations).
     Normal(Duration),
 }
 
@@ -263,7 +263,7 @@ pub struct DelayConfig {
     pub trace: Option<Offset<PingTrace>>,
 }
 
-/// Held-back packets: with `probability` a packet arrives `extra` later, after its followers.
+/// Reordering: with `probability`, a packet arrives `extra` later, after later packets.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Reorder {
     /// Probability.
@@ -292,16 +292,16 @@ pub enum OutageMode {
     /// All are lost, including packets offered until the link is up.
     #[default]
     Kill,
-    /// All are held until the link is up; the queue accepts more until it is full.
+    /// All are held until the link is up. The queue accepts more until it is full.
     Suspend,
 }
 
-/// Scheduled outages of the link; `Link::set_up` applies in addition.
+/// Outages of the link, in addition to `Link::set_up`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutageConfig {
-    /// Down from the first time to the second, since the link's start; ascending and disjoint.
+    /// Start and end of each outage after the link's start, ascending and disjoint.
     pub intervals: Vec<(Duration, Duration)>,
-    /// Mean time up and mean time down, exponentially distributed; neither may be zero.
+    /// Mean time up and mean time down, exponentially distributed. Neither may be zero.
     pub flap: Option<(Duration, Duration)>,
     /// Treatment of the packets.
     pub mode: OutageMode,

@@ -1,4 +1,4 @@
-//! Link model for virtual and for real time.
+//! Link model for virtual and real time.
 //!
 //! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a delay, faults of
 //! single packets (reordering, duplication, corruption), and outages of the link itself. It is a state machine without
@@ -8,12 +8,12 @@
 //!
 //! Each stage has its own named random stream, from which every packet draws once, even without effect. Events that
 //! depend on time (Gilbert-Elliott states, outages, walking away from the access point) are drawn along the time line.
-//! So two senders with different policies have the same conditions, packet for packet or second for second.
+//! Two senders with different policies therefore meet the same conditions, packet for packet or second for second.
 //!
 //! A link may use a [`radio`] that sleeps, takes time to wake, and draws energy.
 //!
-//! A [`DuplexSpec`] is the text form (`rate=20M,delay=10ms,up.rate=5M`); resolving it with the traces
-//! it names gives the two [`LinkConfig`]s.
+//! A [`DuplexSpec`] is the text form (`rate=20M,delay=10ms,up.rate=5M`). Resolving it with the traces it names gives
+//! the two [`LinkConfig`]s.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
 //! Packet properties that a link model depends on.
 
-/// A packet as a link sees it: a number of bytes that can be damaged.
+/// A packet from the link's point of view: a number of bytes that can be damaged.
 pub trait Packet: Clone {
-    /// Bytes of the packet on the link, including lower headers.
+    /// Size of the packet on the link in bytes, including lower headers.
     fn wire_len(&self) -> usize;
 
     /// Bytes that corruption may change, possibly fewer than `wire_len` or none.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// The TCP segment (header and payload) in the packet; `None` if there is none or only a fragment.
+    /// The TCP segment (header and payload) in the packet. `None` if there is none or only a fragment.
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
@@ -18,28 +18,28 @@ pub trait Packet: Clone {
         false
     }
 
-    /// Returns the same packet with another TCP segment; `None` if that is not possible.
+    /// Returns the same packet with another TCP segment. `None` if that is not possible.
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// Returns a packet with this TCP segment, addressed to the sender of this packet; `None` if that is not possible.
+    /// Returns a packet with this TCP segment, addressed to the sender of this packet. `None` if that is not possible.
     fn answer(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
         None
     }
 
-    /// A router's notice to the sender of this packet that a link accepts IP packets of at most `mtu_bytes`; `None` if
-    /// there is none.
+    /// Creates a router's notice to the sender of this packet that a link accepts IP packets of at most `mtu_bytes`.
+    /// `None` if routers send none.
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         let _ = mtu_bytes;
         None
     }
 }
 
-/// An IP packet like `packet` with another TCP segment, and with corrected lengths and checksum. If `back`, the
-/// addresses are exchanged. `None` if `packet` is not an IP packet, or the result would be too long.
+/// Creates an IP packet like `packet` with another TCP segment, and with corrected lengths and checksum. If `back`,
+/// the addresses are exchanged. `None` if `packet` is not an IP packet, or the result would be too long.
 #[must_use]
 pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>> {
     const V4_CHECKSUM: core::ops::Range<usize> = 10..12;
@@ -88,10 +88,10 @@ fn checksum(pieces: &[&[u8]]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// A router's answer to an IP packet that is too large for a link with this MTU: ICMP "fragmentation needed" (RFC
-/// 1191), or ICMPv6 "packet too big" (RFC 4443 section 3.2). Its source is the packet's destination, because routers
-/// have no addresses here. `None` if the bytes are not an IP packet, for an IPv4 packet that may be fragmented, and for
-/// ICMP, because errors are not answered with errors.
+/// Creates a router's answer to an IP packet that is too large for a link with this MTU: ICMP "fragmentation needed"
+/// (RFC 1191), or ICMPv6 "packet too big" (RFC 4443 section 3.2). Its source is the packet's destination, because
+/// routers have no addresses here. `None` if the bytes are not an IP packet, for an IPv4 packet that may be
+/// fragmented, and for ICMP, because errors are not answered with errors.
 #[must_use]
 pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
     const DONT_FRAGMENT: u8 = 0x40;
@@ -138,7 +138,7 @@ pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// The TCP segment in an IP packet; `None` if it contains something else or a fragment. IPv6 extension headers are not
+/// The TCP segment in an IP packet. `None` if it contains something else or a fragment. IPv6 extension headers are not
 /// skipped.
 #[must_use]
 pub fn tcp_of_ip(packet: &mut [u8]) -> Option<&mut [u8]> {

@@ -24,24 +24,24 @@ impl<T: Copy> Steps<T> {
         Ok(Steps { points, period })
     }
 
-    /// Returns the same steps, starting at `start`. Only for steps that repeat.
+    /// Returns the same steps, starting at `start`.
     ///
     /// # Errors
     /// The steps do not repeat.
     pub fn with_start(&self, start: Duration) -> Result<Self, &'static str> {
-        let Some(period) = self.period else { return Err("steps without a period") };
+        let Some(period) = self.period else { return Err("the steps do not repeat") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));
         let after = self.points.partition_point(|(from, _)| *from <= start);
         let (earlier, later) = self.points.split_at(after);
         let mut points = vec![(Duration::ZERO, self.value_at(start).0)];
         points.extend(later.iter().map(|(at, value)| (*at - start, *value)));
-        // The first of the earlier steps applies until `start` is reached again. The last one is at the front.
+        // The earlier steps are moved to the end of the period. The last of them applies at `start`.
         let wrapped = earlier.iter().filter(|(at, _)| *at < start);
         points.extend(wrapped.map(|(at, value)| (*at + period - start, *value)));
         Steps::new(points, Some(period))
     }
 
-    /// The value after `elapsed`, and the elapsed time of the next change, if any.
+    /// The value after `elapsed`, and the elapsed time at the next change, if any.
     #[must_use]
     pub fn value_at(&self, elapsed: Duration) -> (T, Option<Duration>) {
         let (cycle_start, within) = match self.period {

@@ -1,7 +1,7 @@
 //! WiFi mobility: rate and loss of a link whose phone moves, drawn from a seed.
 //!
 //! [`WalkCycle`] leaves the access point's range and returns, repeatedly. [`PhoneMobility`] is one run of eighty
-//! seconds, leaving the range or staying within it.
+//! seconds, which leaves the range or stays within it.
 
 mod phone;
 mod walk_cycle;

@@ -69,7 +69,7 @@ impl Environments {
         })
     }
 
-    /// Numbers of features per path, and of the connection.
+    /// Number of features per path, and of the connection.
     #[staticmethod]
     fn features() -> (Vec<&'static str>, Vec<&'static str>) {
         (FEATURES_OF_PATH.to_vec(), FEATURES_OF_ALL.to_vec())
@@ -90,7 +90,7 @@ impl Environments {
     ) -> PyResult<()> {
         if seeds.len() != self.count {
             return Err(PyValueError::new_err(format!(
-                "{} seeds for {} runs",
+                "got {} seeds for {} runs",
                 seeds.len(),
                 self.count
             )));
@@ -102,8 +102,8 @@ impl Environments {
     /// Advances all runs by one step. `actions` contains for each run a weight for each path, then for each path a
     /// value that allows copies on it if above 0.5. Writes the observations, the rewards, two flags for ended runs
     /// (finished, timed out), and for each run the number of messages received and the sum of their latencies in
-    /// seconds. If `renew` is set, a run that had already ended restarts instead. Returns the latencies of each run in
-    /// seconds.
+    /// seconds. If `renew` is true, a run that had already ended restarts instead. Returns the latencies of each run
+    /// in seconds.
     #[expect(
         clippy::too_many_arguments,
         reason = "arrays owned by the caller, so that nothing is allocated"

@@ -88,7 +88,8 @@ impl Plan {
         if let Some(wanted) = variants {
             let known: Vec<&str> = lanes.iter().map(|lane| &*lane.variant.name).collect();
             if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
-                let error = anyhow::anyhow!("no variant `{unknown}`; known: {}", known.join(", "));
+                let error =
+                    anyhow::anyhow!("unknown variant `{unknown}`; known: {}", known.join(", "));
                 return Err(experiment_error(&error));
             }
             lanes.retain(|lane| wanted.contains(&lane.variant.name));
@@ -124,12 +125,12 @@ impl Plan {
         &self.registry
     }
 
-    /// A variant by name; without a name, the first one.
+    /// Finds a variant by name. Without a name, the first one.
     pub(crate) fn variant(&self, name: Option<&str>) -> PyResult<Variant> {
         let lanes = self.lanes()?;
         let found = lanes.iter().find(|lane| name.is_none_or(|name| lane.variant.name == name));
         found.map(|lane| lane.variant.clone()).ok_or_else(|| {
-            let error = anyhow::anyhow!("no variant `{}`", name.unwrap_or_default());
+            let error = anyhow::anyhow!("unknown variant `{}`", name.unwrap_or_default());
             experiment_error(&error)
         })
     }

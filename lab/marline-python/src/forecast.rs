@@ -5,18 +5,18 @@ use marline_time::{Duration, Rate};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Forecast of the time at which data sent now is answered.
+/// Forecast of the time until data sent now is answered.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Forecast {
     pub(crate) core: Core,
 }
 
-/// A time given in microseconds. Negative values and NaN mean none.
+/// Converts a time from microseconds. Negative values and NaN mean none.
 pub(crate) fn duration(us: f64) -> Duration {
     Duration::try_from_secs_f64(us / 1e6).unwrap_or(Duration::ZERO)
 }
 
-/// A time in microseconds.
+/// Converts a time to microseconds.
 pub(crate) fn micros(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e3
 }
@@ -32,7 +32,7 @@ fn quantile(share: f64) -> PyResult<Quantile> {
 
 #[pymethods]
 impl Forecast {
-    /// Creates a forecast for tests of policies from answer times, episodes of trouble per second, and a rate.
+    /// Creates a forecast for policy tests from answer times, the number of fault episodes per second, and a rate.
     #[new]
     #[pyo3(signature = (p50_us=0.0, p90_us=0.0, p99_us=0.0, troubles_per_s=0.0, rate_bits_per_s=None))]
     fn new(

@@ -2,7 +2,7 @@
 //! environments for learning, all in virtual time.
 //!
 //! The public interface is the Python code in `python/marline`; this module contains only the functions that it needs.
-//! Simulations run on their own threads, without the interpreter's lock. They take it only to call a policy written in
+//! Simulations run on separate threads, without the interpreter's lock. They take it only to call a policy written in
 //! Python.
 
 mod environments;

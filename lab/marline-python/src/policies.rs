@@ -52,7 +52,7 @@ impl Value {
 }
 
 impl ObjectFactory {
-    /// Values of a spec, by name.
+    /// Values of a spec by name.
     fn read(&self, parameters: &mut Parameters<'_>) -> Vec<(String, Value)> {
         let value = |(key, default, kind): &(String, String, String)| {
             let expected = match kind.as_str() {
@@ -67,7 +67,7 @@ impl ObjectFactory {
         self.parameters.iter().filter_map(value).collect()
     }
 
-    /// Creates an object; positional arguments come first.
+    /// Creates an object. Positional arguments come first.
     fn make<'py>(
         &self,
         py: Python<'py>,
@@ -109,7 +109,7 @@ pub(crate) fn register(registry: &mut Registry, class: PolicyClass) -> PyResult<
     added.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// An object of a run, whose methods are called by name; `None` once it has raised an exception.
+/// An object of a run, whose methods are called by name. `None` after it has raised an exception.
 fn call_object<R>(
     object: Option<&Py<PyAny>>,
     call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<R>,

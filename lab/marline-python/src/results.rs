@@ -87,7 +87,7 @@ impl Results {
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// Returns a table as lists, by column name. `None` stands for unknown values.
+    /// Returns a table as lists by column name. `None` stands for unknown values.
     fn columns<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyDict>> {
         let table = self.table(table)?;
         let columns = PyDict::new(py);
@@ -148,7 +148,7 @@ fn batch(table: &Table) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.iter().map(array).collect())
 }
 
-/// Name, kind and (as metadata) unit.
+/// Creates an Arrow field: name, kind and (as metadata) unit.
 fn field(column: &Column) -> Field {
     let field = Field::new(column.name(), array(column).data_type().clone(), true);
     match column.unit() {

@@ -1,4 +1,4 @@
-//! Runs in progress: threads that take one job after the other, and a handle to wait for, inspect and cancel them.
+//! Runs in progress: threads that take one job after another, and a handle to wait for, inspect and cancel the runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ struct SharedState {
     changed: Condvar,
 }
 
-/// Destination of the results of runs, and files to write in addition.
+/// Destination of the results of runs, and additional files to write.
 #[derive(Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) timelines: Option<TimelineConfig>,
@@ -37,7 +37,7 @@ pub(crate) struct Outputs {
     pub(crate) pcap: Option<PathBuf>,
     /// Directory of traces, as `marline-lab run` writes them.
     pub(crate) qlog: Option<PathBuf>,
-    /// Store of runs; existing runs are not repeated. Without a store, runs are held for [`Running::results`].
+    /// Store of runs, whose existing runs are not repeated. Without a store, runs are held for [`Running::results`].
     pub(crate) store: Option<Store>,
 }
 
@@ -158,13 +158,13 @@ impl SharedState {
         store.save(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
     }
 
-    /// One run, or the exception that a policy raised in it.
+    /// Makes one run, and returns it or the exception that a policy raised in it.
     fn guarded(&self, job: &Job) -> PyResult<RunResult> {
         let (made, failure) = guard::run(&self.canceled, || self.make(job));
         failure.map_or(Ok(made), Err)
     }
 
-    /// Executes one run. A bug in it becomes an error of that run and does not end the interpreter.
+    /// Executes one run. A panic becomes an error of that run and does not end the interpreter.
     fn make(&self, job: &Job) -> RunResult {
         let run =
             || policies::with_registry(&self.registry, || digest::of_runs(|| self.simulated(job)));
@@ -205,12 +205,12 @@ impl Running {
         failure.map_or(Ok(over), Err)
     }
 
-    /// Number of finished runs, and of all runs.
+    /// Number of finished runs, and number of all runs.
     fn progress(&self) -> (usize, usize) {
         (self.shared.lock().done, self.shared.jobs.len())
     }
 
-    /// Starts no further runs. Runs in progress end on their own.
+    /// Starts no further runs. Runs in progress continue to their end.
     fn cancel(&self) {
         self.shared.canceled.store(true, Ordering::Relaxed);
     }

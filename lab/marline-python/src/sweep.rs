@@ -19,7 +19,7 @@ pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
     py.detach(|| keep::file(&module)).map_err(|error| experiment_error(&error))
 }
 
-/// A table with its heading, warnings (only the first ones), and failed runs.
+/// A table with its heading, the first warnings, and the number of failed runs.
 type SweepTable = (Vec<Vec<String>>, Vec<String>, usize, usize);
 
 /// The plan of a sweep, and the directory of its runs and tables.

@@ -164,7 +164,7 @@ class Experiments(unittest.TestCase):
         self.assertIsInstance(caught.exception, ValueError)
         with self.assertRaises(FileNotFoundError):
             marline.Experiment.from_toml("there/is/none.toml")
-        with self.assertRaisesRegex(marline.ExperimentError, "no variant `ato`; known: auto"):
+        with self.assertRaisesRegex(marline.ExperimentError, "unknown variant `ato`; known: auto"):
             marline.Experiment.from_toml(FILE).run(variants=["ato"])
         with self.assertRaisesRegex(marline.ExperimentError, "must be at least 10"):
             experiment().run(seeds=1, timelines=1e-6)

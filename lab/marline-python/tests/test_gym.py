@@ -141,7 +141,7 @@ class Environments(unittest.TestCase):
             marline.gym.MarlineEnv(exchange)
         with self.assertRaisesRegex(ValueError, "expected latency or waiting"):
             marline.gym.MarlineEnv(EXPERIMENT, reward="fame")
-        with self.assertRaisesRegex(marline.ExperimentError, "no variant `x`"):
+        with self.assertRaisesRegex(marline.ExperimentError, "unknown variant `x`"):
             marline.gym.MarlineEnv(EXPERIMENT, variant="x")
 
 

@@ -161,7 +161,7 @@ class Scripts(unittest.TestCase):
         for before, after in zip(once, twice, strict=True):
             was, now = before["latencies_s"], after["latencies_s"]
             self.assertEqual({name: now[name] for name in was}, was)
-            more = {evaluate_learned.contestant(method, 2) for method in learned.METHODS}
+            more = {evaluate_learned.variant_name(method, 2) for method in learned.METHODS}
             self.assertEqual(set(now) - set(was), more)
         text = page.read_text()
         self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "outdated" not in text)

@@ -95,8 +95,8 @@ class Schedulers(unittest.TestCase):
     def test_what_is_no_decision_is_refused(self) -> None:
         for answer, wrong in [
             ("wifi", "not 'wifi'"),
-            (77, "no subflow 77"),
-            (9, "no subflow 9; known: 0"),
+            (77, "unknown subflow 77"),
+            (9, "unknown subflow 9; known: 0"),
             (-1, "negative|unsigned"),
         ]:
             class Odd(marline.Scheduler):

@@ -1,5 +1,5 @@
 //! Course of a connection's stream, extracted from a trace: when, on which subflow and how each byte was sent, what
-//! was acknowledged, and where delivery stalled. Sequence plots are drawn from it.
+//! was acknowledged, and when delivery stalled. Sequence plots are drawn from it.
 
 use crate::header::Vantage;
 use crate::read::Recording;
@@ -38,7 +38,7 @@ impl TransmissionKind {
     }
 }
 
-/// Bytes that were carried.
+/// Bytes that were sent together.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct CarriedBytes {
     /// Time in milliseconds.
@@ -53,12 +53,12 @@ pub struct CarriedBytes {
     pub manner: TransmissionKind,
 }
 
-/// A pause in delivery.
+/// A delivery gap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hole {
-    /// Start of the pause in milliseconds.
+    /// Start of the gap in milliseconds.
     pub began_ms: f64,
-    /// End of the pause in milliseconds.
+    /// End of the gap in milliseconds.
     pub ended_ms: f64,
     /// The subflow that was unreachable at that time, if any, and the cause.
     pub unreachable: Option<(u64, String)>,
@@ -67,13 +67,13 @@ pub struct Hole {
 /// The stream sent by the endpoint that wrote the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
-    /// Carried bytes, ordered by time.
+    /// Transmissions, ordered by time.
     pub carried: Vec<CarriedBytes>,
     /// Acknowledgments: time in milliseconds, and the position before which the peer had received all data.
     pub acked: Vec<(f64, u64)>,
-    /// Pauses in delivery.
+    /// Delivery gaps.
     pub holes: Vec<Hole>,
-    /// Slots of subflows with the first client address of each, without the port.
+    /// Subflow slots, each with its first client address, without the port.
     pub subflows: Vec<(u64, String)>,
 }
 

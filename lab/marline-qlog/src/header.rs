@@ -29,7 +29,7 @@ pub struct Header {
     pub title: String,
     /// End at which the events were observed.
     pub vantage: Vantage,
-    /// Number of the connection as in `marline monitor`. It differs between traces of the same connection at both ends.
+    /// Number of the connection as in `marline monitor`. The two ends' traces of a connection have different numbers.
     pub connection: u64,
     /// Time of day at the start of the trace (RFC 3339); `None` for virtual time, which starts at zero.
     pub wall_clock: Option<String>,
@@ -42,8 +42,8 @@ impl Header {
     /// URL with month and year.
     pub const EVENT_SCHEMA: &str = "https://github.com/marline-net/marline/112026/mptcp";
 
-    /// The first record. `qlog_version` and `qlog_format` come from drafts before 10. Readers from that time, such as
-    /// qvis, identify a file by them, and later ones ignore unknown fields.
+    /// The first record. `qlog_version` and `qlog_format` are from drafts before 10. Readers of that time, such as
+    /// qvis, use them to identify a file, and later ones ignore unknown fields.
     pub(crate) fn record(&self) -> String {
         let mut reference = json!({ "clock_type": "monotonic", "epoch": "unknown" });
         if let Some(wall_clock) = &self.wall_clock {

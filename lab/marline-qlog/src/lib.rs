@@ -5,10 +5,10 @@
 //! other tool.
 //!
 //! *How.* The main schema of qlog (draft-ietf-quic-qlog-main-schema) defines the structure of a log. Here it is a JSON
-//! text sequence (RFC 7464): a header and then one record per event, which may be cut off anywhere. The namespace
-//! `mptcp` defines the events of Multipath TCP. It is ours: [`SCHEMA`] lists its events and fields, and
+//! text sequence (RFC 7464): a header, followed by one record per event. The file may be cut off anywhere. The
+//! namespace `mptcp` defines the events of Multipath TCP. It is ours: [`SCHEMA`] lists its events and fields, and
 //! docs/spec/qlog.md documents them. A [`Trace`] turns the core's events into records. It reads no clock and writes no
-//! file, so a live program and a simulation use the same code, and a simulation writes identical bytes each time.
+//! file, so a live program and a simulation use the same code, and a simulation always writes identical bytes.
 //! [`read()`] parses records, and [`Course`] extracts where and when each byte of the stream was sent.
 //!
 //! A trace contains neither keys nor payload, but it contains addresses.

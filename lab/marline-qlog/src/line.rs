@@ -86,7 +86,7 @@ fn millis(time: Duration) -> String {
     format!("{whole}.{rest:06}").trim_end_matches('0').to_owned()
 }
 
-/// Time since `zero`; zero for earlier times.
+/// Time since `zero`. Zero if `at` is earlier.
 pub(crate) fn time_since(at: Instant, zero: Instant) -> Duration {
     if at > zero { at.since(zero) } else { Duration::ZERO }
 }

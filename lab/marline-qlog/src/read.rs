@@ -83,8 +83,10 @@ pub fn read(text: &str) -> Result<Recording, ReadError> {
         }
         let Some(record) = event(part).map_err(|what| wrong(index + 1, what))? else { continue };
         if record.time_ms < last_ms {
-            let what =
-                format!("time {} is before the previous record's, {last_ms}", record.time_ms);
+            let what = format!(
+                "time {} is earlier than that of the previous record, {last_ms}",
+                record.time_ms
+            );
             return Err(wrong(index + 1, what));
         }
         last_ms = record.time_ms;
@@ -104,18 +106,21 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// Parses title and vantage point.
+/// Parses the title and vantage point.
 fn header(text: &str) -> Result<(String, Vantage), String> {
     let header = object(text)?;
     let schema = header.get("file_schema").and_then(Value::as_str);
     if schema != Some(Header::FILE_SCHEMA) {
         return Err(format!("file_schema is {schema:?}, not {:?}", Header::FILE_SCHEMA));
     }
-    let trace = header.get("trace").and_then(Value::as_object).ok_or("the header has no trace")?;
+    let trace = header
+        .get("trace")
+        .and_then(Value::as_object)
+        .ok_or("the header does not contain a trace")?;
     let ours = Value::from(Header::EVENT_SCHEMA);
     let schemas = trace.get("event_schemas").and_then(Value::as_array);
     if !schemas.is_some_and(|schemas| schemas.contains(&ours)) {
-        return Err(format!("event_schemas lack {ours}: not a trace of Multipath TCP"));
+        return Err(format!("event_schemas do not contain {ours}: not a Multipath TCP trace"));
     }
     let common = trace.get("common_fields");
     let format = common.and_then(|common| common.get("time_format")).and_then(Value::as_str);
@@ -145,12 +150,12 @@ fn event(text: &str) -> Result<Option<Record>, String> {
     };
     for field in kind.fields.iter().filter(|field| !field.optional) {
         if !data.contains_key(field.name) {
-            return Err(format!("mptcp:{name} has no {}", field.name));
+            return Err(format!("mptcp:{name} has no field {}", field.name));
         }
     }
     if let Some(extra) = data.keys().find(|key| kind.fields.iter().all(|field| field.name != *key))
     {
-        return Err(format!("mptcp:{name} has a field {extra}, which is unknown"));
+        return Err(format!("mptcp:{name} has the unknown field {extra}"));
     }
     Ok(Some(Record { time_ms, name, data }))
 }

@@ -6,7 +6,7 @@
 pub struct EventKind {
     /// Event name, without `mptcp:`.
     pub name: &'static str,
-    /// When the event is written.
+    /// Cause of the event.
     pub about: &'static str,
     /// Fields of its data.
     pub fields: &'static [Field],
@@ -21,7 +21,7 @@ pub struct Field {
     pub unit: &'static str,
     /// True if the field may be absent.
     pub optional: bool,
-    /// Meaning.
+    /// Meaning of the field.
     pub about: &'static str,
 }
 
@@ -43,7 +43,7 @@ const DSN: Field = field("dsn", "bytes", "position in the stream; the first byte
 pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "connection_started",
-        about: "The connection exists, and the handshake of its first subflow runs.",
+        about: "The connection was created, and its first subflow's handshake began.",
         fields: &[LOCAL, REMOTE],
     },
     EventKind {
@@ -53,7 +53,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "connection_closed",
-        about: "The connection has ended; subflows may still be closing.",
+        about: "The connection has ended, but subflows may still be closing.",
         fields: &[field(
             "reason",
             "word",
@@ -67,7 +67,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "extensions_agreed",
-        about: "Extensions that both ends use from now on.",
+        about: "Extensions that both ends now use.",
         fields: &[field("extensions", "words", "their names, as `marline status` shows them")],
     },
     EventKind {
@@ -85,12 +85,13 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "subflow_created",
-        about: "A subflow exists, and its handshake begins.",
+        about: "A subflow was created, and its handshake began.",
         fields: &[SUBFLOW, LOCAL, REMOTE],
     },
     EventKind {
         name: "subflow_established",
-        about: "A subflow carries data from now on. That of the first is `connection_established`.",
+        about: "A subflow can now carry data. For the first subflow this is \
+            `connection_established`.",
         fields: &[
             SUBFLOW,
             LOCAL,
@@ -116,8 +117,10 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "health",
                 "word",
-                "`silent`: due data does not arrive; `unreachable`: its data is sent on other subflows; `reachable`: \
-                 data arrived again; `address_pair_degraded`, `address_pair_usable`: the path health monitor's verdict",
+                "`silent`: due data does not arrive; `unreachable`: its data is sent on other \
+                    subflows; `reachable`: \
+                 data arrived again; `address_pair_degraded`, `address_pair_usable`: the path \
+                 health monitor's verdict",
             ),
             optional_field(
                 "cause",
@@ -134,22 +137,27 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "purpose",
                 "word",
-                "`new`: data for the first time; `copy`: data that another subflow carries, by the scheduler's \
-                 decision; `reinjection`: data of a failing subflow; `retransmission`: data that this subflow lost; \
-                 `probe`: a repetition of its last data (tail loss probe); `repair`: a combination of data; \
-                 `handshake`, `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
+                "`new`: data for the first time; `copy`: data that another subflow carries, by \
+                    the scheduler's \
+                 decision; `reinjection`: data of a failing subflow; `retransmission`: data that \
+                 this subflow lost; \
+                 `probe`: a repetition of its last data (tail loss probe); `repair`: a \
+                 combination of data; \
+                 `handshake`, `ack`, `ack_request` (empty, requests an answer), `data_fin`, \
+                 `fin`, `reset`",
             ),
             optional_field(
                 "cause",
                 "word",
-                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`, \
+                "of a reinjection: `unanswered_probe`, `retransmission_timeout`, \
+                    `subflow_closed`, `data_timeout`, \
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
-            field("seq", "number", "sequence number of the first, as on the wire"),
+            field("seq", "number", "sequence number of the first segment, as on the wire"),
             optional_field(
                 "dsn",
                 "bytes",
-                "position of the payload in the stream; a repair has none",
+                "position of the payload in the stream; absent for a repair",
             ),
             field("length", "bytes", "payload"),
             optional_field("segments", "count", "number of segments, if more than one"),
@@ -157,7 +165,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "segment_received",
-        about: "A segment was received, before it is processed.",
+        about: "A segment was received but not yet processed.",
         fields: &[
             SUBFLOW,
             field("seq", "number", "sequence number, as on the wire"),
@@ -193,10 +201,10 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "data_lost",
-        about: "A segment is believed lost.",
+        about: "A segment is considered lost.",
         fields: &[
             SUBFLOW,
-            optional_field("dsn", "bytes", "position of its payload; a repair and a FIN have none"),
+            optional_field("dsn", "bytes", "payload position; absent for repairs and FINs"),
             field("length", "bytes", "of the subflow's sequence numbers"),
             field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
         ],
@@ -208,19 +216,19 @@ pub const SCHEMA: &[EventKind] = &[
             optional_field(
                 "subflow",
                 "number",
-                "slot of the subflow; missing: a timer of the connection",
+                "slot of the subflow; absent for connection timers",
             ),
             field(
                 "timer",
                 "word",
-                "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`",
+                "`probe`, `retransmission`; for the connection `data_retransmission`, `persist`",
             ),
-            field("count", "count", "number of consecutive expirations where counted, otherwise 1"),
+            field("count", "count", "consecutive expirations if counted, otherwise 1"),
         ],
     },
     EventKind {
         name: "metrics_updated",
-        about: "The changed state of a subflow after a segment arrived or a timer expired.",
+        about: "State of a subflow that changed when a segment arrived or a timer expired.",
         fields: &[
             SUBFLOW,
             optional_field("phase", "word", "`open`, `recovery`, `loss`"),
@@ -236,7 +244,8 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "delivery_hole",
-        about: "A delivery gap ended: for 100 ms or more, due data was not delivered. Written at the end of the gap.",
+        about: "A delivery gap ended: for 100 ms or more, due data was not delivered. Written at \
+            the end of the gap.",
         fields: &[
             field("direction", "word", "`sent` or `received`, seen from this endpoint"),
             field("began", "ms", "start of the gap, in the trace's time"),
@@ -252,7 +261,8 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "scheduler_decided",
-        about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
+        about: "The scheduler chose a subflow for data, or waited. Written only if decisions are \
+            requested.",
         fields: &[
             field(
                 "rule",
@@ -271,8 +281,8 @@ pub const SCHEMA: &[EventKind] = &[
                 "µs",
                 "time until the data arrives on the other subflow, or until its answer is due",
             ),
-            optional_field("gain_us", "µs", "what a copy is expected to save"),
-            optional_field("price_us", "µs", "minimum gain that is worth the cost"),
+            optional_field("gain_us", "µs", "time that a copy is expected to save"),
+            optional_field("price_us", "µs", "minimum gain that justifies the cost"),
         ],
     },
     EventKind {

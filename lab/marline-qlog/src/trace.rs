@@ -12,7 +12,7 @@ use crate::header::Header;
 use crate::line::{Line, time_since};
 use crate::words;
 
-/// A metric with its name.
+/// A metric's name, and its value if it is known.
 type MetricGetter<T> = (&'static str, fn(&Metrics) -> Option<T>);
 
 /// Writes the events of one connection, up to a size limit.
@@ -26,8 +26,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts a trace in `out`. Times count from `zero`. The trace takes at most `limit_bytes` plus a record that it
-    /// was cut off.
+    /// Starts a trace in `out`. Times count from `zero`. The trace takes at most `limit_bytes`, plus a record that
+    /// marks the cut.
     #[must_use]
     pub fn begin(header: &Header, zero: Instant, limit_bytes: u64, out: &mut String) -> Trace {
         let record = header.record();
@@ -36,7 +36,7 @@ impl Trace {
         Trace { zero, metrics: BTreeMap::new(), limit_bytes, written_bytes, cut: false }
     }
 
-    /// Returns true if the size limit was reached, so that nothing more is written.
+    /// Returns true if the size limit was reached. Nothing more is written then.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.cut
@@ -61,11 +61,11 @@ impl Trace {
         self.written_bytes += bytes;
     }
 
-    /// Appends a record that `count` events with `unwritten_bytes` bytes are missing. The next metrics are written
-    /// completely, because the last ones may be among the missing events.
+    /// Appends a record that `count` events with `unwritten_bytes` bytes are missing. The next metrics are complete,
+    /// because earlier ones may be among the missing events.
     pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
         self.metrics.clear();
-        // A record of the cut would be among the missing events.
+        // A record that marks the size limit would itself be among the missing events.
         self.cut &= unkept_bytes == 0;
         self.written_bytes = self.written_bytes.saturating_sub(unkept_bytes);
         let before = out.len();
@@ -294,7 +294,7 @@ fn nonzero(count: u64) -> Option<u64> {
     (count > 0).then_some(count)
 }
 
-/// Start of the data, or `None` if there is none.
+/// Start of the data, or `None` without data.
 fn start_of(data: &DataRange) -> Option<u64> {
     (!data.is_empty()).then_some(data.start.0)
 }

@@ -1,7 +1,7 @@
 //! The simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example numbers [ROW
 //! ...]`. Rows: speed, cost, crowd, clean, loss, death, sleep, pairs, worlds, and, on request, anchors (published
 //! schedulers compared with ours) and digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its
-//! packets; `MARLINE_WORLDS=n` sets the number of worlds and `MARLINE_WORLDS_FROM=n` the first seed;
+//! packets. `MARLINE_WORLDS=n` sets the number of worlds and `MARLINE_WORLDS_FROM=n` the first seed;
 //! `MARLINE_TRACE_DIR` is the directory of the traces.
 
 #![allow(
@@ -38,7 +38,7 @@ fn main() {
         ("pairs", pairs_row),
         ("worlds", worlds_row),
         ("anchors", schedulers_row),
-        // Figures of interest to `cargo xtask digests` only.
+        // Figures that only `cargo xtask digests` needs.
         ("digests", digests_row),
     ];
     for (name, row) in rows {
@@ -62,7 +62,7 @@ fn speed_row() {
     }
 }
 
-/// Repetitions with one path, and with two.
+/// Repetitions with one path and with two paths.
 const COST_ROUNDS: usize = 7;
 
 /// Cost of simulating a bulk transfer: the whole core at both ends, every byte written and checked. Measured as CPU
@@ -82,8 +82,8 @@ fn cost_row() {
             costs[paths - 1].push(cpu_s * 1e6 / data_packets);
             if round == 0 {
                 println!(
-                    "{paths} times {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of wall time), {:.2} us \
-                     per packet of either kind",
+                    "{paths} times {link_text}: {}, {:.0} simulated s per s of CPU time ({:.0} of \
+                        wall time), {:.2} us per data packet or acknowledgment",
                     outcome.goodput,
                     length.as_secs_f64() / cpu_s,
                     length.as_secs_f64() / wall_s,
@@ -105,8 +105,8 @@ fn cpu_s() -> f64 {
 
 fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
     println!(
-        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent {:?}, again {:?}, {:.2} \
-         us per packet",
+        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {} = {:.1} %), sent \
+            {:?}, retransmitted {:?}, {:.2} us per packet",
         outcome.goodput,
         outcome.share(rates) * 100.0,
         outcome.steady,
@@ -134,7 +134,8 @@ fn crowd_row() {
         }
         let ran = outcome.expect("rounds");
         println!(
-            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} completed after \
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} \
+                dropped, {} completed after \
              {:.1} s",
             median(&costs),
             ran.packets,
@@ -177,7 +178,10 @@ fn clean_row() {
             }
         }
     }
-    println!("min-rtt from the first SYN: {:.1} % of plain TCP's over both links", whole * 100.0);
+    println!(
+        "min-rtt from the first SYN: {:.1} % of the goodput of plain TCP over both links",
+        whole * 100.0
+    );
     println!("figure two-clean-links-percent {:.2}", steady * 100.0);
 }
 
@@ -200,7 +204,8 @@ fn death_row() {
                 let ratio = outcome.hole.as_secs_f64() / outcome.allowed.as_secs_f64();
                 worst = worst.max(ratio);
                 println!(
-                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt {:?}, finished at {}",
+                    "{way:?}, path {dying} dies at {at_ms} ms: gap {:?} of {:?} allowed, srtt \
+                        {:?}, finished at {}",
                     outcome.hole, outcome.allowed, outcome.srtt, outcome.finished
                 );
             }
@@ -233,7 +238,7 @@ fn pairs_row() {
             .collect();
         println!("{:28} {}", outcomes[0].name, ratios.join("  "));
     }
-    println!("violations of 0.95:");
+    println!("below 0.95 of the best path:");
     for outcome in outcomes.iter().filter(|outcome| outcome.ratio() < 0.95) {
         println!(
             "  {} at {} s: {:.2} alone {:.2?} Mbit/s, together {:.2}",
@@ -246,7 +251,8 @@ fn pairs_row() {
     }
 }
 
-/// Messages and a download with each scheduler; `SEED=n` for other losses, `SCHEDULERS=paaf;xlink,near=0` for others.
+/// Messages and a download with each scheduler. `SEED=n` selects other losses, and `SCHEDULERS=paaf;xlink,near=0`
+/// other schedulers.
 fn schedulers_row() {
     let words = env::var("SCHEDULERS").ok();
     let schedulers: Vec<&str> =
@@ -263,7 +269,8 @@ fn schedulers_row() {
             let [p50, p95, p99, most] = [0.5, 0.95, 0.99, 1.0].map(|q| messages.delay_ms(q));
             let [near, far] = messages.shares;
             println!(
-                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  {far:.2}  {:.2} s",
+                "  {scheduler:15} {p50:6.1}  {p95:6.1}  {p99:6.1}  {most:6.1}  {near:.2}  \
+                    {far:.2}  {:.2} s",
                 download.as_secs_f64()
             );
         }

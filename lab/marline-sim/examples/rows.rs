@@ -1,6 +1,6 @@
-//! Side-by-side table in virtual time, with its criteria: `cargo run --release -p marline-sim
-//! --example rows [FILTER ...]` prints the rows whose names contain one of the filters (2a, 2b, 2c,
-//! 2d, 2e, bulk). `SEEDS=n` runs each n times (default 10).
+//! Comparison table in virtual time, with its criteria: `cargo run --release -p marline-sim --example rows [FILTER
+//! ...]` prints the rows whose names contain one of the filters (2a, 2b, 2c, 2d, 2e, bulk). `SEEDS=n` runs each n
+//! times (default 10).
 
 #![allow(
     clippy::disallowed_types,

@@ -21,8 +21,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures packets of `node` at these addresses, up to `max_bytes` of file. Keys are written unchanged, because a
-    /// simulation has no secrets.
+    /// Captures packets of `node` at these addresses, in a file of at most `max_bytes`. Keys are written unchanged,
+    /// because a simulation has no secrets.
     #[must_use]
     pub fn new(node: NodeId, addresses: &[IpAddr], max_bytes: usize) -> Self {
         let mut bytes = Vec::new();
@@ -39,13 +39,13 @@ impl Capture {
         self.node
     }
 
-    /// The file so far.
+    /// The contents of the file so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Number of packets missing from the file, because it was full or their address had no interface.
+    /// Number of packets left out because the file was full or their address had no interface.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out

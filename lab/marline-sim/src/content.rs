@@ -27,7 +27,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// `len` bytes, at most [`MAX_PIECE`], from a position in the table (modulo its length).
+/// Returns `len` bytes, at most [`MAX_PIECE`], from a position in the table (modulo its length).
 pub(crate) fn piece_at(place: usize, len: usize) -> &'static [u8] {
     let at = place % TABLE_BYTES;
     &table()[at..at + len.min(MAX_PIECE)]
@@ -46,7 +46,7 @@ impl Content {
         Content { entry: PcgRng::new(seed, 2).below(TABLE_BYTES as u64) }
     }
 
-    /// `len` bytes from `offset` on, at most 65,536.
+    /// Returns `len` bytes, at most 65,536, starting at `offset`.
     #[must_use]
     pub fn piece(&self, offset: u64, len: usize) -> &'static [u8] {
         piece_at(((self.entry + offset) % TABLE_BYTES as u64) as usize, len)

@@ -2,7 +2,7 @@
 //!
 //! For a fixed input, a step is a bijection of the state, and for a fixed state, a bijection of the input. So no value
 //! hides earlier ones, and two runs that differ in a single number, or in a single word of bytes, always have
-//! different digests. Not secure against adversaries.
+//! different digests. The hash is not secure against adversaries.
 
 use core::cell::Cell;
 
@@ -77,7 +77,7 @@ impl Digest {
 }
 
 thread_local! {
-    /// Runs that [`of_runs`] has collected on this thread; `None` outside of it.
+    /// Runs that [`of_runs`] has collected on this thread. `None` outside `of_runs`.
     static RUNS: Cell<Option<Digest>> = const { Cell::new(None) };
 }
 

@@ -1,13 +1,13 @@
-//! Payload elision: for a packet in flight, only the header is stored if the payload is a piece of the table of
-//! verifiable content.
+//! Payload elision: a packet in flight stores only its header if the payload is a piece of the table of verifiable
+//! content.
 //!
 //! A link of 50 Mbit/s holds half a megabyte of packets. Worlds that run in turns, such as environments for learning,
 //! would evict each other's packets from the processor's caches. Instead, a piece of the table is represented by its
 //! position, and the packet is restored before a host or a middlebox sees it. Runs are bit for bit the same as without
 //! elision.
 //!
-//! The position of a payload in the table is guessed first: a stream continues at its last position. Otherwise the
-//! table is searched by keys at some of its positions; every payload of a segment's size contains one.
+//! A payload is first looked for at the stream's next position in the table. Otherwise the table is searched by keys
+//! at some of its positions. Every payload of a segment's size contains such a key.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ const KEY_BYTES: usize = 8;
 /// Minimum length of an elided payload. Eliding shorter payloads would save too little, and every longer payload
 /// contains a key.
 const MIN_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
-/// After repeated failures, only one of this many packets is searched for.
+/// After repeated failures, only one in this many payloads is searched for.
 const MAX_PAUSE: u32 = 64;
 
 /// A payload that a packet does not store.
@@ -46,7 +46,7 @@ impl ElidedPayload {
 pub(crate) struct Elider {
     /// Position after the last payload found.
     next: usize,
-    /// Failed searches since then, and packets to skip before the next one.
+    /// Number of failed searches since then, and number of packets to skip before the next search.
     failed: u32,
     pause: u32,
 }
@@ -81,7 +81,7 @@ impl Elider {
     }
 }
 
-/// Keys of positions, in order, and for each possible end of a key whether there is one.
+/// Keys in order with their positions, and a bit for each possible end of a key.
 struct Index {
     keys: Vec<(u64, u32)>,
     ends: Vec<u64>,
@@ -113,7 +113,7 @@ fn key(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().copied().map(u64::from_le_bytes)
 }
 
-/// Position of the payload in the table, if it is there.
+/// Finds the position of the payload in the table, if the table contains it.
 fn search(payload: &[u8]) -> Option<usize> {
     let index = index();
     (0..STRIDE).find_map(|offset| {

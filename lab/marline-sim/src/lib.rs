@@ -1,9 +1,10 @@
 //! Simulator that runs Marline in virtual time.
 //!
-//! A [`World`] contains hosts and links. A [`Host`] runs the same [`Endpoint`](marline_core::Endpoint) as real sockets
-//! do, through its five calls, with applications on top that verify every byte they receive. A link is a
+//! A [`World`] contains hosts and links. A [`Host`] runs the same [`Endpoint`](marline_core::Endpoint) as a real
+//! driver, through its five calls, with applications on top that verify every byte they receive. A link is a
 //! [`marline_link::Link`] for each direction. Events are ordered by time and, at equal times, by insertion. Nothing
-//! reads a clock or the machine's random source: runs with equal seeds are identical, which [`World::digest`] verifies.
+//! reads a clock or the machine's random source: runs with equal seeds are identical, which [`World::digest`]
+//! verifies.
 //!
 //! ```text
 //! app -> Host(Endpoint) -> route -> Link -> Host(Endpoint) -> app

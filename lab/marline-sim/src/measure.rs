@@ -16,7 +16,7 @@ impl Samples {
         Samples { values }
     }
 
-    /// The smallest sample such that the share `quantile` (0 to 1) of the samples is not larger (nearest rank); zero
+    /// The smallest sample such that the share `quantile` (0 to 1) of the samples is not larger (nearest rank). Zero
     /// without samples.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
@@ -54,20 +54,20 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The smallest value such that the share `quantile` (0 to 1) of the values is not larger (nearest rank); NaN without
+/// The smallest value such that the share `quantile` (0 to 1) of the values is not larger (nearest rank). NaN without
 /// values.
 #[must_use]
 pub fn quantile(values: &[f64], quantile: f64) -> f64 {
     nearest_rank(&sorted(values), quantile).unwrap_or(f64::NAN)
 }
 
-/// The arithmetic mean; NaN without values.
+/// The arithmetic mean. NaN without values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The median; for an even number of values, the mean of the middle two. NaN without values.
+/// The median. For an even number of values, the mean of the middle two. NaN without values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
@@ -78,8 +78,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Goodput of a link: rate times payload / packet, for full segments of `payload` bytes of application data in packets
-/// of `packet` bytes on the link.
+/// Goodput of a link: its rate times `payload / packet`, for full segments with `payload` bytes of application data in
+/// packets of `packet` bytes.
 #[must_use]
 pub fn link_goodput(rate: Rate, payload: u64, packet: u64) -> Rate {
     let bits = u128::from(rate.bits_per_s()) * u128::from(payload) / u128::from(packet.max(1));

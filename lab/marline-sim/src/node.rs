@@ -9,17 +9,17 @@ use crate::packet::Pool;
 
 /// A machine at the edge of the network, driven in virtual time.
 pub trait Node {
-    /// Processes an arriving packet. Its path is the sender's: `remote` is this node.
+    /// Processes an arriving packet. Its path is from the sender's point of view: `remote` is this node.
     fn handle_packet(&mut self, now: Instant, packet: &Packet);
 
     /// Handles a router's report that a segment sent by this node exceeds a link's MTU of `mtu_bytes` (IP packet).
-    /// `_quoted` contains the beginning of the segment. The path is the message's: `remote` is this node.
+    /// `_quoted` contains the beginning of the segment. The path is that of the message: `remote` is this node.
     fn handle_too_big(&mut self, _now: Instant, _quoted: &Packet, _mtu_bytes: u32) {}
 
-    /// Called when the time of `poll_timeout` has come, or the world asks for pending work.
+    /// Called when the time of `poll_timeout` has come, or when there may be pending work.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// When to call `handle_timeout`.
+    /// Returns the time of the next call of `handle_timeout`.
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Puts all packets to send now into `outbox`.
@@ -38,7 +38,7 @@ pub trait Node {
 #[derive(Debug)]
 pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
-    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
+    #[expect(clippy::vec_box, reason = "packets move through queues, where a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
     /// True if observers see the packets.
     pub(crate) watched: bool,

@@ -17,7 +17,7 @@ pub struct Packet {
     /// For a router's message (ICMP) to the sender of a packet that exceeds a link's MTU: that MTU in bytes, including
     /// the IP header. `segment` then contains the beginning of the quoted TCP header. `None` for a segment.
     pub too_big_mtu: Option<u32>,
-    /// Sender (`local`) and receiver (`remote`) as the sender sees them.
+    /// Sender (`local`) and receiver (`remote`).
     pub path: FourTuple,
     /// ECN field.
     pub ecn: Ecn,
@@ -25,16 +25,16 @@ pub struct Packet {
     pub flow: u64,
     /// The sender's subflow id on handshake packets; otherwise 0.
     pub peer_flow: u64,
-    /// Bytes of headers below TCP.
+    /// Size of the headers below TCP in bytes.
     pub overhead: u16,
     /// True for competing traffic of other hosts on the link.
     pub foreign: bool,
-    /// The sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver need not
-    /// verify it, which saves part of the cost per packet.
+    /// True if the sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver
+    /// need not verify it, which saves part of the cost per packet.
     pub is_unmodified: bool,
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
-    /// The payload, while the packet is on a link and the payload can be elided. `segment` then lacks it.
+    /// The payload, if it is elided while the packet is on a link. `segment` then ends before it.
     pub(crate) elided: ElidedPayload,
 }
 
@@ -141,7 +141,7 @@ impl marline_link::Packet for Packet {
 /// Memory of delivered packets, for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
+    #[expect(clippy::vec_box, reason = "packets move through queues, where a pointer is cheaper")]
     free: Vec<Box<Packet>>,
     elider: Elider,
     /// Buffer for restored packets. While it is in use, it holds the header with which the packet arrived.
@@ -151,7 +151,7 @@ pub(crate) struct Pool {
 impl Pool {
     const MAX_FREE: usize = 4_096;
 
-    /// A packet like `template` with the segment `bytes`. Its payload may be elided if no observer `watches`.
+    /// Creates a packet like `template` with the segment `bytes`. Its payload may be elided if no observer `watches`.
     pub(crate) fn take_packet(
         &mut self,
         template: &Packet,
@@ -191,7 +191,7 @@ impl Pool {
         was_without
     }
 
-    /// Returns the memory that [`complete`](Self::complete) lent.
+    /// Takes back the memory that [`complete`](Self::complete) lent.
     pub(crate) const fn keep_memory(&mut self, packet: &mut Packet) {
         core::mem::swap(&mut self.whole, &mut packet.segment);
     }
@@ -210,7 +210,7 @@ pub enum ObservationPoint {
     Sent {
         /// The host.
         node: NodeId,
-        /// The link to which it is offered; `None` if there is no route or the interface was removed.
+        /// The link to which it is offered. `None` if there is no route or the interface was removed.
         link: Option<LinkId>,
     },
     /// Arriving at a host.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use marline_wire::mptcp::{WireDsn, WireMapping};
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
-/// Mappings that one end of a connection announced on each subflow. The caller chooses `K` to identify subflows. It
-/// keeps all mappings, so it is only for tests and measurements.
+/// Mappings that one end of a connection announced on each subflow. The caller chooses `K` to identify subflows. All
+/// mappings are kept, so this is only for tests and measurements.
 #[derive(Clone, Debug)]
 pub struct Placement<K> {
     subflows: BTreeMap<K, Subflow>,
@@ -14,7 +14,7 @@ pub struct Placement<K> {
 
 #[derive(Clone, Debug)]
 struct Subflow {
-    /// Number of the SYN.
+    /// Sequence number of the SYN.
     first: SeqNum,
     mappings: Vec<WireMapping>,
 }
@@ -26,8 +26,8 @@ impl<K> Default for Placement<K> {
 }
 
 impl<K: Ord> Placement<K> {
-    /// Processes a segment of the subflow. Returns the low half of the DSN of its first payload byte; `None` if it has
-    /// no payload or no mapping so far covers it. On a subflow whose SYN was not seen, the first mapped segment counts
+    /// Processes a segment of the subflow. Returns the low half of the DSN of its first payload byte. `None` if it has
+    /// no payload or no mapping so far covers it. If the subflow's SYN was not seen, the first mapped segment counts
     /// as the start of its mapping.
     pub fn place_segment(&mut self, subflow: K, segment: &TcpSegment<'_>) -> Option<u32> {
         let seq = segment.header.seq;

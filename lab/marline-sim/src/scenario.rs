@@ -19,7 +19,8 @@ use crate::{Host, HostConfig, LinkId, Listen, ListenByPort, NodeId, Report, Worl
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
 
-/// A carrier like UDP without a known maximum segment size: ids identify subflows, and middleboxes see no TCP.
+/// Capabilities of a carrier like UDP without a known maximum segment size: ids identify subflows, and middleboxes see
+/// no TCP.
 pub const UDP_CAPABILITIES: Capabilities = Capabilities {
     base_segment: 1_200,
     max_segment: 1_400,
@@ -36,24 +37,24 @@ pub struct PathsConfig {
     /// Names of the links. A named link derives its random streams from its name, like a live link, so it loses the
     /// same packets with and without other links.
     pub names: Vec<String>,
-    /// Backup flag of each address; missing ones are false.
+    /// Backup flag of each address. Missing ones are false.
     pub backup: Vec<bool>,
-    /// Cost of each address; missing ones cost nothing.
+    /// Cost of each address. Missing ones cost nothing.
     pub costs: Vec<PathCost>,
-    /// Connections of the client; `local_addresses` is filled in.
+    /// Configuration of the client's connections. `local_addresses` is filled in.
     pub client: ConnectionConfig,
-    /// Connections of the server; `local_addresses` is filled in.
+    /// Configuration of the server's connections. `local_addresses` is filled in.
     pub server: ConnectionConfig,
     /// Capabilities of the carrier.
     pub capabilities: Capabilities,
-    /// Bytes of headers between IP and TCP.
+    /// Size of the headers between IP and TCP in bytes.
     pub carrier_overhead: u16,
     /// Limits on both endpoints.
     pub limits: Limits,
 }
 
 impl PathsConfig {
-    /// Native TCP over Ethernet over these links. As with real carriers, connections start with small segments and
+    /// Native TCP over Ethernet on these links. As with real carriers, connections start with small segments and
     /// discover that 1500-byte packets pass.
     #[must_use]
     pub fn new(links: Vec<DuplexConfig>, connection: ConnectionConfig) -> Self {
@@ -113,7 +114,7 @@ impl Drop for Paths {
 }
 
 impl Paths {
-    /// Builds the scene. All randomness is derived from `seeds`.
+    /// Builds the scene. All random numbers are derived from `seeds`.
     #[must_use]
     pub fn new(config: &PathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
@@ -195,13 +196,13 @@ impl Paths {
         IpAddr::from([192, 0, 2, 1])
     }
 
-    /// Sets the server's applications, each by the number of earlier connections.
+    /// Sets how the server's applications are created, each from the number of earlier connections.
     pub fn listen(&mut self, mut listen: Listen) {
         let mut numbers = 0..;
         self.listen_by_port(Box::new(move |_| numbers.next().map(&mut listen)));
     }
 
-    /// Sets the server's applications, each by its port.
+    /// Sets how the server's applications are created, each from its port.
     pub fn listen_by_port(&mut self, listen: ListenByPort) {
         self.world.node_mut(self.server).listen(listen);
     }
@@ -277,7 +278,7 @@ impl Paths {
         self.world.node_mut(self.server).set_lane(far);
     }
 
-    /// Adds the two ends of an application of datagrams, the client's first.
+    /// Adds the two ends of a datagram application, the client's first.
     pub fn add_datagram_apps(&mut self, [client, server]: [Box<dyn DatagramApp>; 2]) {
         for (node, app) in [(self.client, client), (self.server, server)] {
             if let Some(lane) = self.world.node_mut(node).lane_mut() {
@@ -286,8 +287,8 @@ impl Paths {
         }
     }
 
-    /// Adds a competing plain TCP connection of two other hosts with this configuration, over the links of a path from
-    /// this time on. The first application is on the client's side.
+    /// Adds a competing plain TCP connection between two other hosts with this configuration, over the links of a
+    /// path, starting at this time. The first application is on the client's side.
     pub fn add_competing_connection_at(
         &mut self,
         when: Instant,
@@ -325,7 +326,7 @@ impl Paths {
         });
     }
 
-    /// Routes the packets of a path over another path's link from now on, as a shared bottleneck.
+    /// Routes the packets of a path over another path's link, as a shared bottleneck.
     pub fn share_link(&mut self, path: usize, with: usize) {
         let address = Self::address(path, self.renumbered[path]);
         (self.up[path], self.down[path]) = (self.up[with], self.down[with]);
@@ -361,13 +362,13 @@ impl Paths {
         self.world.run_at(when, move |world| world.set_address(client, address, true));
     }
 
-    /// Report of the client's application number `index`.
+    /// Report of the client's application with this index.
     #[must_use]
     pub fn client_report(&self, index: usize) -> Option<&Report> {
         self.world.node(self.client).report(index)
     }
 
-    /// Report of the server's application number `index`.
+    /// Report of the server's application with this index.
     #[must_use]
     pub fn server_report(&self, index: usize) -> Option<&Report> {
         self.world.node(self.server).report(index)

@@ -18,7 +18,7 @@ pub type Stream = Box<dyn Duplex>;
 /// Transport to the server, as written on the command line: `KIND[,KEY=VALUE]..`.
 #[derive(Clone)]
 pub enum Dial {
-    /// Socket of the kernel, optionally with Multipath TCP, an interface, and a congestion control.
+    /// Kernel socket, optionally with Multipath TCP, an interface, and a congestion control.
     Kernel {
         to: SocketAddr,
         multipath: bool,
@@ -92,7 +92,7 @@ impl Dial {
         })
     }
 
-    /// Opens a UDP socket, which reaches the server at its connected address.
+    /// Opens a UDP socket that is connected to the server's address.
     ///
     /// # Errors
     /// The system does not support datagrams, or no socket can be opened.
@@ -107,7 +107,7 @@ impl Dial {
     }
 }
 
-/// A TCP socket of the kernel with TCP_NODELAY.
+/// Creates a kernel TCP socket with TCP_NODELAY.
 ///
 /// # Errors A system call failed.
 pub fn tcp_socket(multipath: bool) -> anyhow::Result<Socket> {

@@ -1,5 +1,5 @@
 //! Our own duplicator for WireGuard, which itself removes copies. The client sends each datagram over both paths; the
-//! server answers over every path on which it received a datagram of the client.
+//! server answers over every path on which it has received a datagram from the client.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,12 +7,12 @@ use tokio::net::UdpSocket;
 
 use crate::world::{LTE, SERVER, WIFI};
 
-/// Port of WireGuard, at both ends.
+/// WireGuard's port at both ends.
 pub const PORT_WIREGUARD: u16 = 51_820;
-/// Port of the duplicator, at both ends.
+/// The duplicator's port at both ends.
 pub const PORT: u16 = 51_830;
 
-/// The client, which sends datagrams of the local WireGuard over both paths.
+/// Runs the client, which sends the local WireGuard's datagrams over both paths.
 ///
 /// # Errors
 /// A port is in use.
@@ -45,7 +45,7 @@ async fn path(interface: &str) -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The server, for one client.
+/// Runs the server for one client.
 ///
 /// # Errors
 /// A port is in use.

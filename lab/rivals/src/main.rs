@@ -28,15 +28,16 @@ use run::Job;
 use systems::{ALL, Programs, System};
 
 const USAGE: &str = "\
-usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] [--condition TEXT]
+usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [--write] \
+[--condition TEXT]
 
 Measures rows (default: all) and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
-cpu memory. --write stores the results in lab/rivals/results.json, with those of other rows and systems, and writes
-docs/compare.md. --parallel: number of worlds in parallel (8; cpu always runs alone). --condition: what else the
-machine did, for the page. `cargo xtask rivals page-only --write` writes only the page.
+cpu memory. --write stores the results in lab/rivals/results.json, next to those of other rows and systems, and writes
+docs/compare.md. --parallel: number of worlds in parallel (8; cpu always runs alone). --condition: other load on the
+machine, for the page. `cargo xtask rivals page-only --write` writes only the page.
 
 `cargo xtask rivals world NAME` starts one system and prints its namespaces, for other programs, until standard
-input ends; the lines `down` and `up` end and restore WiFi.
+input ends; the input lines `down` and `up` silence and restore WiFi.
 ";
 
 /// Arguments of a measurement.
@@ -99,20 +100,20 @@ fn tasks(rows: &[String]) -> anyhow::Result<Vec<Task>> {
     for row in rows {
         ensure!(
             row == "page-only" || all().any(|task| task.row == row),
-            "no row `{row}`\n\n{USAGE}"
+            "unknown row `{row}`\n\n{USAGE}"
         );
     }
     Ok(all().filter(|task| rows.is_empty() || rows.iter().any(|row| row == task.row)).collect())
 }
 
-/// Systems that can be measured here; prints a warning for each of the others.
+/// Returns the systems that can be measured here, and prints a warning for each of the others.
 fn present(
     names: &[String],
     programs: &Programs,
     results: &mut Results,
 ) -> anyhow::Result<Vec<System>> {
     for name in names {
-        ensure!(ALL.iter().any(|system| system.name == name), "no system `{name}`");
+        ensure!(ALL.iter().any(|system| system.name == name), "unknown system `{name}`");
     }
     let mut present = Vec::new();
     for system in ALL

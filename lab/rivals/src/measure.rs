@@ -29,9 +29,9 @@ pub struct Bench<'a> {
 /// Scene and workload of a task.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum TaskKind {
-    /// Echoes alone.
+    /// Echoes without other traffic.
     Idle,
-    /// One stream alone, in each direction.
+    /// One stream in each direction, without other traffic.
     Bulk,
     /// Echoes during a stream, in each direction.
     Loaded,
@@ -41,7 +41,7 @@ pub enum TaskKind {
     Signaled,
     /// Echoes, then a stream, with loss.
     Loss,
-    /// A page, and another one while WiFi dies.
+    /// A page without failures, and another one while WiFi dies.
     Page,
     /// A call during which WiFi dies.
     Call,
@@ -60,7 +60,7 @@ pub struct Task {
     pub what: TaskKind,
     /// True for datagrams.
     pub datagrams: bool,
-    /// Loss on both paths, percent.
+    /// Loss on both paths in percent.
     pub loss: Option<f64>,
 }
 
@@ -96,7 +96,7 @@ pub const TASKS: [Task; 16] = [
     task("cpu", TaskKind::Processor),
 ];
 
-/// The task for processes' memory.
+/// The task that measures the memory of processes.
 pub const MEMORY: Task = task("memory", TaskKind::Memory);
 
 impl Task {
@@ -192,7 +192,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Megabits per second of a stream over some seconds, after a warm-up, with the 95th percentile of echoes.
+    /// Returns the megabits per second of a stream over some seconds after a warm-up, and the 95th percentile of
+    /// echoes.
     fn stream(
         &mut self,
         direction: &str,
@@ -372,7 +373,7 @@ fn echoes_or_waiting(client: &Client, start: u64, end: u64) -> Vec<f64> {
     echoes.iter().map(|echo| ms(echo.round_trip.unwrap_or(now - echo.sent))).collect()
 }
 
-/// The longest time without an answer, ms, from shortly before `dead`.
+/// The longest time without an answer in ms, counted from half a second before `dead`.
 fn longest_gap(client: &Client, dead: u64, end: u64) -> f64 {
     let mut times: Vec<u64> = client.events("answer").iter().map(|event| event[1]).collect();
     times.retain(|time| *time + SECOND_NS / 2 >= dead);
@@ -381,8 +382,8 @@ fn longest_gap(client: &Client, dead: u64, end: u64) -> f64 {
     ms(gaps.max().unwrap_or(0))
 }
 
-/// Waits until the echoes are over WiFi again: seconds from its return to the start of the first second in which nine
-/// of ten echoes were answered as fast as over WiFi. `None`: not in time.
+/// Waits until the echoes use WiFi again. Returns the seconds from its return to the start of the first second in
+/// which nine of ten echoes were answered as fast as over WiFi. `None`: not in time.
 fn await_return(client: &Client, returned: u64, within: Duration) -> Option<f64> {
     loop {
         sleep(Duration::from_millis(200));
@@ -406,7 +407,7 @@ fn await_return(client: &Client, returned: u64, within: Duration) -> Option<f64>
     }
 }
 
-/// Megabits per second that arrived between two times.
+/// The receive rate between two times in megabits per second.
 fn rate(client: &Client, start: u64, end: u64) -> Option<f64> {
     let events = client.events("bytes");
     let first = events.iter().rev().find(|event| event[1] <= start)?;

@@ -21,7 +21,7 @@ use crate::world::{LTE, SERVER, TARGET, WIFI};
 
 const PORT_QUIC: u16 = 4433;
 
-/// Port of the tunnel's client, TCP and UDP.
+/// TCP and UDP port of the tunnel's client.
 pub const PORT_LOCAL: u16 = 9100;
 
 fn transport() -> Arc<TransportConfig> {
@@ -35,7 +35,7 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-/// The server, which writes its certificate to a file.
+/// Runs the server, which writes its certificate to a file.
 ///
 /// # Errors
 /// The port is in use.
@@ -131,7 +131,7 @@ async fn relay(
         copy(&mut receive, &mut to).await?;
         anyhow::Ok(())
     };
-    // An error of a stream ends both directions.
+    // An error on a stream ends both directions.
     tokio::try_join!(out, into).map(drop)
 }
 

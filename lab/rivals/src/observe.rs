@@ -96,7 +96,7 @@ pub fn processes(world: &World) -> Vec<u32> {
     children.collect()
 }
 
-/// CPU time of these processes so far, seconds.
+/// CPU time of these processes so far, in seconds.
 ///
 /// # Errors
 /// A process has ended.
@@ -113,7 +113,7 @@ pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     Ok(nanoseconds / 1e9)
 }
 
-/// Anonymous memory of these processes in RAM, megabytes.
+/// Anonymous memory of these processes in RAM, in megabytes.
 ///
 /// # Errors
 /// A process has ended.

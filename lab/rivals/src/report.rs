@@ -6,13 +6,13 @@ use crate::results::Results;
 use crate::stats::Summary;
 use crate::systems::{ALL, System};
 
-/// A line of the table: metric, title, and true if more is better.
+/// A line of the table: metric, title, and true if larger values are better.
 struct Line(&'static str, &'static str, bool);
 
 const LINES: [Line; 35] = [
     Line("idle p50", "idle echo, p50, ms", false),
     Line("idle p99", "idle echo, p99, ms", false),
-    Line("idle lte", "LTE during it, kbit/s", false),
+    Line("idle lte", "LTE traffic during idle echoes, kbit/s", false),
     Line("idle udp p99", "idle UDP echo, p99, ms", false),
     Line("idle udp lost", "UDP echoes lost, %", false),
     Line("death10 20 gap", "10 s dead, echo every 20 ms: gap, ms", false),
@@ -43,7 +43,7 @@ const LINES: [Line; 35] = [
     Line("page dying", "page during WiFi failure, ms", false),
     Line("call bad", "call during WiFi failure: late or lost, %", false),
     Line("cpu gigabyte", "CPU-s per GB, both ends", false),
-    Line("cpu minute", "CPU-s of an idle echo per minute", false),
+    Line("cpu minute", "CPU-s per minute of idle echoes", false),
     Line("memory memory", "memory per 1,000 connections, MB", false),
 ];
 
@@ -80,7 +80,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
     })
 }
 
-/// Names of the best system in a line and of systems whose ranges overlap with its range.
+/// Names of the best system in a line and of the systems whose ranges overlap its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
     let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
@@ -112,7 +112,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// Names with the same text, joined.
+/// Joins the names that have the same text.
 fn grouped(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, text) in texts {
@@ -121,12 +121,12 @@ fn grouped(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     names.into_iter().map(|(text, names)| (names.join(", "), text.to_owned())).collect()
 }
 
-/// docs/compare.md.
+/// The contents of docs/compare.md.
 pub fn page(results: &Results) -> String {
     let all = systems(results);
     let (ours, theirs): (Vec<System>, Vec<System>) =
         all.iter().partition(|system| system.is_ours());
-    // Not the best Marline configuration: a user has only one.
+    // Only the default configuration, because a user runs only one.
     let ours: Vec<System> = ours.into_iter().filter(|system| system.name == "marline").collect();
     let mut text = include_str!("page-head.txt").to_owned();
     text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";

@@ -17,14 +17,14 @@ pub struct Results {
     pub versions: BTreeMap<String, String>,
     /// Systems that could not be measured, with the reason.
     pub skipped: BTreeMap<String, String>,
-    /// Conditions of the measurement, by row.
+    /// Conditions of the measurement by row.
     pub conditions: BTreeMap<String, String>,
-    /// Runs that failed or whose links were late, by system and row.
+    /// Remarks about failed runs and late links, by system and row.
     pub remarks: BTreeMap<String, Vec<String>>,
 }
 
 impl Results {
-    /// Reads a file, which may not exist yet.
+    /// Reads the results from a file, or starts empty if it does not exist yet.
     ///
     /// # Errors
     /// The file is damaged.
@@ -62,7 +62,7 @@ impl Results {
             .push(rounded);
     }
 
-    /// Merges a new measurement of these tasks, which replaces the results of the same rows and systems.
+    /// Replaces the results of these rows and systems with a new measurement.
     pub fn replace(&mut self, new: Results, tasks: &[Task], condition: &str) {
         let measured =
             |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));

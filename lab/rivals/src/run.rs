@@ -21,7 +21,7 @@ pub struct Job {
     pub run: u64,
 }
 
-/// Runs all jobs, `parallel` at a time, and at the end those that must run alone.
+/// Runs all jobs, `parallel` at a time, followed by those that must run alone.
 pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, results: &mut Results) {
     let (alone, together): (Vec<Job>, Vec<Job>) = jobs.iter().partition(|job| job.task.is_alone());
     let results = Mutex::new(results);
@@ -44,7 +44,7 @@ pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, resu
     }
 }
 
-/// Records the results of a run, and returns them as text.
+/// Records the results of a run and returns them as text.
 fn record(
     job: Job,
     measured: anyhow::Result<(Values, Option<String>)>,

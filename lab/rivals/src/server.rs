@@ -26,7 +26,7 @@ pub async fn serve() -> anyhow::Result<()> {
         let socket = tcp_socket(multipath)?;
         socket.set_reuse_address(true)?;
         if socket.set_tcp_congestion(congestion.as_bytes()).is_err() {
-            println!("port {port}: no {congestion}");
+            println!("port {port}: congestion control {congestion} is not available");
             continue;
         }
         let socket = tokio_socket(socket)?;

@@ -8,7 +8,7 @@ pub fn quantile(sample: &[f64], share: f64) -> Option<f64> {
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
-/// Median and range of runs; `INFINITY`: never.
+/// Median and range over runs; `INFINITY`: never.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Median.
@@ -20,7 +20,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Computes them from at least one run.
+    /// Summarizes at least one run.
     pub fn of(runs: &[Option<f64>]) -> Option<Summary> {
         let mut sorted: Vec<f64> = runs.iter().map(|run| run.unwrap_or(f64::INFINITY)).collect();
         sorted.sort_by(f64::total_cmp);

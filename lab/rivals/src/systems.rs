@@ -14,7 +14,7 @@ use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 /// Implementation and configuration of a system.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Marline's proxy in a mode, with SOCKS5 and a forwarded UDP port.
+    /// Marline's proxy in this mode, with SOCKS5 and a forwarded UDP port.
     MarlineProxy(&'static str),
     /// `marline up`.
     MarlineUp,
@@ -114,13 +114,16 @@ impl System {
                 first_line(&programs.marline, "--version")
             }
             Kind::Kernel { .. } => {
-                crate::dial::tcp_socket(true).context("this kernel has no Multipath TCP")?;
+                crate::dial::tcp_socket(true).context(
+                    "this kernel does not support Multipath \
+                    TCP",
+                )?;
                 kernel()
             }
             Kind::Tcp { bbr, .. } => {
                 let congestion = if bbr { "bbr" } else { "cubic" };
                 let set = crate::dial::tcp_socket(false)?.set_tcp_congestion(congestion.as_bytes());
-                set.with_context(|| format!("this kernel has no {congestion}"))?;
+                set.with_context(|| format!("this kernel does not support {congestion}"))?;
                 kernel()
             }
             Kind::Noq => Ok(noq_version()),
@@ -223,9 +226,10 @@ fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::
 
 fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
     marline_server(world, programs)?;
-    // `up` keeps its records in a directory of the machine, so parallel worlds need separate ones.
+    // `up` keeps its records in a machine-wide directory, so parallel worlds need separate ones.
     let script = format!(
-        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file invite --control \
+        "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file \
+            invite --control \
          client.sock --path {} --path {} --only {TARGET}/32",
         programs.marline, WIFI.0, LTE.0
     );

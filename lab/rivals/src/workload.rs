@@ -22,7 +22,7 @@ pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
     };
     let dial = Dial::parse(way).await?;
     let number = |place: usize| -> anyhow::Result<u64> {
-        rest.get(place).context("an argument is missing")?.parse().context("not a number")
+        rest.get(place).context("missing argument")?.parse().context("not a number")
     };
     match workload.as_str() {
         "echo" => echo::over_stream(&dial, number(0)?).await,
@@ -41,7 +41,7 @@ pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
 pub fn event(kind: &str, values: &[u64]) {
     let values: Vec<String> = values.iter().map(u64::to_string).collect();
     let mut out = std::io::stdout().lock();
-    // The harness may have ended.
+    // A failed write means that the harness has ended.
     let _ = writeln!(out, "{kind} {}", values.join(" "));
     let _ = out.flush();
 }

@@ -16,17 +16,17 @@ use anyhow::{Context, bail, ensure};
 pub const SERVER: &str = "9.9.9.1";
 /// Address of the neutral server, the target.
 pub const TARGET: &str = "8.8.4.1";
-/// Interface and client's address of WiFi and LTE.
+/// WiFi's interface and client address.
 pub const WIFI: (&str, &str) = ("wlan0", "10.1.0.2");
-/// See [`WIFI`].
+/// LTE's interface and client address.
 pub const LTE: (&str, &str) = ("wwan0", "10.2.0.2");
 
 /// The links of a world.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Links {
-    /// Loss on both links in each direction, percent, instead of 0.5 % on WiFi.
+    /// Loss on both links in each direction in percent, instead of 0.5 % on WiFi only.
     pub loss: Option<f64>,
-    /// Ten times the rates, without loss, to measure the cost per byte.
+    /// True for ten times the rates and no loss, to measure the cost per byte.
     pub fast: bool,
 }
 
@@ -44,7 +44,7 @@ impl Links {
     }
 }
 
-/// Side of the world.
+/// One end of the world.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Side {
     /// The client.
@@ -145,7 +145,7 @@ impl World {
         ip(&format!("-n {client} route add default dev {} metric 200", LTE.0))
     }
 
-    /// Makes WiFi die silently, or restores it.
+    /// Silences WiFi without a signal, or restores it.
     ///
     /// # Errors
     /// The link has ended.
@@ -209,7 +209,7 @@ impl World {
         self.dir.join(format!("{name}.log"))
     }
 
-    /// Output of a process so far.
+    /// A process's output so far.
     pub fn printed(&self, name: &str) -> String {
         std::fs::read_to_string(self.log(name)).unwrap_or_default()
     }
@@ -227,8 +227,9 @@ impl World {
     /// # Errors
     /// The text was not printed within 15 s.
     pub fn await_printed(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let waited = self
-            .await_true(&format!("`{text}` of {name}"), |world| world.printed(name).contains(text));
+        let waited = self.await_true(&format!("{name} did not print `{text}`"), |world| {
+            world.printed(name).contains(text)
+        });
         waited.with_context(|| self.printed(name))
     }
 
@@ -245,7 +246,7 @@ impl World {
         Ok(())
     }
 
-    /// Bytes over an interface of the client so far, in both directions.
+    /// Bytes transferred over a client interface so far, in both directions.
     ///
     /// # Errors
     /// The interface does not exist.
@@ -261,7 +262,7 @@ impl World {
         Ok(numbers.first().unwrap_or(&0) + numbers.get(8).unwrap_or(&0))
     }
 
-    /// Ends the links, and returns the reason why their times cannot be trusted, if any.
+    /// Ends the links, and returns the reason why their timing is unreliable, if there is one.
     pub fn doubt(&mut self) -> Option<String> {
         let mut control = UnixStream::connect(self.control()).ok()?;
         writeln!(control, "quit").ok()?;

@@ -11,12 +11,12 @@ pub(super) struct Renderer<'a> {
     pub(super) paths: &'a BTreeMap<String, Vec<String>>,
 }
 
-/// Elements of an array; empty for anything else.
+/// Elements of an array. Empty for anything else.
 pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Text of a string; empty for anything else.
+/// Text of a string. Empty for anything else.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -85,7 +85,8 @@ impl Renderer<'_> {
         }
     }
 
-    /// A path with its arguments. Items of this workspace have only their names, because a private module may move.
+    /// Renders a path with its arguments. Items of this workspace have only their names, because a private module may
+    /// move.
     pub(super) fn path(&self, value: &Value) -> String {
         let written = text(&value["path"]);
         let last = written.rsplit("::").next().unwrap_or(written);
@@ -124,7 +125,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// Bounds, joined by plus signs.
+    /// Renders bounds, joined by plus signs.
     pub(super) fn bounds(&self, value: &Value) -> String {
         let one = |bound: &Value| match variant(bound) {
             Some(("trait_bound", inner)) => {
@@ -137,7 +138,7 @@ impl Renderer<'_> {
         joined(list(value).map(one), " + ")
     }
 
-    /// Generic parameters in angle brackets; empty without any. `impl Trait` arguments are not parameters.
+    /// Renders generic parameters in angle brackets. Empty without any. `impl Trait` arguments are not parameters.
     pub(super) fn generics(&self, value: &Value) -> String {
         let shown = list(&value["params"]).filter_map(|parameter| {
             let name = text(&parameter["name"]);
@@ -163,7 +164,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// The where clause with a leading space; empty without one.
+    /// Renders the where clause with a leading space. Empty without one.
     pub(super) fn conditions(&self, value: &Value) -> String {
         let one = |predicate: &Value| match variant(predicate) {
             Some(("bound_predicate", inner)) => {
@@ -177,7 +178,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// Arguments and result. Names of arguments are not part of the interface.
+    /// Renders arguments and result. Names of arguments are not part of the interface.
     pub(super) fn signature(&self, value: &Value) -> String {
         let inputs = list(&value["inputs"]).map(|input| match text(&input[0]) {
             "self" => format!("self: {}", self.render_type(&input[1])),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::render::{Renderer, list, text};
 
-/// JSON of a crate, with its definition paths in both directions.
+/// JSON of a crate, with maps from ids to definition paths and back.
 pub(super) struct DocumentedCrate {
     json: Value,
     paths: BTreeMap<String, Vec<String>>,
@@ -125,7 +125,7 @@ impl<'a> SurfaceCollector<'a> {
         }
     }
 
-    /// Adds the item that an import names, from any crate.
+    /// Adds the item named by an import, from any crate.
     fn follow_import(
         &mut self,
         krate: &'a str,

@@ -12,7 +12,7 @@ const FILE: &str = "docs/research/bench.toml";
 const PAGE: &str = "docs/research/bench.md";
 const BEGIN: &str = "<!-- bench: generated -->\n";
 const END: &str = "<!-- bench: end -->";
-/// Difference within which a count keeps the baseline's entry, percent.
+/// Difference in percent within which a count keeps the baseline's entry.
 const SAME_PERCENT: f64 = 0.1;
 
 /// Counts, their machine, and the reasons for their changes.
@@ -24,12 +24,12 @@ pub(super) struct Baseline {
     pub(super) paths: BTreeMap<String, Entry>,
 }
 
-/// Inputs of the counts in addition to the code.
+/// Influences on the counts in addition to the code.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The compiler.
     pub(super) rustc: String,
-    /// Architecture, and the vector extensions that valgrind reports, by which programs select code.
+    /// Architecture, and the vector extensions reported by valgrind, from which programs select code.
     pub(super) processor: String,
     pub(super) valgrind: String,
     /// The C library, whose `memcpy` is part of the counts.
@@ -42,7 +42,7 @@ pub(super) struct Entry {
     pub(super) instructions: f64,
     /// Unit of the count.
     pub(super) per: String,
-    /// Reason of the last change.
+    /// Reason for the last change.
     pub(super) why: String,
 }
 
@@ -62,20 +62,21 @@ impl Machine {
         differ.map(|((name, known), (_, now))| format!("{name} {now}, then {known}")).collect()
     }
 
-    /// Fails for another compiler or processor, whose counts are not comparable. The versions of valgrind and the C
-    /// library have an effect far below the tolerance.
+    /// Fails for a different compiler or processor, whose counts are not comparable. The versions of valgrind and the
+    /// C library have an effect far below the tolerance.
     pub(super) fn check_comparable(&self, now: &Machine) -> TaskResult {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("the baseline was counted with a different compiler or processor and is not comparable; after a compiler \
+        Err("the baseline was counted with a different compiler or processor and is not \
+            comparable; after a compiler \
              update, run cargo xtask bench --bless --why 'rustc ...' before making other changes"
             .to_owned())
     }
 }
 
 impl Baseline {
-    /// Reads the baseline of the tree; empty without a file.
+    /// Reads the baseline of the tree. Empty without a file.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let file = root.join(FILE);
         if !file.exists() {
@@ -85,7 +86,7 @@ impl Baseline {
         toml::from_str(&text).map_err(|error| format!("{FILE}: {error}"))
     }
 
-    /// The baseline with these counts. Unchanged counts keep their reason; changed counts get the new one.
+    /// Returns the baseline with these counts. Unchanged counts keep their reason, and changed counts get the new one.
     pub(super) fn update_baseline(
         &self,
         machine: Machine,
@@ -125,13 +126,14 @@ impl Baseline {
         }
         for (name, Entry { instructions, per, why }) in &self.paths {
             text += &format!(
-                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \"{why}\"\n"
+                "\n[path.\"{name}\"]\ninstructions = {instructions:.1}\nper = \"{per}\"\nwhy = \
+                    \"{why}\"\n"
             );
         }
         text
     }
 
-    /// The page with this baseline's table between its markers.
+    /// Returns the page with this baseline's table between its markers.
     fn page(&self, root: &Path) -> Result<String, String> {
         let text =
             fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
@@ -164,7 +166,7 @@ pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
     Err(format!("{PAGE} does not show {FILE}: cargo xtask bench --bless --why '...' writes both"))
 }
 
-/// One decimal below a thousand, otherwise whole numbers with commas.
+/// Formats a number: one decimal below a thousand, otherwise whole with commas.
 fn group_digits(number: f64) -> String {
     if number < 1_000.0 {
         return format!("{number:.1}");

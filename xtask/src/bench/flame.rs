@@ -8,9 +8,9 @@ use super::Counts;
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Printed rows of each table.
+/// Number of printed rows of each table.
 const ROWS: usize = 10;
-/// Largest number of module names: `marline_core::connection::sender`.
+/// Maximum number of module names: `marline_core::connection::sender`.
 const DEPTH: usize = 3;
 
 /// Prints each path's flame graph file and its largest costs.
@@ -56,7 +56,7 @@ struct Cost<'a> {
     object: &'a str,
 }
 
-/// `1,234 (12.3%)  file.rs:function [object]`
+/// Parses `1,234 (12.3%)  file.rs:function [object]`.
 fn cost(line: &str) -> Option<Cost<'_>> {
     let (number, rest) = line.trim_start().split_once(' ')?;
     let instructions = number.replace(',', "").parse().ok()?;

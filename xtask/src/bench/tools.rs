@@ -1,4 +1,4 @@
-//! Programs for the counts: valgrind, and the harness's runner in the harness's version.
+//! Programs for the counts: valgrind, and the harness's runner in the matching version.
 
 use std::env;
 use std::ffi::OsString;
@@ -43,21 +43,21 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
 fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String> {
     let package = format!("{RUNNER}@{version}");
     let line = format!("cargo install --debug --locked {package} --root {OWN_TOOLS}");
-    println!("bench: {package} is not installed: {line}");
+    println!("bench: installing {package}: {line}");
     let words = ["install", "--debug", "--locked", "-q", &package, "--root", OWN_TOOLS];
     run(&mut command(root, "cargo", &words))
         .map_err(|error| format!("{error}\nto install it manually: {line}"))?;
     Ok(place)
 }
 
-/// The harness's version in the benches, which the runner's must equal.
+/// The harness's version in the benches, which the runner must match.
 fn harness_version(root: &Path) -> Result<String, String> {
     let lock = manifest::read_toml(&root.join("Cargo.lock"))?;
     let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
     let mut named =
         packages.filter(|of| of.get("name").and_then(toml::Value::as_str) == Some("gungraun"));
     let version = named.next().and_then(|of| of.get("version")?.as_str());
-    version.map(str::to_owned).ok_or_else(|| "Cargo.lock has no gungraun".to_owned())
+    version.map(str::to_owned).ok_or_else(|| "Cargo.lock does not contain gungraun".to_owned())
 }
 
 /// The properties of this machine that affect counts.
@@ -76,7 +76,7 @@ pub(super) fn machine(root: &Path) -> Result<Machine, String> {
     })
 }
 
-/// The processor; valgrind reports at most AVX2 on x86.
+/// The processor. On x86, valgrind reports at most AVX2.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     if !std::arch::is_x86_feature_detected!("avx2") {

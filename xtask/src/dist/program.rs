@@ -11,14 +11,14 @@ use crate::run::{command, output, run};
 
 /// Both variants of the program.
 pub(super) struct Programs {
-    /// Dynamically linked with the machine's C library: for packages, which declare their dependencies.
+    /// Dynamically linked with the machine's C library, for packages, which declare their dependencies.
     pub(super) dynamic: PathBuf,
     /// Statically linked, without dependencies on the machine.
     pub(super) fixed: PathBuf,
 }
 
-/// Builds both, optimized and stripped, below `target/dist-build`: other builds have different flags and would
-/// otherwise be repeated each time. The static one is built second, from the same compiled crates.
+/// Builds both, optimized and stripped, below `target/dist-build`, because builds with different flags in one
+/// directory would be repeated each time. The static one is built second, from the same compiled crates.
 pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     let folder = root.join("target/dist-build");
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
@@ -43,7 +43,7 @@ fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Resul
     let moves = path_replacements(root)?;
     let flags = moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
-    // For the TLS library's C and assembler parts.
+    // For the TLS library's C and assembly code.
     let c_flags = moves.iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
     cargo.env("CFLAGS", c_flags.collect::<Vec<_>>().join(" "));
     cargo.env("SOURCE_DATE_EPOCH", epoch_s);
@@ -59,8 +59,8 @@ pub(crate) fn strip_program(program: &Path, copy: &Path) -> Result<PathBuf, Stri
     Ok(copy.to_path_buf())
 }
 
-/// Links a static program for checks from the crates compiled for the tests: only the last crate, one page long, is
-/// compiled again.
+/// Links a static program for checks from the crates compiled for the tests. Only the last crate, which is one page
+/// long, is compiled again.
 pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
@@ -75,7 +75,7 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
     run(&mut rustc)
 }
 
-/// The compiled library of the program, if this message of cargo is about it.
+/// The program's compiled library, if this cargo message is about it.
 fn compiled_library(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let ours = message["target"]["name"] == "marline_cli" && message["profile"]["test"] == false;
@@ -92,7 +92,7 @@ fn target() -> Result<&'static str, String> {
     }
 }
 
-/// Directories of this machine that would occur in panic messages, with their replacements.
+/// Local directories that would occur in panic messages, with their replacements.
 fn path_replacements(root: &Path) -> Result<[(String, &'static str); 3], String> {
     let sysroot = output(&mut command(root, "rustc", &["--print", "sysroot"]))?;
     let home = std::env::var("HOME").unwrap_or_default();
@@ -109,7 +109,7 @@ pub(crate) fn is_static(program: &Path) -> Result<bool, String> {
     asks.map(|asks| !asks).ok_or_else(|| format!("{} is not a 64-bit ELF file", program.display()))
 }
 
-/// Returns true if the ELF image has a PT_INTERP header; `None` if it cannot be parsed.
+/// Returns true if the ELF image has a PT_INTERP header. `None` if it cannot be parsed.
 fn wants_interpreter(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     if elf.get(..6)? != b"\x7fELF\x02\x01" {

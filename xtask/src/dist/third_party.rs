@@ -1,4 +1,4 @@
-//! Licenses of third-party crates in the program, which must accompany it.
+//! Licenses of third-party crates, which must accompany the program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ pub(super) fn write(release: &Release) -> TaskResult {
     }
     if !without.is_empty() {
         println!(
-            "dist: no license file, listed by license expression only: {}",
+            "dist: crates without a license file, listed only by license expression: {}",
             without.join(", ")
         );
     }
@@ -43,7 +43,7 @@ pub(super) fn write(release: &Release) -> TaskResult {
 
 /// A third-party crate.
 struct Package {
-    /// License expression of its manifest.
+    /// License expression in the crate's manifest.
     terms: String,
     folder: PathBuf,
 }

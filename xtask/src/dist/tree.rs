@@ -1,4 +1,4 @@
-//! File system tree of both packages.
+//! File system tree for both packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const FILES: [(&str, &str); 6] = [
     ("LICENSE-APACHE", "usr/share/doc/marline/LICENSE-APACHE"),
 ];
 
-/// Sections of the documentation for installation and operation; research is in the repository only.
+/// Sections of the documentation for installation and operation. Research is only in the repository.
 const DOC_SECTIONS: [&str; 3] = ["start", "operate", "concepts"];
 
 /// Creates `target/dist/tree`.

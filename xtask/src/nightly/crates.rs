@@ -1,4 +1,4 @@
-//! Crates packed as for a registry.
+//! Packaging of the crates as for a registry.
 
 use std::fs;
 use std::path::Path;
@@ -29,12 +29,12 @@ fn published_crates(root: &Path) -> Result<Vec<String>, String> {
     for member in workspace_crates(root)? {
         let manifest = read_toml(&member.dir.join("Cargo.toml"))?;
         let package = manifest.get("package").and_then(toml::Value::as_table);
-        let package = package.ok_or_else(|| format!("{}: no package", member.name))?;
+        let package = package.ok_or_else(|| format!("{}: missing [package]", member.name))?;
         if !member.is_published {
             continue;
         }
         let missing = REQUIRED_FIELDS.iter().filter(|key| !package.contains_key(**key));
-        wrong.extend(missing.map(|key| format!("{}: no {key}", member.name)));
+        wrong.extend(missing.map(|key| format!("{}: missing {key}", member.name)));
         names.push(member.name);
     }
     if wrong.is_empty() { Ok(names) } else { Err(wrong.join("\n")) }

@@ -69,7 +69,7 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
     run(&mut shell_command(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
 }
 
-/// A command line in a shell with the Python environment.
+/// Creates a shell command with the Python environment.
 fn shell_command(place: &Path, folder: &Path, line: &str) -> Command {
     println!("$ {line}");
     let mut shell = command(place, "bash", &["-euo", "pipefail", "-c", line]);
@@ -110,7 +110,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/research/policies.md");
 
-    /// Text with single spaces, so that indentation does not matter.
+    /// Reduces white space to single spaces, so that indentation does not matter.
     fn words(text: &str) -> String {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn dependencies_in_the_documentation_match_a_template_next_to_a_checkout() {
         let manifest = local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
-        let [told] = blocks(PAGE, "toml")[..] else { panic!("one block") };
+        let [told] = blocks(PAGE, "toml")[..] else { panic!("the page has one block") };
         let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());
         let lines: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();
         assert!(lines.len() >= 7, "{told}");
@@ -156,7 +156,7 @@ mod tests {
             lines.map(|line| line.split('#').next().unwrap_or_default().trim_end()).collect();
         assert!(commands.len() >= 5, "{commands:?}");
         for command in commands {
-            assert!(tests.contains(&format!("\"{command}\"")), "no test types {command}");
+            assert!(tests.contains(&format!("\"{command}\"")), "no test runs {command}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::TaskResult;
 use crate::run::{command, output, run};
 
-/// Digits of the commit in `marline --version`.
+/// Number of commit digits in `marline --version`.
 const DIGITS: usize = 12;
 /// Environment variable with the released program and its commit, for the tests.
 const PROGRAM: &str = "MARLINE_RELEASED";
@@ -40,11 +40,11 @@ impl Release {
 /// Without a tag the step passes.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(release) = Release::newest(root) else {
-        println!("no tag v*: there is no release, so no test was run");
+        println!("no tag v*: there is no release to test");
         return Ok(());
     };
     let program = build(root, &release)?;
-    println!("the last release: {}, {}", release.tag, program.display());
+    println!("last release: {}, {}", release.tag, program.display());
     let mut tests = super::long_tests(root, "releases::");
     run(tests
         .arg("--test-threads=1")
@@ -52,8 +52,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         .env(RELEASED_COMMIT_VAR, release.short()))
 }
 
-/// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept for
-/// the next run, separate from this tree's.
+/// Builds the released program as a debug build, like the program it is tested with. Its source and objects are kept
+/// for the next run, separate from this tree's.
 fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     let place = root.join("target/releases").join(release.short());
     let source = place.join("source");
@@ -61,7 +61,7 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
         unpack(root, &release.commit, &source)?;
     }
     let mut cargo = command(&source, "cargo", &["build", "--locked", "-p", "marline-cli"]);
-    // A debug build does not find its commit, and the release has its own toolchain.
+    // A debug build does not find its commit, and the release pins a different toolchain.
     cargo.env("MARLINE_COMMIT", release.short()).env_remove("RUSTUP_TOOLCHAIN");
     run(cargo.env("CARGO_TARGET_DIR", place.join("target")))?;
     let program = place.join("target/debug/marline");
@@ -75,11 +75,12 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
 /// Unpacks the files of a commit atomically.
 fn unpack(root: &Path, commit: &str, to: &Path) -> TaskResult {
     let known = ["cat-file", "-e", &format!("{commit}^{{commit}}")];
-    // Git's own message does not say how to fix it.
+    // Git's message does not say how to fix the problem.
     let known = command(root, "git", &known).output().is_ok_and(|git| git.status.success());
     if !known {
         return Err(format!(
-            "commit {commit} (the last release) is not in this clone; in a shallow clone, run `git fetch --unshallow` \
+            "commit {commit} (the last release) is not in this clone; in a shallow clone, run \
+                `git fetch --unshallow` \
              or `git fetch origin {commit}`"
         ));
     }

@@ -21,7 +21,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?,
         );
     }
-    let [one, another] = sums.as_slice() else { return Err("two releases".to_owned()) };
+    let [one, another] = sums.as_slice() else { return Err("expected two releases".to_owned()) };
     let differ: Vec<&str> = one.lines().filter(|line| !another.contains(*line)).collect();
     if one.is_empty() || !differ.is_empty() || one.lines().count() != another.lines().count() {
         return Err(format!(
@@ -35,14 +35,14 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Checks that `marline --version` of the release names the commit.
+/// Checks that `marline --version` of the release shows the commit.
 fn check_version_commit(place: &Path) -> TaskResult {
-    /// Digits of the commit in `marline --version`.
+    /// Number of commit digits in `marline --version`.
     const DIGITS: usize = 12;
     let commit = output(&mut command(place, "git", &["rev-parse", "HEAD"]))?;
     let said = output(&mut command(place, "target/dist/marline", &["--version"]))?;
     let named = format!("({})", commit.get(..DIGITS).unwrap_or(&commit));
-    if said.contains(&named) { Ok(()) } else { Err(format!("{said}: missing {named}")) }
+    if said.contains(&named) { Ok(()) } else { Err(format!("`{said}` does not contain {named}")) }
 }
 
 fn clone(root: &Path, place: &PathBuf) -> TaskResult {

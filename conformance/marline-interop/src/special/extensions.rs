@@ -22,7 +22,7 @@ fn path_death_case(
     }
 }
 
-/// WiFi carried all data, then LTE.
+/// Requires that WiFi carried all data, and then LTE.
 fn check_switch_to_lte(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(WIFI, 0..1, way, true);

@@ -38,7 +38,7 @@ fn with_client_endpoint(endpoint: Endpoint) -> Scenario {
     scenario
 }
 
-/// A kernel's server announces, and our client echoes and joins.
+/// A kernel server announces an address, and our client echoes it and joins.
 fn announcing_kernel() -> Vec<SpecialCase> {
     let port = |mut endpoint: Endpoint| {
         endpoint.port = Some(OTHER_PORT);
@@ -84,8 +84,8 @@ fn announcing_kernel() -> Vec<SpecialCase> {
                 }
             })
         },
-        // Connected by IPv6, joined by IPv4, which the kernel supports with IPv6 sockets only. LTE has only IPv4. WiFi
-        // has both families, but already has its subflow.
+        // Connected over IPv6, joined over IPv4, which the kernel supports only with IPv6 sockets. LTE has only IPv4.
+        // WiFi has both families, but already has its subflow.
         SpecialCase {
             scenario: {
                 let mut scenario = with_server_endpoint(lte);
@@ -106,7 +106,7 @@ fn serving(address: SocketAddr) -> Extra {
     Extra { announced: vec![announced_address(address)], ..Extra::default() }
 }
 
-/// Our server announces, and a kernel's client echoes and joins.
+/// Our server announces an address, and a kernel client echoes it and joins.
 fn announcing_marline() -> Vec<SpecialCase> {
     let mut other = at(ipv4_address(1, 1));
     other.set_port(OTHER_PORT);

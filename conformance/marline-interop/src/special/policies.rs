@@ -1,5 +1,5 @@
-//! Special cases of the lab's policy sets against a kernel. They affect only the sender, so a standard peer
-//! receives every byte once, and the captures show that the policies were active.
+//! Special cases of the lab's policy sets against a kernel. They affect only the sender, so a standard peer delivers
+//! every byte once. The captures show that the policies were active.
 //!
 //! Copies are mappings that repeat data of another mapping on another subflow. The checker of captures has compared
 //! each copy with the original.
@@ -13,7 +13,7 @@ use crate::peer::Stack::{Kernel, Marline};
 
 /// A window that the slow path fills, so that its late data blocks the fast path.
 const SMALL_WINDOW: u32 = 128 << 10;
-/// Enough loss to also affect ends of bursts.
+/// Enough loss to also affect the ends of bursts.
 const LOSSY: &str = ",loss=1%";
 
 /// The sender's settings for each policy set.
@@ -47,13 +47,13 @@ fn check_both_paths_used(found: &mut CaseResults<'_>) {
     found.carried(LTE, 0..1, way, true);
 }
 
-/// At least this many copies, on two paths.
+/// Requires at least this many copies on two paths.
 fn repeated(found: &mut CaseResults<'_>, least: u64) {
     check_both_paths_used(found);
     require_copies(found, least);
 }
 
-/// Copies sent by Marline, without those of the kernel.
+/// Requires at least this many copies from Marline, excluding those from the kernel.
 fn require_copies(found: &mut CaseResults<'_>, least: u64) {
     let ours = found.is_marline_client_case();
     found.require_captured(

@@ -19,7 +19,7 @@ fn lte(backup: bool) -> Scenario {
     scenario
 }
 
-/// WiFi is cut off when the counters have been recorded, and returns later.
+/// Records the counters, cuts WiFi off, and restores it later.
 fn cut() -> Vec<(u64, Act)> {
     vec![
         (1_500, Act::RecordCounters),
@@ -28,7 +28,7 @@ fn cut() -> Vec<(u64, Act)> {
     ]
 }
 
-/// The backup carried no data before, and all data afterwards.
+/// Requires that the backup carried no data before the cut, and all data afterwards.
 fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);

@@ -46,7 +46,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
     }
 }
 
-/// LTE carried no data before WiFi was cut off, and all data afterwards.
+/// Requires that LTE carried no data before WiFi was cut off, and all data afterwards.
 fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
@@ -95,7 +95,7 @@ fn backups() -> Vec<SpecialCase> {
     ]
 }
 
-/// LTE carried data, stopped, and continued, in both directions.
+/// Requires that LTE carried data, stopped, and continued, in both directions.
 fn paused(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, true);
@@ -104,7 +104,7 @@ fn paused(found: &mut CaseResults<'_>) {
     }
 }
 
-/// Counts before the change, when data in transit has arrived, and before the change back.
+/// Records counters before the change, after data in transit has arrived, and before the change back.
 fn scheduled_commands() -> Vec<(u64, Act)> {
     vec![(1_200, Act::RecordCounters), (2_000, Act::RecordCounters), (2_500, Act::RecordCounters)]
 }

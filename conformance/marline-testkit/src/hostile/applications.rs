@@ -32,7 +32,12 @@ impl Run {
         while let Ok(len @ 1..) = self.pair.endpoint(side).read(now, id, &mut out) {
             for &byte in &out[..len] {
                 if self.outcome.forged == 0 {
-                    assert_eq!(byte, content(from, app.read), "byte {} of {from:?}", app.read);
+                    assert_eq!(
+                        byte,
+                        content(from, app.read),
+                        "wrong byte {} from {from:?}",
+                        app.read
+                    );
                     self.outcome.bytes_right += 1;
                 }
                 app.read += 1;
@@ -40,7 +45,7 @@ impl Run {
         }
         if self.outcome.forged == 0 {
             let (read, written) = (self.apps[index(side)].read, self.apps[index(from)].written);
-            assert!(read <= written, "{side:?} read {read} bytes of {written}");
+            assert!(read <= written, "{side:?} read {read} of {written} bytes");
         }
     }
 
@@ -75,7 +80,7 @@ impl Run {
         }
     }
 
-    /// Requests a subflow, possibly urgent or as a replacement for a dead one.
+    /// Requests a subflow, which may be urgent or replace a dead one.
     pub(super) fn join(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let Some(id) = self.apps[index(side)].id else { return };

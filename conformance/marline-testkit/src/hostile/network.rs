@@ -72,7 +72,7 @@ impl Run {
         }
     }
 
-    /// Sends random bytes, the first twenty of which may be an earlier header.
+    /// Sends random bytes, the first twenty of which may copy an earlier header.
     pub(super) fn inject_noise(&mut self, side: Side, script: &mut Script<'_>) {
         let len = usize::from(script.byte() % 64);
         let mut bytes: Vec<u8> = (0..len).map(|_| script.byte()).collect();

@@ -1,8 +1,8 @@
-//! Tricks of a hostile network.
+//! Manipulations by a hostile network.
 
 use std::time::Duration;
 
-/// Treatment of the segments sent from now on.
+/// Treatment of later segments.
 #[derive(Clone, Debug)]
 pub(super) enum Trick {
     Drop,

@@ -48,7 +48,7 @@ pub(super) struct End {
     closed: Option<CloseReason>,
     fallback: Option<FallbackReason>,
     wrong_byte: Option<usize>,
-    /// Connections that fell back to plain TCP, including those that the application does not have yet.
+    /// Connections that fell back to plain TCP, including those that the application has not accepted yet.
     fallbacks: Vec<(ConnectionId, FallbackReason)>,
     has_second_connection: bool,
     joined: usize,
@@ -138,7 +138,7 @@ impl End {
         [local, remote]: [SocketAddr; 2],
     ) {
         let id = self.endpoint.connect(now, config, local, remote);
-        self.id = Some(id.expect("room for a connection"));
+        self.id = Some(id.expect("the endpoint has room for a connection"));
     }
 
     /// Observable state of this end.
@@ -190,7 +190,8 @@ impl End {
         mem::take(&mut self.events)
     }
 
-    /// Lets the endpoint send and the application act until both are idle. True if there was an event or a packet.
+    /// Lets the endpoint send and the application act until both are idle. Returns true if there was an event or a
+    /// packet.
     ///
     /// # Panics
     /// If they never become idle.
@@ -272,8 +273,8 @@ impl End {
         }
     }
 
-    /// True if a subflow besides others is open to the client's address with this id. The id of the first address
-    /// can also be 0.
+    /// Returns true if a subflow to the client's address with this id is open next to others. The id of the first
+    /// address can also be 0.
     fn has_subflow_to(&self, connection: ConnectionId, id: AddressId) -> bool {
         let path = usize::from(id.0.saturating_sub(1));
         let address = client_address(path).address.ip();
@@ -283,7 +284,7 @@ impl End {
         subflows.len() > 1 && subflows.iter().any(|s| s.path.remote.ip() == address && is_open(s))
     }
 
-    /// Serves a connection. An earlier one without received data is aborted. A third one is not expected.
+    /// Serves a new connection. Aborts an earlier one that received no data.
     fn take_incoming(&mut self, now: Instant, id: ConnectionId) {
         if let Some(other) = self.id.filter(|_| self.received == 0 && self.next_step == 0) {
             self.endpoint.abort(now, other);
@@ -299,7 +300,7 @@ impl End {
         self.fallback = known.map(|(_, reason)| *reason);
     }
 
-    /// Reads, performs due steps, and releases an ended connection. True if it did anything.
+    /// Reads, performs due steps, and releases an ended connection. Returns true if it did anything.
     fn run_application(&mut self, now: Instant) -> bool {
         let Some(id) = self.id else { return false };
         let mut acted = self.read(now, id);
@@ -325,7 +326,7 @@ impl End {
         acted
     }
 
-    /// True if a join is up, or if the application has stopped waiting for one.
+    /// Returns true if a join is established, or if the application has stopped waiting for one.
     fn has_join(&mut self, now: Instant) -> bool {
         if !self.connected {
             return false;

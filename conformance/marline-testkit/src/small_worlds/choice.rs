@@ -8,7 +8,7 @@ use core::str::FromStr;
 pub enum Choice {
     /// This packet arrives.
     Deliver(usize),
-    /// No packet is in flight: timers run until an endpoint does something.
+    /// No packet is in flight, and timers run until an endpoint does something.
     Wait,
     /// This packet is lost.
     Drop(usize),
@@ -47,7 +47,7 @@ impl Choice {
         )
     }
 
-    /// The letter in scripts, and the number.
+    /// The letter used in scripts, and the packet or path number.
     const fn parts(self) -> (char, Option<usize>) {
         match self {
             Choice::Deliver(n) => ('d', Some(n)),

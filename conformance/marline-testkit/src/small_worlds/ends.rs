@@ -16,7 +16,7 @@ use crate::pair::arrival_meta;
 /// Start time of a world.
 pub(super) const START: Instant = Instant::from_secs(1);
 
-/// Random numbers with a visible count of draws, so that an endpoint's state contains everything that decides its
+/// Random number generator that counts its draws, so that an endpoint's state contains everything that determines its
 /// behavior.
 #[derive(Debug)]
 struct CountedRng {
@@ -55,7 +55,7 @@ pub(super) struct Step {
     pub(super) events: Vec<Event>,
 }
 
-/// A step, or the message of a panic.
+/// A step, or a panic message.
 type Made = Result<Rc<Step>, Rc<str>>;
 
 #[derive(Debug)]
@@ -66,8 +66,8 @@ struct State {
     before: Option<(StateId, Instant, Input)>,
 }
 
-/// All states of the ends that were seen. An end is a function of its inputs, so the real endpoint runs only once for
-/// each state and input, far less often than worlds are entered if equal states are merged.
+/// All states of the ends seen so far. The behavior of an end depends only on its inputs, so the real endpoint runs
+/// only once for each state and input. If equal states are merged, this is far less often than worlds are entered.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     scene: &'a Scene,
@@ -78,7 +78,7 @@ pub(super) struct Ends<'a> {
     ids: HashMap<u64, StateId>,
     steps: HashMap<(StateId, Instant, Input), Made>,
     pub(super) packets: Packets,
-    /// By side: the end that ran last, and its state.
+    /// For each side, the end that ran last and its state.
     live: [Option<(StateId, End)>; 2],
     buf: TransmitBuf,
     /// Packets sent at the start.
@@ -86,7 +86,7 @@ pub(super) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// The ends of a scene, after the client has sent its first SYN.
+    /// Creates the ends of a scene, after the client has sent its first SYN.
     pub(super) fn new(scene: &'a Scene, merges: bool, keeps_events: bool) -> Self {
         let mut ends = Ends {
             scene,
@@ -226,7 +226,7 @@ impl<'a> Ends<'a> {
         self.settle(end, now)
     }
 
-    /// Runs an end until it has nothing more to do. Returns its packets, and true if it sent or reported anything.
+    /// Runs an end until it has nothing more to do. Returns its packets, and whether it sent or reported anything.
     fn settle(&mut self, end: &mut End, now: Instant) -> (Vec<PacketId>, bool) {
         let Ends { packets, buf, scene, .. } = self;
         let mut sent = Vec::new();
@@ -234,7 +234,7 @@ impl<'a> Ends<'a> {
             let client = if side == Side::A { transmit.path.local } else { transmit.path.remote };
             let path = (0..scene.paths)
                 .find(|path| client_address(*path).address.ip() == client.ip())
-                .expect("an address of the client");
+                .expect("the address belongs to the client");
             let packet = Packet::new(side.other(), path, arrival_meta(transmit), segment.to_vec());
             sent.push(packets.add(packet));
         });

@@ -13,31 +13,31 @@ use marline_time::Instant;
 const MAX_WAITS: usize = 12;
 /// Number of waits after the last fault for which a packet can be held back.
 const MAX_HOLD_WAITS: usize = 5;
-/// Virtual time after which a world is judged as endless.
+/// Virtual time after which a world counts as endless.
 const END: Instant = Instant::from_secs(6 * 3_600);
-/// Number of steps after which a world is judged as endless.
+/// Number of steps after which a world counts as endless.
 const MAX_STEPS: usize = 5_000;
 /// Every 256th end of a world is compared with a replay of its choices in which no states are merged.
 const COMPARED: u64 = 256;
 /// The rule that an endpoint does not panic.
 const PANICKED: &str = "panicked";
 
-/// A rule that worlds broke, and the shortest known list of choices that breaks it.
+/// A rule that was broken, and the shortest known list of choices that breaks it.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The broken rule, and its details.
     pub complaint: RuleViolation,
     /// Choices that lead to it. [`replay`] repeats them.
     pub script: Vec<Choice>,
-    /// Number of worlds that had been entered when it was first found.
+    /// Number of worlds that had been entered when the violation was first found.
     pub after_worlds: u64,
     /// Number of worlds with this outcome.
     pub count: u64,
 }
 
 impl Finding {
-    /// Removes choices at the end of the script that happen without it. If a replay does not show the finding, its
-    /// details say so.
+    /// Removes choices at the end of the script that would happen anyway. If a replay does not reproduce the finding,
+    /// its details say so.
     fn confirm(&mut self, scene: &Scene) {
         let rule = self.complaint.rule;
         let is_found = |script: &[Choice]| match replay(scene, script) {
@@ -144,7 +144,7 @@ fn replayed(
     Ok((judge(&world.final_state(&ends, endless)), world.log.unwrap_or_default()))
 }
 
-/// Next event without a fault: packets arrive in their order, then held ones, then timers run.
+/// Chooses the next event without a fault: packets arrive in order, followed by held ones, and then timers run.
 fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
     let prompt = world.in_flight.iter().position(|packet| !packet.held);
     let any = (!world.in_flight.is_empty()).then_some(0);
@@ -163,8 +163,7 @@ struct Walk<'a> {
     ends: Ends<'a>,
     /// Fingerprints of all worlds that were entered.
     seen: BTreeSet<u64>,
-    /// Verdicts on worlds that run to their end without further choices, by exact fingerprint, as indices into
-    /// `verdicts`.
+    /// Indices into `verdicts` of the worlds that run to their end without further choices, by exact fingerprint.
     outcomes: HashMap<u64, u32>,
     /// Verdicts, and the number of worlds for each.
     verdicts: Vec<(Verdict, u64)>,
@@ -288,7 +287,7 @@ impl Walk<'_> {
         let Some(outcome) = compared else { return };
         let alone = replay(self.scene, &self.script).map_or_else(|e| e, |verdict| verdict.outcome);
         if alone != outcome {
-            let details = format!("{outcome}; alone {alone}");
+            let details = format!("{outcome}; without merged states {alone}");
             self.record_violation(&RuleViolation {
                 rule: "equal states evolved differently",
                 details,

@@ -19,7 +19,7 @@ pub enum Trigger {
     Received(usize),
     /// The peer's stream has ended.
     End,
-    /// A join is up. After a minute the application continues without one.
+    /// A join is established. After a minute the application continues without one.
     Joined,
 }
 

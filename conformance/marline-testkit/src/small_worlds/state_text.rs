@@ -1,4 +1,4 @@
-//! Hash of an endpoint's state: its debug text without parts that do not influence behavior.
+//! Hash of an endpoint's state: of its debug text, excluding parts that do not influence behavior.
 
 use core::fmt::{self, Debug, Write};
 

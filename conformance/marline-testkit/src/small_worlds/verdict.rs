@@ -24,7 +24,7 @@ impl fmt::Display for RuleViolation {
 /// Result of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Results of both ends, in a few words.
+    /// Short description of both ends' results.
     pub outcome: String,
     /// Joins that were established at both ends.
     pub joins: usize,
@@ -36,7 +36,7 @@ pub struct Verdict {
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum FaultEffect {
     None,
-    /// No options pass on the first path from an early point on (`World::is_early`), without any other effect.
+    /// Starting early (`World::is_early`), the first path passes no options. There are no other effects.
     NoOptions,
     Other,
 }
@@ -67,13 +67,15 @@ impl FinalWorld<'_> {
 pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     let [client, server] = world.ends;
     let complaint = broken_bytes(world)
-        .or_else(|| world.endless.then(|| new_violation("never becomes idle", world)))
+        .or_else(|| world.endless.then(|| new_violation("the ends never become idle", world)))
         .or_else(|| find_stuck_end(world))
         .or_else(|| find_false_success(world))
         .or_else(|| mode_mismatch(world))
         .or_else(|| find_leaked_state(world))
         .or_else(|| {
-            server.has_second_connection.then(|| new_violation("a second connection", world))
+            server
+                .has_second_connection
+                .then(|| new_violation("a second connection arrived", world))
         })
         .or_else(|| withdrawn_address_use(world))
         .or_else(|| match world.effects {
@@ -85,7 +87,7 @@ pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
-/// Complaints about results that faults must not cause if they only delay, lose or copy packets.
+/// Complains about results that faults must not cause if they only delay, lose or copy packets.
 fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &EndState| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&EndState) -> bool| world.ends.into_iter().any(is);
@@ -107,8 +109,8 @@ fn misread_abort(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     any.then(|| new_violation("an abort was treated as a protocol violation", world))
 }
 
-/// Complains about an error in a world where no options pass on the first path from an early point on. Plain TCP or
-/// another path is sufficient there.
+/// Complains about an error in a world whose first path stops passing options early. Plain TCP or another path is
+/// sufficient there.
 fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &&EndState| end.closed != Some(CloseReason::Finished);
     let any = world.ends.iter().any(failed);
@@ -118,10 +120,10 @@ fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
 fn withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
-    any.then(|| new_violation("a subflow to a withdrawn address", world))
+    any.then(|| new_violation("a subflow to a withdrawn address stayed open", world))
 }
 
-/// A complaint with the states of both ends.
+/// Creates a complaint with the states of both ends.
 fn new_violation(rule: &'static str, world: &FinalWorld<'_>) -> RuleViolation {
     RuleViolation { rule, details: description(world) }
 }
@@ -132,7 +134,7 @@ fn outcome(world: &FinalWorld<'_>) -> String {
     let words = |end: &EndState| match end.closed {
         Some(CloseReason::Finished) => format!("finished ({})", mode(end)),
         Some(reason) => reason.to_string(),
-        None if !end.is_open => "never began".to_owned(),
+        None if !end.is_open => "never started".to_owned(),
         None => "open".to_owned(),
     };
     let [client, server] = world.ends;
@@ -162,14 +164,14 @@ fn broken_bytes(world: &FinalWorld<'_>) -> Option<RuleViolation> {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         end.wrong_byte.is_some() || end.received > peer.written
     };
-    (wrong(0) || wrong(1)).then(|| new_violation("wrong bytes", world))
+    (wrong(0) || wrong(1)).then(|| new_violation("wrong bytes were delivered", world))
 }
 
 /// Complains if an end is still open although no further events are possible.
 fn find_stuck_end(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let open = |end: &EndState| end.is_open || (end.connects && end.closed.is_none());
-    (open(client) || open(server)).then(|| new_violation("waits forever", world))
+    (open(client) || open(server)).then(|| new_violation("an end waits forever", world))
 }
 
 /// Complains if an end reports a success that did not occur.
@@ -178,16 +180,19 @@ fn find_false_success(world: &FinalWorld<'_>) -> Option<RuleViolation> {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         let has_all = |reader: &EndState, writer: &EndState| reader.received == writer.all_written;
         if end.at_end && !has_all(end, peer) {
-            return Some(new_violation("a clean end before the last byte", world));
+            return Some(new_violation("the stream ended cleanly before the last byte", world));
         }
         if end.closed != Some(CloseReason::Finished) {
             continue;
         }
         if !(end.at_end && has_all(end, peer)) {
-            return Some(new_violation("finished without the peer's bytes", world));
+            return Some(new_violation("an end finished without all of the peer's bytes", world));
         }
         if !(peer.at_end && has_all(peer, end)) {
-            return Some(new_violation("finished although the peer has not read all", world));
+            return Some(new_violation(
+                "an end finished although the peer has not read all bytes",
+                world,
+            ));
         }
     }
     None

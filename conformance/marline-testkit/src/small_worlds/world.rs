@@ -14,7 +14,7 @@ use super::scene::{MAX_PATHS, Order, Scene};
 use super::verdict::{FaultEffect, FinalWorld};
 use crate::{Seg, Side};
 
-/// Maximum number of timers in one wait before an endpoint does something.
+/// Maximum number of timers that fire in one wait before an endpoint does something.
 const MAX_IDLE_TIMERS: usize = 1_000;
 
 /// A packet in flight.
@@ -56,7 +56,7 @@ pub(super) struct World {
     /// Treatment of options, by path.
     pub(super) options: [OptionTreatment; MAX_PATHS],
     pub(super) lost: [bool; MAX_PATHS],
-    /// Number of times that timers ran, in total and since the last fault.
+    /// Number of waits in which timers ran, in total and since the last fault.
     pub(super) waits: usize,
     pub(super) waits_without_fault: usize,
     pub(super) faults: usize,
@@ -171,7 +171,7 @@ impl World {
         (0..self.in_flight.len()).filter(may_be_next)
     }
 
-    /// True if losing or holding back this packet now differs from doing so later.
+    /// Returns true if losing or holding back this packet now differs from doing so later.
     ///
     /// There is no difference before the next packet of its path and direction can arrive, or before time passes.
     pub(super) fn is_loss_distinct(&self, n: usize) -> bool {
@@ -231,7 +231,8 @@ impl World {
         Ok(())
     }
 
-    /// Requires that the next packet of the same path and direction arrives before this one, so that it is missed.
+    /// Requires that the next packet of the same path and direction arrives before this one, so that the gap is
+    /// visible.
     fn bind_next(&mut self, missed: InFlight) {
         let is_next =
             |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);
@@ -252,8 +253,8 @@ impl World {
         }
     }
 
-    /// True if no options pass on the first path from now on, and either end can still detect that the connection
-    /// is plain TCP. If packets with options are lost, an end that has received a DSS considers the path dead.
+    /// Returns true if the first path no longer passes options, and either end can still detect that the connection is
+    /// plain TCP. If packets with options are lost, an end that has received a DSS considers the path dead.
     fn is_early(&self, ends: &Ends<'_>, choice: Choice) -> bool {
         let [client, server] = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
         match choice {
@@ -285,10 +286,10 @@ impl World {
                 return Ok(());
             }
         }
-        Err(Failed::Panicked("timers of an endpoint run without end".into()))
+        Err(Failed::Panicked("the timers of an endpoint fire endlessly".into()))
     }
 
-    /// Gives an input to an end, and puts the packets that it sends in flight. True if it sent or reported
+    /// Gives an input to an end, and puts the packets that it sends in flight. Returns true if it sent or reported
     /// anything.
     fn give(&mut self, ends: &mut Ends<'_>, side: Side, input: Input) -> Result<bool, Failed> {
         let at = side as usize;
@@ -306,9 +307,9 @@ impl World {
         Ok(step.acted)
     }
 
-    /// True if an end may fall back although its peer does not. `before` is its state before the input that makes
-    /// it fall back. Either the peer has finished, or this end has the peer's whole stream and has sent its own,
-    /// and a packet shows that options do not pass.
+    /// Returns true if an end may fall back although its peer does not. `before` is its state before the input that
+    /// makes it fall back. Either the peer has finished, or this end has the peer's whole stream, has sent its own,
+    /// and receives a packet that shows that options do not pass.
     fn is_late(&self, ends: &Ends<'_>, side: Side, before: StateId, input: Input) -> bool {
         let (end, peer) = (ends.facts(before), self.facts(ends, side.other()));
         let has_all = end.at_end && end.written == end.all_written;

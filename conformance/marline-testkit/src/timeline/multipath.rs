@@ -1,6 +1,6 @@
 //! Timeline scripts of Multipath TCP, segment by segment. Sent segments are represented as text, and keys, tokens,
-//! HMACs and checksums are recomputed. Subflow `a` is the first, `b` the next one that appears. Numbers are relative: a
-//! subflow's to its SYN, data sequence numbers to that of MP_CAPABLE, so that the first byte is 1 in both.
+//! HMACs and checksums are recomputed. Subflow `a` is the first, `b` the next one that appears. Sequence numbers are
+//! relative to the subflow's SYN, and data sequence numbers to MP_CAPABLE, so that the first byte is 1 in both.
 //!
 //! ```text
 //! a: S capable                       a: S ack capable key         a: ack 1 capable keys
@@ -117,7 +117,7 @@ impl Subflows {
         assert!(self.id.is_some(), "no connection was accepted");
     }
 
-    /// An endpoint that opens a connection. Its SYN is sent and not answered.
+    /// An endpoint that opens a connection. Its SYN has been sent but not answered.
     ///
     /// # Panics
     /// If no SYN is sent.

@@ -20,7 +20,7 @@ pub(super) struct Connection {
     pub(super) keys: [u64; 2],
     /// The highest data sequence number seen from each end, used to extend short ones.
     pub(super) highest: [u64; 2],
-    /// Data sent by each end: pieces by their first number.
+    /// Data sent by each end: pieces by the number of their first byte.
     pub(super) pieces: [BTreeMap<u64, Vec<u8>>; 2],
 }
 
@@ -55,13 +55,13 @@ impl Connection {
     }
 }
 
-/// The nonces of a join, the opener's first.
+/// The nonces of a join, the active opener's first.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Join {
     pub(super) nonces: [u32; 2],
 }
 
-/// One TCP connection. Side 0 is the opener.
+/// One TCP connection. Side 0 is the active opener.
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     pub(super) isn: [Option<SeqNum>; 2],
@@ -134,7 +134,7 @@ impl<'a> Flow<'a> {
     }
 
     fn remember(&mut self, side: usize, mapping: Mapping) {
-        // A repeated mapping, on its next segment or in a retransmission.
+        // The mapping is repeated on its next segment or in a retransmission.
         let mappings = &mut self.mappings[side];
         if mappings.last().is_none_or(|last| !last.is_same(&mapping)) {
             mappings.push(mapping);

@@ -64,7 +64,8 @@ impl<'a> Wiretap<'a> {
                 };
                 let (opener, answerer) = (joined.opener, 1 - joined.opener);
                 let point = match form {
-                    // Received position in the opener's stream; position at which the listener's own stream continues.
+                    // The received position in the opener's stream, and the position at which the listener's own
+                    // stream continues.
                     FastJoinForm::Out => self.full_dsn(number, opener, form, point),
                     FastJoinForm::In => self.full_dsn(number, answerer, FastJoinForm::Out, point),
                 };

@@ -6,10 +6,10 @@ use marline_wire::{Checksum, dss_checksum};
 
 use super::{Findings, FrameRef};
 
-/// Longest mapping: its length has 16 bits.
+/// Maximum mapping length in bytes: its field has 16 bits.
 const MAX_MAPPING_LEN: u64 = 65_535;
 
-/// A mapping with its full number.
+/// A mapping with its full data sequence number.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Mapping {
     pub(super) dsn: u64,
@@ -86,13 +86,13 @@ impl Mapping {
             }
         }
         if again && !equal && body.len() == 1 {
-            // Linux probes a zero window with the next byte but the number of the last acknowledged byte, so the
-            // receiver drops it.
+            // Linux probes a zero window with the next byte, numbered as the last acknowledged one, so the receiver
+            // drops it.
             findings.count_seen("probes of a zero window");
             return false;
         }
         if body.len() == 1 && !again {
-            // It may be such a probe without captured earlier bytes, so it cannot be compared.
+            // This may be such a probe, and the earlier bytes were not captured, so it cannot be compared.
             return false;
         }
         if again {
@@ -106,12 +106,12 @@ impl Mapping {
     }
 }
 
-/// Bytes of a subflow from number `first` on, if all were captured.
+/// The bytes of a subflow starting at number `first`, if all were captured.
 fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u8>> {
     let mut body = Vec::with_capacity(length);
     while body.len() < length {
         let next = first.wrapping_add(body.len() as u32);
-        // Retransmissions may start at other positions: uses the piece with the last start before `first` that
+        // Retransmissions may start at other positions, so this uses the last piece that starts before `first` and
         // reaches it.
         let earliest = next.saturating_sub(MAX_MAPPING_LEN as u32);
         let mut before = bytes.range(earliest..=next).rev();

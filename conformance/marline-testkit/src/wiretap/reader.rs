@@ -29,7 +29,7 @@ pub(super) struct Packet<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// Numbers in the byte order of their file.
+/// Byte order of a file's numbers.
 #[derive(Copy, Clone)]
 struct Order {
     little_endian: bool,
@@ -47,10 +47,11 @@ impl Order {
     }
 }
 
-/// The packets of a file in its order.
+/// Reads the packets of a file in their order.
 pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadError> {
     let fail = |why: String| ReadError { file, problem: why };
-    let magic = bytes.get(..4).ok_or_else(|| fail("shorter than a capture's header".to_owned()))?;
+    let magic =
+        bytes.get(..4).ok_or_else(|| fail("shorter than a capture file header".to_owned()))?;
     let packets = match magic {
         [0x0a, 0x0d, 0x0d, 0x0a] => pcapng(file, bytes),
         [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, Order { little_endian: true }, 1_000),
@@ -136,8 +137,8 @@ fn parse_enhanced<'a>(
     Some((link, time.saturating_mul(tick), block.get(28..)?.get(..len)?))
 }
 
-/// Nanoseconds per tick of an interface's clock: option if_tsresol, 10^-6 s if there is none. Only
-/// powers of ten down to a nanosecond are known; others count as microseconds.
+/// Nanoseconds per tick of an interface's clock, from the option if_tsresol (default 10^-6 s). Supports powers of ten
+/// down to a nanosecond; other values count as microseconds.
 fn tick_ns(order: Order, block: &[u8]) -> u64 {
     const TSRESOL: u16 = 9;
     let mut at = 16;
@@ -154,7 +155,7 @@ fn tick_ns(order: Order, block: &[u8]) -> u64 {
     1_000
 }
 
-/// The IP packet in a frame, or `None` if it contains something else.
+/// Finds the IP packet in a frame. `None` if the frame contains something else.
 fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
     const IPV4: u16 = 0x0800;
     const IPV6: u16 = 0x86dd;

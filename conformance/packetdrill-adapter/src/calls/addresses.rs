@@ -8,7 +8,7 @@ use super::{answer, machine, status};
 use crate::abi::Userdata;
 use crate::sockets::{to_socket_family, unmapped};
 
-/// A descriptor of a kernel socket that stays unused.
+/// Opens a kernel socket that stays unused.
 fn token(v6: bool) -> Result<c_int, c_int> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     // SAFETY: no pointers.
@@ -45,7 +45,7 @@ pub(super) extern "C" fn socket(_: Userdata, domain: c_int, kind: c_int, protoco
     answer(fd) as c_int
 }
 
-/// The address given by a caller. `None` is `AF_UNSPEC`.
+/// Reads the address given by a caller. `None` is `AF_UNSPEC`.
 pub(super) fn address(
     address: *const sockaddr,
     len: socklen_t,
@@ -78,12 +78,12 @@ pub(super) fn address(
     }
 }
 
-/// Writes an address for a caller, truncated to the available room.
+/// Writes an address to a caller's buffer, truncated to its length.
 fn tell(address: SocketAddr, out: *mut sockaddr, len: *mut socklen_t) {
     if out.is_null() || len.is_null() {
         return;
     }
-    // SAFETY: a structure of integers, for which zeros are fine.
+    // SAFETY: all-zero is a valid value for this integer-only struct.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let size = match address {
         SocketAddr::V4(v4) => {
@@ -139,7 +139,7 @@ pub(super) extern "C" fn listen(_: Userdata, fd: c_int, backlog: c_int) -> c_int
 }
 
 /// Makes the unused socket listen on the same port, for scripts that read `/proc/net/tcp`. A failure (the port is
-/// taken, outside of a namespace) affects no other script.
+/// taken, outside a namespace) affects no other script.
 fn show_listener(fd: c_int, bound: SocketAddr, backlog: c_int) {
     // SAFETY: all-zero is a valid value for these integer-only structs.
     let (mut v4, mut v6): (sockaddr_in, sockaddr_in6) = unsafe { std::mem::zeroed() };
@@ -235,7 +235,7 @@ mod tests {
     fn addresses_survive_conversion_for_a_caller_and_back() {
         for text in ["192.0.2.1:8080", "[fd00::1]:443"] {
             let sent: SocketAddr = text.parse().expect("an address");
-            // SAFETY: a structure of integers, for which zeros are fine.
+            // SAFETY: all-zero is a valid value for this integer-only struct.
             let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
             let mut len = size_of::<sockaddr_storage>() as socklen_t;
             tell(sent, (&raw mut storage).cast(), &raw mut len);

@@ -41,7 +41,7 @@ impl Control {
         let mut flags = 0;
         if let Report::Time { at, payload, .. } = report {
             let ns = wall_ns(at);
-            // The software timestamp, and two of hardware, which are missing.
+            // The software timestamp, and two hardware timestamps, which are missing.
             let mut times = vec![0u8; 3 * size_of::<timespec>()];
             times[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());
             times[8..16].copy_from_slice(&(ns % 1_000_000_000).to_ne_bytes());

@@ -8,11 +8,11 @@ use super::streams::{receive_parts, send_parts};
 use super::{answer, length, machine, status};
 use crate::abi::Userdata;
 
-/// Largest number of bytes that one call moves between a file and a socket.
+/// Maximum number of bytes that one call moves between a file and a socket.
 const MAX_CALL_BYTES: usize = 1 << 20;
 
-/// Writes the answer to the caller's address by a system call, which checks the address: `ioctl` may be called with
-/// fewer arguments, and then the address is an arbitrary register value.
+/// Writes the answer to the caller's address with a system call that checks the address. `ioctl` may be called with
+/// fewer arguments, so the address can be an arbitrary register value.
 fn write_answer_to_caller(place: *mut c_void, value: c_int) -> Result<(), c_int> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
@@ -20,7 +20,7 @@ fn write_answer_to_caller(place: *mut c_void, value: c_int) -> Result<(), c_int>
         return Err(last_errno());
     }
     let bytes = value.to_ne_bytes();
-    // SAFETY: four of our own bytes are written to the pipe. The system then reads them to the caller's address, and
+    // SAFETY: four of our own bytes are written to the pipe. The system then copies them to the caller's address, and
     // fails if it is not writable.
     let told = unsafe {
         libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());

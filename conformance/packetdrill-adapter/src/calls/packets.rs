@@ -18,7 +18,7 @@ pub(super) extern "C" fn netdev_send(_: Userdata, packet: *const c_void, count: 
     0
 }
 
-/// Reports a missing packet by a count of zero, because a failure would be retried forever.
+/// Reports a missing packet with a count of zero, because a failure would be retried forever.
 pub(super) extern "C" fn netdev_receive(
     _: Userdata,
     packet: *mut c_void,

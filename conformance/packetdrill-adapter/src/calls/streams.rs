@@ -15,10 +15,10 @@ use crate::machine::Machine;
 use crate::options::TCP_INQ;
 use crate::sockets::{Reading, Writing};
 
-/// Largest number of bytes of one call, so that an error in a script cannot exhaust the machine.
+/// Maximum number of bytes of one call, so that an error in a script cannot exhaust the machine's memory.
 const MAX_CALL_BYTES: usize = 64 << 20;
 
-/// A plain buffer as a single part. The caller must not write through it if it may only be read.
+/// A plain buffer as a single part. The caller must not write through the part if the buffer is read-only.
 const fn part(buffer: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
@@ -117,7 +117,7 @@ pub(super) fn receive_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result
     receive(&machine, fd, vector, flags)
 }
 
-/// True if a descriptor belongs to the system: a pipe, or a file that a script opened.
+/// Returns true if a descriptor belongs to the system: a pipe, or a file that a script opened.
 fn is_foreign(fd: c_int) -> bool {
     machine().is_some_and(|machine| !machine.call(|state| state.sockets.is_ours(fd)))
 }

@@ -1,10 +1,10 @@
 //! Hash functions for a packetdrill that requests them from the kernel (`AF_ALG`), if the kernel does not offer
 //! them.
 //!
-//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). Its program uses the
-//! kernel's implementation through sockets, and exits if these cannot be opened, as in most containers. Its seven
-//! calls are therefore handled here, but only if the kernel rejects the first one. All others are passed to the system
-//! unchanged.
+//! MPTCP scripts need SHA-256 for tokens and HMACs (and SHA-1 for version 0, which some offer). packetdrill uses the
+//! kernel's implementation through sockets, and exits if these cannot be opened, as in most containers. The seven
+//! calls that it uses are therefore handled here, but only if the kernel rejects the first one. All others are passed
+//! to the system unchanged.
 //!
 //! The blocks below rely on the argument in [`crate::calls`]: pointers are passed as to the C library.
 
@@ -62,7 +62,7 @@ fn open_replacement(hashing: Hashing) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_i
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let named = with(fd, |hashing| {
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: s
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn setsockopt(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn accept(
     fd: c_int,
@@ -130,7 +130,7 @@ pub(super) unsafe extern "C" fn accept(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn send(
     fd: c_int,
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn send(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn recv(
     fd: c_int,
@@ -175,7 +175,7 @@ pub(super) unsafe extern "C" fn recv(
 }
 
 /// # Safety
-/// As the C library's.
+/// Same as for the C library function.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd);

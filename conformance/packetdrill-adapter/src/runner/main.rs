@@ -3,12 +3,12 @@
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
-//! `PKT_DIR` may list several directories in the form of `PATH`, and `PACKETDRILL` one program for each directory or
-//! one for all.
+//! `PKT_DIR` may list several directories separated by colons, and `PACKETDRILL` one program for each directory or one
+//! for all.
 //!
 //! The program and the scripts are not part of this repository. The repository only contains a list of the *names* of
 //! scripts that pass (`passing.txt`). If a script on the list fails, the run fails. A script that passes but is not on
-//! the list is reported. Without the two variables nothing is run, and a message is printed.
+//! the list is reported. Without the two variables, the runner prints a message and runs nothing.
 #![forbid(unsafe_code)]
 
 mod namespace;
@@ -34,7 +34,7 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
   --captures DIR     write the packets to DIR/NAME.pcapng
   --jobs N           scripts to run in parallel (default 1)
-  --ratchet FILE     the list of names (default: the repository's)
+  --ratchet FILE     the list of passing scripts (default: the repository's)
   --write            add passing scripts to the list
   --why              show the full output of packetdrill for failing scripts
 ";
@@ -101,7 +101,9 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--ratchet" => options.ratchet = Some(value()?.into()),
             "--jobs" => {
                 let text = value()?;
-                options.jobs = text.parse().map_err(|error| format!("`{text}` jobs: {error}"))?;
+                options.jobs = text
+                    .parse()
+                    .map_err(|error| format!("invalid number of jobs `{text}`: {error}"))?;
             }
             "--write" => options.write = true,
             "--why" => options.shows_output = true,
@@ -112,13 +114,15 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Runs the selected scripts of each directory with its program. True if the ratchet holds for all.
+/// Runs the selected scripts of each directory with its program. Returns true if all listed scripts pass.
 fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<bool, String> {
     let programs: Vec<PathBuf> = env::split_paths(programs).collect();
     let directories: Vec<PathBuf> = env::split_paths(directories).collect();
     if programs.len() != 1 && programs.len() != directories.len() {
         let (programs, directories) = (programs.len(), directories.len());
-        return Err(format!("{programs} programs in PACKETDRILL for {directories} in PKT_DIR"));
+        return Err(format!(
+            "PACKETDRILL lists {programs} programs for {directories} directories in PKT_DIR"
+        ));
     }
     let mut holds = true;
     for (directory, program) in directories.iter().zip(programs.iter().cycle()) {
@@ -127,7 +131,7 @@ fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<b
     Ok(holds)
 }
 
-/// Runs all selected scripts. True if the ratchet holds.
+/// Runs all selected scripts. Returns true if all listed scripts pass.
 fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, String> {
     let mut scripts = Vec::new();
     find(directory, &mut scripts).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -136,8 +140,8 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         let text = path.to_string_lossy();
         options.names.is_empty() || options.names.iter().any(|name| text.contains(name.as_str()))
     });
-    let scratch =
-        shims::ScratchDir::create().map_err(|error| format!("temporary files: {error}"))?;
+    let scratch = shims::ScratchDir::create()
+        .map_err(|error| format!("cannot create temporary files: {error}"))?;
     let setting = Setting {
         program,
         library: library()?,
@@ -185,7 +189,7 @@ fn print_suite_results(results: &[(String, bool)]) {
     }
 }
 
-/// Prints a line of TAP, and the reason of a failure on request.
+/// Prints a line in TAP format, and the reason for a failure on request.
 fn tell(number: usize, name: &str, outcome: &Outcome, why: bool) {
     if outcome.passed {
         println!("ok {number} - {name}");
@@ -213,7 +217,8 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
 /// Path of the library, next to this program or in its build directory.
 fn library() -> Result<PathBuf, String> {
     const NAME: &str = "libpacketdrill_adapter.so";
-    let own = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let own =
+        env::current_exe().map_err(|error| format!("cannot find this program's path: {error}"))?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let places = [beside.join(NAME), beside.join("deps").join(NAME)];
     let found = places.into_iter().find(|path| path.is_file());

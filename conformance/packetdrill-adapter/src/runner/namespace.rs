@@ -1,4 +1,4 @@
-//! Run of one script in its own network namespace.
+//! Execution of one script in a separate network namespace.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,10 +24,10 @@ pub(crate) struct Setting {
     pub(crate) program: OsString,
     pub(crate) library: PathBuf,
     pub(crate) ip_version: String,
-    /// Directory of the shim programs, first in the PATH.
+    /// Directory of the shim programs, which comes first in the PATH.
     pub(crate) shims: PathBuf,
     pub(crate) captures: Option<PathBuf>,
-    /// Longest run of a script in real time.
+    /// Time limit of a script in real time.
     pub(crate) patience: Duration,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
 }
 
-/// packetdrill's options for an IP version, as the scripts' authors use them.
+/// packetdrill's options for an IP version, as used by the scripts' authors.
 struct Version {
     local: &'static str,
     gateway: &'static str,
@@ -94,7 +94,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
     let failed = |output: String| Outcome { passed: false, output };
     let (state, log) = match scratch.for_script(name) {
         Ok(paths) => paths,
-        Err(error) => return failed(format!("temporary files: {error}")),
+        Err(error) => return failed(format!("cannot create temporary files: {error}")),
     };
     let mut command = command(setting, &state, script, name);
     let output = File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
@@ -105,7 +105,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
     let spawned = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
     let mut child = match spawned {
         Ok(child) => child,
-        Err(error) => return failed(format!("unshare: {error}")),
+        Err(error) => return failed(format!("cannot run unshare: {error}")),
     };
     let start = Instant::now();
     let status = loop {
@@ -133,8 +133,8 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
     failed(output)
 }
 
-/// The directory in which a script expects to run: its own, or an ancestor that contains the first program that the
-/// script names.
+/// The directory in which a script expects to run: its own, or an ancestor with the first program that the script
+/// names.
 fn working_directory_of(script: &Path) -> PathBuf {
     let own = script.parent().unwrap_or(Path::new("."));
     let text = fs::read(script).unwrap_or_default();

@@ -41,8 +41,8 @@ impl Ratchet {
         Ok(Ratchet { path: path.to_path_buf(), names: names(&text) })
     }
 
-    /// Compares results with the list and prints new passing scripts. True if all listed scripts pass. With `write`,
-    /// new ones are added to the list.
+    /// Compares results with the list and prints new passing scripts, which `write` adds to the list. Returns true if
+    /// all listed scripts pass.
     pub(crate) fn judge(mut self, results: &[(String, bool)], write: bool) -> Result<bool, String> {
         let failed: Vec<&str> = self.broken_scripts(results);
         let new: Vec<String> = self.newcomers(results);

@@ -10,8 +10,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// `ip`: only the object `mptcp` and the flushing of TCP metrics are handled.
-/// Ids count from 1 in the order of addition, as the kernel's.
+/// `ip`: handles only the object `mptcp` and `tcp_metrics flush`. Ids count from 1 in the order of addition, as in the
+/// kernel.
 const IP: &str = r#"#!/bin/sh
 shims=$(dirname "$0")
 system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||") command -v ip)
@@ -92,7 +92,7 @@ case \"$*\" in *M*) cat \"$MARLINE_STATE/sockets\" 2>/dev/null; exit 0 ;; esac
 exec \"$system\" \"$@\"
 ";
 
-/// `tc`: only one property of the device's queue matters: `fq` paces sockets on request.
+/// `tc`: only one property of the device's queue matters, which is whether `fq` paces sockets on request.
 const TC: &str = r#"#!/bin/sh
 case "$*" in
 *"root fq"*) : > "$MARLINE_STATE/paced" ;;
@@ -103,7 +103,7 @@ exit 0
 
 const NO_OPERATION_SHIM: &str = "#!/bin/sh\nexit 0\n";
 
-/// A directory of temporary files, which is removed with this value.
+/// A temporary directory, which is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ScratchDir {
     root: PathBuf,

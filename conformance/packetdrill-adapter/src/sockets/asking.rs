@@ -1,4 +1,4 @@
-//! Queries of buffer levels by `ioctl`.
+//! Buffer level queries with `ioctl`.
 
 use libc::{c_int, c_ulong};
 
@@ -11,7 +11,7 @@ const UNSENT: c_ulong = 0x894b;
 const SIOCATMARK_REQUEST: c_ulong = 0x8905;
 
 impl State {
-    /// Answer to a request.
+    /// Answers a request.
     pub(crate) fn ask(&mut self, fd: c_int, request: c_ulong) -> Result<c_int, c_int> {
         let socket = self.sockets.get(fd)?;
         let id = match socket.kind {

@@ -1,7 +1,7 @@
 //! Clocks of a connection's busy and limited times, for three fields of `TCP_INFO`.
 //!
-//! The core does not count these times. Here nothing happens between two steps of time, so the state during each step
-//! is known.
+//! The core does not count these times. Nothing happens between two time steps, so the state during each step is
+//! known.
 
 use marline_core::ConnectionInfo;
 use marline_time::{Duration, Instant};

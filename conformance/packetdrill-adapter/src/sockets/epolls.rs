@@ -1,7 +1,7 @@
 //! Emulation of `epoll`: level-triggered, edge-triggered and one-shot.
 //!
-//! A level is reported while it holds. An edge is a change since the last call: a new condition, more bytes,
-//! another connection, an entry in the error queue.
+//! A level-triggered condition is reported while it holds. An edge is a change since the last call: a new condition,
+//! more bytes, another connection, or an entry in the error queue.
 
 use std::collections::BTreeMap;
 
@@ -43,9 +43,9 @@ impl Wakes {
 struct Entry {
     events: u32,
     data: u64,
-    /// Number of changes at the last call. `None`: no call yet.
+    /// Number of changes at the last call. `None` before the first call.
     seen: Option<u64>,
-    /// A one-shot entry that was reported.
+    /// True if a one-shot entry was reported.
     spent: bool,
 }
 
@@ -60,7 +60,7 @@ impl Sockets {
         self.epolls.insert(fd, Epoll::default());
     }
 
-    /// Removes a descriptor. True if it was an epoll set.
+    /// Removes a descriptor. Returns true if it was an epoll set.
     pub(super) fn forget_epoll(&mut self, fd: c_int) -> bool {
         for epoll in self.epolls.values_mut() {
             epoll.entries.remove(&fd);
@@ -127,7 +127,7 @@ impl State {
         socket.wakes.look(conditions, arrived);
     }
 
-    /// One attempt of `epoll_wait`. Returns at most `room` pairs of events and data word.
+    /// Makes one attempt of `epoll_wait`. Returns at most `room` pairs of events and data word.
     pub(crate) fn wait_for_events(
         &mut self,
         epoll: c_int,

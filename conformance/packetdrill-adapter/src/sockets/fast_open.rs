@@ -72,7 +72,7 @@ fn key_of_words(text: &str) -> Option<[u8; 16]> {
     Some(key)
 }
 
-/// Keys in a `TCP_FASTOPEN_KEY`: one or two of 16 bytes.
+/// Parses the keys in a `TCP_FASTOPEN_KEY`: one or two of 16 bytes.
 fn keys_of(bytes: &[u8]) -> Option<Keys> {
     let (first, rest) = bytes.split_first_chunk::<16>()?;
     match rest.len() {
@@ -137,8 +137,8 @@ impl State {
         self.endpoint.fast_open_room(self.now, &config, &path)
     }
 
-    /// `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data, if it may carry any. `None`: the SYN
-    /// is sent immediately.
+    /// Handles `connect` on a socket with `TCP_FASTOPEN_CONNECT`: the SYN waits for data, if it may carry any. `None`:
+    /// the SYN is sent immediately.
     pub(super) fn defer_connecting(
         &mut self,
         fd: c_int,
@@ -164,8 +164,8 @@ impl State {
         asked.then(|| of_client(&socket.options))
     }
 
-    /// The first attempt of a write that may open the connection: with `MSG_FASTOPEN`, or after a `connect` that
-    /// waits for it. `None`: it is an ordinary write.
+    /// Makes the first attempt of a write that may open the connection: with `MSG_FASTOPEN`, or after a `connect` that
+    /// waits for data. `None` for an ordinary write.
     pub(super) fn write_first(
         &mut self,
         fd: c_int,

@@ -44,7 +44,7 @@ impl State {
         Ok(bound)
     }
 
-    /// One attempt to accept. Returns the peer, if there is a connection.
+    /// Makes one attempt to accept. Returns the peer if there is a connection.
     pub(crate) fn accept(&mut self, fd: c_int, new_fd: c_int) -> Attempt<SocketAddr> {
         let socket = match self.sockets.get(fd) {
             Ok(socket) => socket,
@@ -71,7 +71,7 @@ impl State {
         Attempt::Done(life.map(|life| life.path.remote).ok_or(libc::ECONNABORTED))
     }
 
-    /// One attempt to connect. The first one sends the SYN.
+    /// Makes one attempt to connect. The first one sends the SYN.
     pub(crate) fn connect(
         &mut self,
         fd: c_int,
@@ -119,7 +119,8 @@ impl State {
         wanted.or_else(|| self.mirror.local(remote.ip()))
     }
 
-    /// Sends the SYN unless it was already sent, for example by a call with data for it. True if it was sent now.
+    /// Sends the SYN unless it was already sent, for example by a call with data for it. Returns true if it was sent
+    /// now.
     pub(super) fn start_connecting(
         &mut self,
         fd: c_int,
@@ -156,7 +157,7 @@ impl State {
         Ok(true)
     }
 
-    /// `connect` to `AF_UNSPEC`: ends the connection and resets the socket to its initial state.
+    /// Handles `connect` to `AF_UNSPEC`: ends the connection and resets the socket to its initial state.
     pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
         let now = self.now;
         let socket = self.sockets.get(fd)?;
@@ -219,7 +220,7 @@ pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Form of an address for a socket of this family.
+/// Converts an address for a socket of this family.
 pub(crate) fn to_socket_family(v6: bool, address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if v6 => SocketAddr::new(IpAddr::V6(v4.to_ipv6_mapped()), address.port()),

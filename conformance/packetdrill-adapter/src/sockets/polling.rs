@@ -10,7 +10,7 @@ const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 impl State {
-    /// Conditions in `events`, and conditions that are always reported, that hold for a descriptor now.
+    /// Returns which conditions in `events`, and which always-reported conditions, hold for a descriptor now.
     pub(crate) fn readiness(&mut self, fd: c_int, events: c_short) -> c_short {
         let now = self.now;
         let Some(socket) = self.sockets.by_fd.get(&fd) else { return libc::POLLNVAL };

@@ -1,8 +1,8 @@
 //! Error queue, used for notifications about data that was sent without copying (`MSG_ZEROCOPY`: the buffer may be
 //! reused) or that has timestamps (`SO_TIMESTAMPING`).
 //!
-//! Here all data is copied, and the notifications say so. The times at which a buffer is free and at which data was
-//! sent and acknowledged are derived from the connection's totals.
+//! The adapter copies all data, and the notifications say so. It derives the times at which a buffer is free, and at
+//! which data was sent and acknowledged, from the connection's totals.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ const SCHEDULED: c_int = 1 << 8;
 const ACKED: c_int = 1 << 9;
 const NO_PAYLOAD: c_int = 1 << 11;
 
-/// Largest number of notifications kept.
+/// Maximum number of notifications kept.
 const MAX_REPORTS: usize = 4_096;
 
 /// One entry of the queue.
@@ -50,7 +50,7 @@ pub(crate) struct Reports {
     uncopied: VecDeque<(u64, u32)>,
     next_uncopied: u32,
     stamping: c_int,
-    /// Position of the byte with key 0.
+    /// Stream position of the byte with key 0.
     stamps_from: u64,
     stamps: VecDeque<Stamp>,
 }
@@ -81,7 +81,7 @@ impl Reports {
         }
     }
 
-    /// Applies the numbers of sent and acknowledged bytes. True if there is a new notification.
+    /// Applies the numbers of sent and acknowledged bytes. Returns true if there is a new notification.
     fn update_progress(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
         let before = self.queue.len();
         let merged = self.queue.back().copied();

@@ -1,4 +1,4 @@
-//! Calls `setsockopt`, `getsockopt` and `fcntl`.
+//! The calls `setsockopt`, `getsockopt` and `fcntl`.
 
 use libc::c_int;
 use marline_core::{ConnectionId, Hold, SocketOption, SubflowInfo};
@@ -11,13 +11,13 @@ use crate::options::{
     SOL_MPTCP, TCP_FASTOPEN_KEY, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known,
 };
 
-/// Largest MSS on IPv4, bytes.
+/// Maximum MSS on IPv4 in bytes.
 const MAX_IPV4_MSS: u16 = 1_460;
-/// Smallest send buffer that the kernel allows, bytes.
+/// Minimum send buffer that the kernel allows in bytes.
 const MIN_SEND_BUFFER: u64 = 4_608;
-/// Smallest receive buffer that the kernel allows, bytes.
+/// Minimum receive buffer that the kernel allows in bytes.
 const MIN_RECEIVE_BUFFER: u64 = 2_304;
-/// Maximum buffer size in bytes. The kernel's limit is that of `int`.
+/// Maximum buffer size in bytes, from the kernel's use of `int`.
 const MAX_SOCKET_BUFFER: u64 = (c_int::MAX / 2) as u64;
 
 impl State {
@@ -48,7 +48,7 @@ impl State {
         self.sockets.get(fd).map(|socket| socket.nonblocking = on)
     }
 
-    /// `setsockopt`: a time, a linger, or else a number.
+    /// Handles `setsockopt`: the value is a time, a linger, or a number.
     pub(crate) fn set_option_bytes(
         &mut self,
         fd: c_int,

@@ -1,4 +1,4 @@
-//! Reading and writing of sockets.
+//! Reading from and writing to sockets.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl State {
-    /// One attempt to read.
+    /// Makes one attempt to read.
     pub(crate) fn read(&mut self, fd: c_int, reading: &mut Reading<'_>) -> Attempt<usize> {
         let now = self.now;
         let socket = match self.sockets.get(fd) {
@@ -69,7 +69,7 @@ impl State {
         }
         let expired = reading.deadline.is_some_and(|at| at <= now);
         match found {
-            // Bytes that were read are returned first, the reason for the end at the next call.
+            // Bytes that were read are returned first. The reason for the end is returned at the next call.
             _ if reading.done > 0
                 && (nonblocking || expired || found != Err(ReadError::Blocked)) =>
             {
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Result for a reader of an ended connection: its error once, then only the end.
+    /// Result of a read on an ended connection: its error once, then only the end.
     fn end_of(&mut self, id: ConnectionId) -> Result<usize, c_int> {
         self.sockets.take_error(id).map_or(Ok(0), Err)
     }
@@ -101,7 +101,8 @@ impl State {
         Some(if ended { 1 } else { c_int::try_from(bytes).unwrap_or(c_int::MAX) })
     }
 
-    /// One attempt to continue a write. Done when all bytes, or for a nonblocking caller some bytes, were accepted.
+    /// Makes one attempt to continue a write. It is done when all bytes were accepted, or some bytes for a nonblocking
+    /// caller.
     pub(crate) fn write(&mut self, fd: c_int, writing: &mut Writing<'_>) -> Attempt<usize> {
         let now = self.now;
         if let Some(found) = self.write_first(fd, writing) {

@@ -8,7 +8,7 @@ use marline_lab::net::{LinkOptions, Links, ScheduledCommand};
 use super::Args;
 use marline_lab::emulation::script::parse_timed_line;
 
-/// Joins the client's namespace with the server's.
+/// Connects the client's namespace with the server's.
 pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links> {
     let options = LinkOptions {
         seed: args.seed,
@@ -27,7 +27,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
     Ok(links)
 }
 
-/// The paths as text.
+/// Formats the paths as text.
 pub(crate) fn names(links: &Links) -> String {
     let names: Vec<&str> = links.paths().iter().map(|path| path.name.as_str()).collect();
     names.join(", ")

@@ -45,11 +45,15 @@ impl Relay {
     }
 
     pub(crate) fn local_addr(&self) -> anyhow::Result<SocketAddr> {
-        self.emulator.local_addr(0).context("the link has no address")
+        self.emulator.local_addr(0).context("the emulator did not return the link's address")
     }
 
     fn report(&self) -> anyhow::Result<RelayReport> {
-        self.emulator.report()?.into_iter().next().context("the link has no report")
+        self.emulator
+            .report()?
+            .into_iter()
+            .next()
+            .context("the emulator did not return the link's report")
     }
 }
 

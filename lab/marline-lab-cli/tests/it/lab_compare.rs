@@ -1,4 +1,4 @@
-//! Test of `marline-lab compare` as a process: every contestant runs, the table is made, and an interrupted run is
+//! Test of `marline-lab compare` as a process: every variant runs, the table is made, and an interrupted run is
 //! resumed. The numbers are not checked, since the machine may be busy.
 
 use super::support;

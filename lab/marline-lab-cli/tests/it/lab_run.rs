@@ -69,7 +69,7 @@ fn the_first_experiment_runs_as_the_page_says() {
         panic!("a command");
     };
     let compared = good(&marline(dir.path(), compare));
-    assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
+    assert!(compared.contains("10 seeds in both, 95 % intervals, paired by seed"), "{compared}");
     let row = compared.lines().find(|line| line.trim_start().starts_with("p99 ms")).expect("a row");
     assert!(
         ["better by", "worse by", "inconclusive", "the same for every seed"]
@@ -83,7 +83,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     let wrong = ["compare", "target/lab/first:default", "target/lab/first:thrice"];
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("no variant `thrice`; known: default, twice"), "{said}");
+    assert!(said.contains("unknown variant `thrice`; known: default, twice"), "{said}");
     // The mistake in step 3, with the message shown on the page.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_link::{Jitter, Link, LinkConfig, LossConfig, Packet, QueueLimit, RateConfig, Steps};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Payload and wire length of the pieces that large messages are cut into, bytes: the share of headers is that of
-/// a full packet with 40 bytes of headers.
+/// Payload and wire length in bytes of the pieces that large messages are cut into. The header share is that of a full
+/// packet with 40 bytes of headers.
 const PIECE: (u32, usize) = (146, 150);
 /// Step between the send times that are tried. Shorter favorable intervals may be missed.
 pub(super) const GRID: Duration = Duration::from_millis(1);
-/// Precision of the search between two steps for the first favorable time.
+/// Precision of the search for the first favorable time between two steps.
 const PRECISION: Duration = Duration::from_nanos(250);
 
 /// Change of a link by an event.
@@ -29,12 +29,12 @@ pub(super) struct LinkCourse {
     first: LinkConfig,
     seeds: SeedTree,
     changes: Vec<(Instant, Change)>,
-    /// Largest time by which jitter lets a packet arrive earlier than the nominal delay.
+    /// Maximum time by which jitter lets a packet arrive earlier than the nominal delay.
     lead: Duration,
     /// True if a packet that is sent later may arrive earlier.
     shrinks: bool,
     until: Instant,
-    /// Best time of sending per grid step, by the length of the packet.
+    /// Best send time per grid step, by packet length.
     tables: Mutex<BTreeMap<usize, Arc<Table>>>,
 }
 
@@ -47,7 +47,7 @@ struct EarliestArrival {
 
 type Table = Vec<Option<EarliestArrival>>;
 
-/// A packet of this length, bytes.
+/// A packet of this length in bytes.
 #[derive(Copy, Clone, Debug)]
 struct Probe(usize);
 
@@ -85,7 +85,7 @@ impl LinkCourse {
         LinkCourse { first, seeds, changes, lead, shrinks, until, tables }
     }
 
-    /// The link at a time, and the changes that follow.
+    /// The link at a given time, and its later changes.
     fn link_at(&self, at: Instant) -> (Link<Probe>, &[(Instant, Change)]) {
         let mut link = Link::new(self.first.clone(), &self.seeds, Instant::ZERO);
         let past = self.changes.partition_point(|(when, _)| *when <= at);
@@ -95,7 +95,7 @@ impl LinkCourse {
         (link, &self.changes[past..])
     }
 
-    /// Arrival time of a packet of `bytes` that is sent at `from` on an otherwise idle link; `None` if it does not
+    /// Arrival time of a packet of `bytes` that is sent at `from` on an otherwise idle link. `None` if it does not
     /// arrive before the end.
     fn sent_at(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let (mut link, mut changes) = self.link_at(from);
@@ -105,7 +105,7 @@ impl LinkCourse {
             let change = changes.first().map(|change| change.0).filter(|at| *at <= self.until);
             match (event, change) {
                 (None, None) => return None,
-                // A packet at the time of a change goes first, since this is a bound.
+                // A packet at the time of a change precedes it, since this is a bound.
                 (Some(event), change) if change.is_none_or(|change| event <= change) => {
                     if let Some((at, _)) = link.poll_timed(event) {
                         return Some(at.max(from + self.lead) - self.lead);
@@ -120,7 +120,7 @@ impl LinkCourse {
         }
     }
 
-    /// The earliest arrival of a packet of `bytes` that may be sent from `from` on.
+    /// The earliest arrival of a packet of `bytes` that is sent at `from` or later.
     pub(super) fn arrival_of_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let at_once = self.sent_at(from, bytes);
         if at_once.is_some() && !self.shrinks {
@@ -170,8 +170,8 @@ impl LinkCourse {
         table
     }
 
-    /// Arrival times of the pieces of a large message if the link is kept busy with them from `from` on: at most
-    /// `count`, none after `latest`. They are in order of time, since any piece counts.
+    /// Arrival times of the pieces of a large message if they keep the link busy starting at `from`: at most `count`,
+    /// none after `latest`. They are in order of time, since any piece counts.
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
@@ -215,9 +215,9 @@ impl LinkCourse {
     }
 }
 
-/// The earliest time at which `bytes` could have arrived over all of these links together, from empty queues. This
-/// is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that arrives counts,
-/// even after losses.
+/// The earliest time at which `bytes` could have arrived over all of these links together, with empty queues at the
+/// start. This is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that
+/// arrives counts, even after losses.
 pub(super) fn large(links: &[&LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
     // On each link, one piece may have arrived almost completely.
     let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
@@ -239,11 +239,12 @@ fn apply_change(link: &mut Link<Probe>, at: Instant, change: &Change) {
     }
 }
 
-/// Removes the effects that are drawn per packet. Returns the link, and the largest time by which a packet may arrive
-/// earlier than over that link.
+/// Removes the effects that are drawn per packet. Returns the link without them, and the maximum time by which a
+/// packet may arrive earlier than over that link.
 ///
-/// A sender that knows every future draw uses up the bad ones with dummy packets, so draws per packet cannot delay the
-/// message. Draws over time can: outages, states and steps in which everything is lost, delays and rates of traces.
+/// A sender that knows every future draw uses up the bad ones on dummy packets, so draws per packet cannot delay the
+/// message. Draws over time can: outages, states and steps in which everything is lost, and the delays and rates of
+/// traces.
 fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     let mut lucky = config.clone();
     lucky.middlebox = Default::default();
@@ -268,7 +269,7 @@ fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     });
     let (random, pattern, trace) = (0.0, Vec::new(), trace.clone());
     lucky.loss = LossConfig { random, gilbert_elliott, pattern, steps, trace };
-    // Sums of twelve uniforms stay within six deviations.
+    // Sums of twelve uniform values stay within six standard deviations.
     let shift = match config.delay.jitter {
         Jitter::None => Duration::ZERO,
         Jitter::Uniform(most) => most,
@@ -277,7 +278,7 @@ fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     lucky.delay.jitter = Jitter::None;
     lucky.delay.base = config.delay.base.saturating_sub(shift);
     let further = shift.saturating_sub(config.delay.base);
-    // Without a trace no delay can be shorter.
+    // Without a trace, no delay can be shorter.
     let lead = if config.delay.trace.is_some() { further } else { Duration::ZERO };
     (lucky, lead)
 }

@@ -1,4 +1,4 @@
-//! Contestants of the comparison.
+//! Variants in the comparison.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ pub enum Contestant {
     FirstPath,
     /// The kernel's TCP on the second path alone.
     SecondPath,
-    /// One TCP connection per path, with all data sent on both; the first arrival counts. An ideal redundant scheduler
-    /// would have this result.
+    /// One TCP connection per path, with all data sent on both. The first arrival counts, as with an ideal redundant
+    /// scheduler.
     Duplicate,
     /// The kernel's Multipath TCP.
     Kernel,
@@ -44,7 +44,7 @@ impl Contestant {
         matches!(self, Contestant::Marline | Contestant::Best)
     }
 
-    /// The contestant's TCP stack.
+    /// The variant's TCP stack.
     #[must_use]
     pub const fn stack(self) -> Stack {
         match self {

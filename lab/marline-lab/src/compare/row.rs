@@ -13,10 +13,10 @@ use crate::workload::{Gap, Workload};
 pub enum Measure {
     /// Time from a request to its answer.
     Answers,
-    /// Time from the acceptance of a block by the sender until it is read, and goodput.
+    /// Time from the acceptance of a block by the sender's stack until it is read, and goodput.
     Blocks,
-    /// Time from the start of a burst until it is read: for bursts before the fault, the burst that the fault hits,
-    /// and bursts after it.
+    /// Time from the start of a burst until it is read: for bursts before the fault, the burst hit by the fault, and
+    /// bursts after it.
     Bursts,
     /// Goodput.
     Goodput,
@@ -24,7 +24,7 @@ pub enum Measure {
     Handover,
 }
 
-/// Buffer sizes, bytes; `None`: tuned automatically.
+/// Buffer sizes in bytes. `None`: tuned automatically.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Buffers {
     /// SO_SNDBUF of the kernel, which doubles the value for its overhead.
@@ -54,11 +54,11 @@ pub struct Row {
     pub backup: Vec<String>,
     /// The best policies for this row.
     pub best: Variant,
-    /// Contestants.
+    /// Compared variants.
     pub contestants: Vec<Contestant>,
     /// Default number of runs.
     pub repeats: u32,
-    /// Processor demand, in halves of a processor.
+    /// CPU demand, in halves of a processor.
     pub weight: u32,
 }
 
@@ -71,9 +71,9 @@ pub enum Extent {
     Full,
 }
 
-/// Runs of a contestant that is not a reference.
+/// Runs of a variant that is not a reference.
 const REPEATS: u32 = 10;
-/// Runs of a small-window row in the subset. Each takes half a minute of two processors.
+/// Runs of a small-window row in the subset. Each takes half a minute on two processors.
 const SMALL_WINDOW_REPEATS: u32 = 3;
 
 /// Every row.
@@ -172,13 +172,13 @@ fn blocks() -> Row {
 const FAILING: [(&str, &str); 2] =
     [("wifi", "rate=50M,delay=6.5ms,queue=100ms"), ("lte", "rate=20M,delay=42.5ms,queue=300ms")];
 
-/// Bursts after the affected one.
+/// Number of bursts after the affected one.
 const AFTER: u32 = 4;
 
 fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
     let workload = Workload::Bursts { bytes, gap, count: hit + AFTER + 1 };
     let title = format!("bursts of {bytes} bytes, WiFi dies");
-    // A one-packet message is worth a copy; a longer one depends on how fast its last bytes arrive.
+    // A copy pays off for a one-packet message. A longer one depends on how fast its last bytes arrive.
     let best = match bytes {
         0..=1_400 => Variant::new("redundant-idle").scheduler("redundant-idle"),
         _ => Variant::new("papd, bbr").scheduler("papd").congestion("bbr"),
@@ -207,7 +207,7 @@ fn bulk() -> Row {
     Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).with_warm_up(3_000) }
 }
 
-/// One path: Marline's TCP compared with the kernel's.
+/// Rows with one path: Marline's TCP compared with the kernel's.
 fn loss() -> Row {
     let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
@@ -222,7 +222,7 @@ fn loss() -> Row {
     row
 }
 
-/// RTT of the second path, ms, and its loss, %.
+/// RTT of the second path in ms, and its loss in percent.
 const SMALL_WINDOWS: [(u32, &str); 10] = [
     (100, "0.1"),
     (100, "1"),
@@ -270,7 +270,7 @@ fn small_windows(extent: Extent) -> Vec<Row> {
 }
 
 impl Row {
-    /// Number of runs of a contestant.
+    /// Number of runs of a variant.
     #[must_use]
     pub fn repeats_of(&self, contestant: Contestant) -> u32 {
         let measured = self.contestants.iter().all(|other| *other != Contestant::Kernel);
@@ -278,7 +278,7 @@ impl Row {
         if few { self.repeats.min(3) } else { self.repeats }
     }
 
-    /// Stack, variant (paths, policies, buffers) and experiment of a contestant. References run without the row's
+    /// Stack, settings (paths, policies, buffers) and experiment of a variant. References run without the row's
     /// faults.
     #[must_use]
     pub fn setup_of_contestant(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
@@ -305,7 +305,7 @@ impl Row {
         (contestant.stack(), variant, experiment)
     }
 
-    /// Title of a contestant in tables.
+    /// Title of a variant in tables.
     #[must_use]
     pub fn title_of(&self, contestant: Contestant) -> String {
         match contestant {

@@ -13,7 +13,7 @@ use super::statistics::measure_values;
 use crate::keep;
 use crate::runs::{check_real_time, run_weighted};
 
-/// Attempts at a run with late links.
+/// Maximum number of attempts at a run with late links.
 const ATTEMPTS: u32 = 3;
 
 /// Results of a run by name; each name ends with the unit of its values.
@@ -23,7 +23,7 @@ pub struct Sample {
     pub values: BTreeMap<String, Vec<f64>>,
     /// Bytes offered to the links in both directions, including IP headers.
     pub wire_bytes: u64,
-    /// Reasons why the run may be unreliable, even after repetition.
+    /// Reasons why the last attempt may be unreliable.
     pub doubts: Vec<String>,
     /// Error, if there is no result.
     pub error: Option<String>,
@@ -34,7 +34,7 @@ pub struct Sample {
 pub struct CompletedRun<'a> {
     /// Row.
     pub row: &'a Row,
-    /// Contestant.
+    /// Compared variant.
     pub contestant: Contestant,
     /// Number of the run.
     pub repeat: u32,
@@ -48,7 +48,7 @@ struct StoredSample {
     sample: Sample,
 }
 
-/// Directory where runs are made and stored.
+/// Directory in which runs are made and stored.
 #[derive(Debug)]
 pub struct Bench {
     place: PathBuf,
@@ -75,8 +75,7 @@ impl Bench {
         serde_json::from_str(&text).ok()
     }
 
-    /// The stored result, or failure, of a run of this program. Results of the kernel's stacks are valid for any
-    /// program.
+    /// The stored result or failure of a run with this build. Results of the kernel's stacks are valid for any build.
     #[must_use]
     pub fn latest(&self, row: &Row, contestant: Contestant, repeat: u32) -> Option<Sample> {
         let kept = self.read(row, contestant, repeat)?;
@@ -97,8 +96,8 @@ impl Bench {
         all.filter(|run| !there(run)).collect()
     }
 
-    /// Makes the missing runs, as many at once as these processors can run. `told` is called after each run with the
-    /// number of completed runs, the total, and the run.
+    /// Makes the missing runs, as many in parallel as these processors can run. `told` is called after each run with
+    /// the number of completed runs, the total, and the run.
     ///
     /// # Errors
     /// Namespaces are not permitted, or a result cannot be stored.

@@ -7,13 +7,13 @@ use crate::bound::Bound;
 use crate::experiment::{Experiment, Outcome};
 use crate::workload::{Mark, Sizes, Workload};
 
-/// Bursts at the start that are skipped: slow start, joins.
+/// Number of bursts at the start that are skipped because of slow start and joins.
 const FIRST_BURSTS: u32 = 2;
 
 /// Values by name.
 type Values = BTreeMap<String, Vec<f64>>;
 
-/// Collects values, and for latencies their lower bounds.
+/// Collects values, and lower bounds for latencies.
 struct ValueCollector<'a> {
     outcome: &'a Outcome,
     bound: &'a Bound,
@@ -21,7 +21,7 @@ struct ValueCollector<'a> {
     values: Values,
 }
 
-/// The values that the row measures. Besides the latencies `NAME_ms` there are their lower bounds `NAME_least_ms`.
+/// Computes the values that the row measures. Each latency `NAME_ms` has a lower bound `NAME_least_ms`.
 pub(super) fn measure_values(
     row: &Row,
     experiment: &Experiment,

@@ -1,4 +1,4 @@
-//! Table of the comparison: the results of every contestant, and the claims that Marline meets or misses.
+//! Table of the comparison: the results of every variant, and the claims that Marline meets or misses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,18 +14,18 @@ mod claims;
 
 pub use claims::Claim;
 
-/// The report in markdown, with its claims.
+/// The report in Markdown, with its claims.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In markdown: the judged rows, then every measurement of each row.
+    /// The report in Markdown: the judged rows, then every measurement of each row.
     pub markdown: String,
-    /// The judged rows alone, in markdown.
+    /// Only the judged rows, in Markdown.
     pub judged: String,
     /// The claims.
     pub claims: Vec<Claim>,
 }
 
-/// All runs of one contestant in one row.
+/// All runs of one variant in one row.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     values: BTreeMap<String, Vec<f64>>,
@@ -97,7 +97,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Stored results of these rows.
+/// Reads the stored results of these rows.
 #[must_use]
 pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     let mut pools: Pools<'_> = Vec::new();
@@ -220,7 +220,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
     text
 }
 
-/// For two connections with the same traffic: the result of each.
+/// Results of each of two connections with the same traffic.
 fn alone(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
     for (name, title) in [

@@ -12,11 +12,11 @@ use marline_link::DuplexSpec;
 pub enum ParsedCommand {
     /// `down [uplink|downlink]`: the link goes down.
     Break(Side),
-    /// `up [uplink|downlink]`: the link comes back.
+    /// `up [uplink|downlink]`: the link comes up again.
     Restore(Side),
     /// `set ITEM,...`: changes these properties and keeps the others.
     Set(String),
-    /// `rebind`: new ports, as after a NAT lost its bindings.
+    /// `rebind`: the link gets new ports, as when a NAT loses its bindings.
     Rebind,
     /// `stats`.
     Stats,
@@ -62,14 +62,14 @@ fn side(text: &str) -> anyhow::Result<Side> {
     })
 }
 
-/// Line for named links: `down wifi`, `up wifi uplink`, `set lte rate=5M`, `stats`, `quit`.
+/// Input line for named links: `down wifi`, `up wifi uplink`, `set lte rate=5M`, `stats`, `quit`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// Command for the path of this name.
+    /// Command for the path with this name.
     Path(String, ParsedCommand),
-    /// Statistics of all links.
+    /// Prints statistics of all links.
     Stats,
-    /// End of the program.
+    /// Ends the program.
     Quit,
 }
 
@@ -106,10 +106,9 @@ impl std::str::FromStr for Line {
 /// # Errors
 /// The time or the command is invalid; the error quotes the text.
 pub fn parse_timed_line(text: &str) -> anyhow::Result<(Duration, String, ParsedCommand)> {
-    let (time, line) = text
-        .trim()
-        .split_once(char::is_whitespace)
-        .with_context(|| format!("`{text}` must be a time and a command: `5s down wifi`"))?;
+    let (time, line) = text.trim().split_once(char::is_whitespace).with_context(|| {
+        format!("`{text}` must be a time and a command, such as `5s down wifi`")
+    })?;
     match line.parse()? {
         Line::Path(path, order) => Ok((duration(time)?, path, order)),
         Line::Stats | Line::Quit => bail!("`{text}`: only down, up and set can be scheduled"),
@@ -162,7 +161,8 @@ pub fn amend(spec: &DuplexSpec, items: &str) -> anyhow::Result<DuplexSpec> {
     Ok(format!("{before}{comma}{items}").parse()?)
 }
 
-/// Items of one direction as items of a link: `rate=5M,delay=2ms` with `up` becomes `up.rate=5M,up.delay=2ms`.
+/// Converts items of one direction to items of a link: `rate=5M,delay=2ms` with `up` becomes
+/// `up.rate=5M,up.delay=2ms`.
 #[must_use]
 pub fn one_way(direction: &str, items: &str) -> String {
     let named = items.split(',').map(|item| format!("{direction}.{}", item.trim()));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn words_become_orders() {
-        let order = |text: &str| text.parse::<ParsedCommand>().expect("an order");
+        let order = |text: &str| text.parse::<ParsedCommand>().expect("a command");
         assert_eq!(order(" down "), ParsedCommand::Break(Side::Both));
         assert_eq!(order("down uplink"), ParsedCommand::Break(Side::Up));
         assert_eq!(order("up downlink"), ParsedCommand::Restore(Side::Down));
@@ -191,7 +191,7 @@ mod tests {
             ("down left", "direction"),
             ("rebind now", "takes no argument"),
         ] {
-            let error = text.parse::<ParsedCommand>().expect_err("no order").to_string();
+            let error = text.parse::<ParsedCommand>().expect_err("an invalid command").to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["down", "5 down", "-1s down", "5s quit", "nans down", "1e300h down"] {
@@ -220,7 +220,7 @@ mod tests {
             ("quit wifi", "takes no argument"),
             ("down wifi left", "direction"),
         ] {
-            let error = text.parse::<Line>().expect_err("no line").to_string();
+            let error = text.parse::<Line>().expect_err("an invalid line").to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["7s", "7s stats", "down wifi", "7 down wifi"] {

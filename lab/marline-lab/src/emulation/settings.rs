@@ -59,7 +59,7 @@ impl Settings {
     }
 
     /// Converts a command at a time since the link's start. A `set` amends the settings in force at that time,
-    /// including the scheduled changes that have happened.
+    /// including earlier scheduled changes.
     ///
     /// # Errors
     /// The command is not for a link, or a description cannot be parsed.
@@ -86,7 +86,7 @@ impl Settings {
                 LinkCommand::Set(Box::new(config))
             }
             ParsedCommand::Stats | ParsedCommand::Quit => {
-                bail!("this does not apply to a single link")
+                bail!("this command does not apply to a single link")
             }
         })
     }

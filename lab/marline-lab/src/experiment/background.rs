@@ -7,7 +7,7 @@ use marline_sim::{Amount, App, Bulk, Paths};
 use super::{Load, START, Variant};
 use crate::workload::Workload;
 
-/// Block size of a connection in real time, bytes.
+/// Block size in bytes of a connection in real time.
 const BLOCK_BYTES: u32 = 65_536;
 
 /// A competing connection.
@@ -15,18 +15,18 @@ const BLOCK_BYTES: u32 = 65_536;
 pub struct BackgroundConnection {
     /// Path whose link the connection shares.
     pub path: String,
-    /// Congestion control, by its spec; on live stacks the kernel's module of this name.
+    /// Congestion control spec. On live stacks, the name of the kernel's module.
     pub congestion: String,
     /// True if the client's side sends.
     pub is_up: bool,
     /// Start, counted from the start of the run's workloads.
     pub from: Duration,
-    /// End; `None`: with the last workload.
+    /// End. `None`: at the end of the last workload.
     pub until: Option<Duration>,
 }
 
 impl BackgroundConnection {
-    /// Variant of the connection's stack: TCP on its path.
+    /// The connection's variant: TCP on its path.
     pub(super) fn variant(&self) -> Variant {
         Variant::alone("background", &self.path).congestion(&self.congestion)
     }
@@ -42,7 +42,7 @@ impl BackgroundConnection {
         Load { from: self.from, ..Load::new(workload) }
     }
 
-    /// Adds the connection to a run in virtual time of this duration, on the path with this number.
+    /// Adds the connection to a virtual-time run of this duration, on the path with this number.
     ///
     /// # Errors
     /// The congestion control is unknown.

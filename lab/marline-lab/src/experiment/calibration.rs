@@ -3,7 +3,7 @@
 use marline::monitor::ForecastScore;
 use serde::{Deserialize, Serialize};
 
-/// Nominal shares of p50, p90 and p99.
+/// Nominal coverage of p50, p90 and p99.
 const NOMINAL_SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
 /// Accuracy of the forecasts of a path's answers at both ends: a [`ForecastScore`], and values derived from it.
@@ -11,7 +11,7 @@ const NOMINAL_SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 #[serde(transparent)]
 pub struct Calibration(#[serde(with = "SerializedScore")] pub ForecastScore);
 
-/// Serialization of a score; the core has no serde.
+/// Serializes a score, because the core has no serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ForecastScore")]
 struct SerializedScore {
@@ -34,7 +34,7 @@ impl core::ops::Deref for Calibration {
 }
 
 impl Calibration {
-    /// The calibration of all these answers together.
+    /// The calibration over the answers of all these scores.
     #[must_use]
     pub fn sum<'a>(parts: impl IntoIterator<Item = &'a Calibration>) -> Calibration {
         let all = parts.into_iter().fold(ForecastScore::default(), |sum, part| sum.plus(part));
@@ -47,7 +47,7 @@ impl Calibration {
         Calibration(self.0.since(earlier))
     }
 
-    /// The shares of the answers, 0 to 1, that were no later than p50, p90 and p99; NaN without answers.
+    /// The shares of the answers (0 to 1) that arrived by p50, p90 and p99. NaN without answers.
     #[must_use]
     pub fn shares(&self) -> [f64; 3] {
         self.within.map(|within| within as f64 / self.answers as f64)
@@ -59,13 +59,13 @@ impl Calibration {
         self.within_latest.map(|within| within as f64 / self.answers as f64)
     }
 
-    /// The share of the answers, 0 to 1, that were no later than SRTT + 4 RTTVAR.
+    /// The share of the answers (0 to 1) that arrived by SRTT + 4 RTTVAR.
     #[must_use]
     pub fn srtt_4var_share(&self) -> f64 {
         self.within_srtt_4var as f64 / self.answers as f64
     }
 
-    /// Mean distance of the three shares from 0.5, 0.9 and 0.99: 0 is calibrated.
+    /// Mean deviation of the three shares from 0.5, 0.9 and 0.99. 0 is perfectly calibrated.
     #[must_use]
     pub fn distance(&self) -> f64 {
         let off =
@@ -73,7 +73,7 @@ impl Calibration {
         off.map(f64::abs).sum::<f64>() / NOMINAL_SHARES.len() as f64
     }
 
-    /// Pinball loss of p90 divided by that of SRTT + 4 RTTVAR; below 1, the forecast is better.
+    /// Pinball loss of p90 divided by that of SRTT + 4 RTTVAR. Below 1, the forecast is better.
     #[must_use]
     pub fn pinball_ratio(&self) -> f64 {
         self.pinball_ns[1] as f64 / self.pinball_srtt_4var_ns as f64

@@ -18,12 +18,12 @@ pub struct EndCapture {
     pub vantage: Vantage,
     /// Contents of the pcapng file.
     pub bytes: Vec<u8>,
-    /// Packets beyond the size limit.
+    /// Number of packets beyond the size limit.
     pub left_out: u64,
 }
 
-/// Runs an experiment once and captures each end, the client's first, up to a number of bytes. An interface is an
-/// address: the client has one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
+/// Runs an experiment once and captures each end, the client's first, up to a number of bytes. Each address is an
+/// interface, and the client has one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
 /// Those of [`simulate`](super::simulate).
@@ -60,15 +60,15 @@ pub fn simulate_captured(
 /// Settings of captures in real time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Largest size of the packets at an end, bytes.
+    /// Maximum total size of the packets at an end in bytes.
     pub max_bytes: u64,
     /// Keeps MPTCP's keys in the packets: Wireshark needs them to assign subflows to connections. If false, the
     /// keys are replaced by zeros.
     pub reveal_keys: bool,
 }
 
-/// Captures of both ends of a network with packet copies, the client's first. An interface is a path; timestamps are
-/// wall-clock time.
+/// Captures of both ends of a network with packet copies, the client's first. Each path is an interface, and
+/// timestamps are wall-clock time.
 pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
     let Some(tapped) = net.take_tapped() else { return Vec::new() };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -111,7 +111,11 @@ mod tests {
             simulate_captured(&experiment, &variant, 3, 1 << 20).expect("run");
         assert_eq!(outcome, simulate(&experiment, &variant, 3).expect("run"));
         for capture in &captures {
-            assert_eq!(capture.bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section begins");
+            assert_eq!(
+                capture.bytes[..4],
+                [0x0a, 0x0d, 0x0d, 0x0a],
+                "the file starts with a section"
+            );
             // All payload passed through each end.
             assert!(
                 capture.bytes.len() > 400_000 && capture.left_out == 0,

@@ -1,7 +1,7 @@
 //! One end of a run: a separate process in its host's namespace.
 //!
-//! The process gets its job as a JSON argument. The server prints `ready` when the client may connect; each end prints
-//! its log as one JSON line when it ends.
+//! The process gets its job as a JSON argument. The server prints `ready` when the client may connect. Each end prints
+//! its log as one JSON line when it exits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,9 +29,9 @@ use crate::kernel::Kernel;
 use crate::scenario::Side;
 use crate::workload::{EndLogs, Stream, now_ns, wait_until};
 
-/// The server's first byte: a kernel's client does not join further subflows before it has received data.
+/// The server's first byte, because a kernel client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
-/// Time limit for connecting; a run that takes longer fails.
+/// Time limit for connecting, after which the run fails.
 const CONNECTING: Duration = Duration::from_secs(10);
 /// Time for closing connections.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ pub(super) struct Job {
     pub(super) variant: Variant,
     /// The server's address.
     pub(super) address: SocketAddr,
-    /// The paths that are used, in order.
+    /// The paths to use, in order.
     pub(super) paths: Vec<PathUse>,
     /// Workloads, each on its own connection.
     pub(super) loads: Vec<Load>,
@@ -66,15 +66,15 @@ pub(super) struct Job {
     pub(super) seed: u64,
     /// Time to wait for missing messages after the planned end.
     pub(super) patience: Duration,
-    /// Traces to write, if this end is Marline.
+    /// Limits on the traces to write, if this end is Marline.
     pub(super) traces: Option<QlogConfig>,
 }
 
-/// Runs the job and prints the log, then a line with the traces if they are enabled. `time_of_day` returns the
+/// Runs the job, and prints the log and, if traces are enabled, a line with the traces. `time_of_day` returns the
 /// wall-clock start of a trace in RFC 3339 format.
 ///
 /// # Errors
-/// Any failure of the run, which makes it invalid.
+/// The run failed and is invalid.
 pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("cannot parse the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -97,7 +97,7 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
 }
 
 impl Job {
-    /// Number of connections: one per path, or those of the workloads.
+    /// Number of connections: one per path, or one per workload connection.
     fn connections(&self) -> usize {
         match self.stack {
             Stack::Duplicate => self.paths.len(),
@@ -132,7 +132,10 @@ impl Job {
             stream.write_all(&[number]).await?;
             stream.flush().await?;
         }
-        anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
+        anyhow::ensure!(
+            now_ns() < self.start_ns,
+            "the connection was established after the workload's start"
+        );
         wait_until(self.start_ns).await;
         self.run_workloads(streams).await
     }
@@ -152,7 +155,7 @@ impl Job {
         self.run_workloads(numbered.into_iter().map(|(_, stream)| stream).collect()).await
     }
 
-    /// Runs all workloads at once, each on the stream of its connection, or on all streams.
+    /// Runs all workloads concurrently, each on the stream of its connection, or on all streams.
     async fn run_workloads(&self, streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
         let start = Instant::from_nanos(self.start_ns);
         let flows = plan::flows(&self.loads, start, self.seed);
@@ -263,7 +266,9 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     for _ in 0..job.connections() {
         let accepted =
             timeout(CONNECTING, server.accept()).await.context("cannot accept a connection")?;
-        streams.push(Box::new(accepted.context("accept: the server was closed")?.0));
+        streams.push(Box::new(
+            accepted.context("cannot accept a connection: the server was closed")?.0,
+        ));
     }
     let mut log = job.run_server(streams).await?;
     log.reinjected_bytes = reinjected_bytes(server.connections());

@@ -1,24 +1,24 @@
-//! Right answers to the question of an experiment: bounds of its measures.
+//! Correct answers to an experiment's question, as bounds on its measures.
 
 /// Measured quantity of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
-    /// Quantile of the latencies, ms; missing messages are infinitely late.
+    /// Quantile of the latencies in ms. Missing messages are infinitely late.
     Latency(f64),
     /// Number of missing messages.
     Missing,
-    /// Rate at which the application read, Mbit/s.
+    /// Rate at which the application read, in Mbit/s.
     Goodput,
-    /// Time until several messages in a row took at most this long (ms), s.
+    /// Time in seconds until several messages in a row took at most this long (ms).
     Settled(f64),
     /// A measure of films, pages or deadlines.
     Named(&'static str),
 }
 
-/// An end of a check's time span.
+/// One end of a check's time span.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Edge {
-    /// Time after the start of the workloads, ms.
+    /// Time after the start of the workloads in ms.
     At(f64),
     /// The first fault.
     Fault,
@@ -26,10 +26,10 @@ pub enum Edge {
     Return,
 }
 
-/// Right answer to a question.
+/// Correct answer to a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// The question, in words.
+    /// Text of the question.
     pub asks: String,
     /// Measure, and its unit as in tables.
     pub measure: (Measure, &'static str),
@@ -37,14 +37,14 @@ pub struct Check {
     pub variant: usize,
     /// Number of the workload.
     pub workload: usize,
-    /// Only messages that were sent from here on count.
+    /// Only messages sent at this time or later count.
     pub from: Option<Edge>,
-    /// Only messages that were sent earlier count.
+    /// Only messages sent before this time count.
     pub until: Option<Edge>,
-    /// Bound of the right answer.
+    /// Bound on the correct answer.
     pub bound: f64,
-    /// The bound is the smallest right answer, not the largest.
+    /// True if the bound is the smallest correct answer instead of the largest.
     pub is_least: bool,
-    /// The bound is a multiple of this variant's value.
+    /// If set, the bound is a multiple of this variant's value.
     pub of: Option<usize>,
 }

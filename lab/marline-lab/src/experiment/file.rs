@@ -1,7 +1,7 @@
-//! Experiment file in TOML: scenario, workload, contestants and faults.
+//! Experiment file in TOML: scenario, workload, variants and faults.
 //!
 //! docs/research/lab.md describes it. Every error in a file is reported with its line, the allowed values, and the
-//! likely correction; all detectable errors are reported together.
+//! likely correction. All detectable errors are reported together.
 
 mod check;
 mod diagnostic;
@@ -63,7 +63,7 @@ impl ExperimentFile {
             name.clone_into(&mut file.name);
             text.clone_into(&mut file.text);
             file.axes = sweep::axes(text)?;
-            // Report invalid values of a sweep here, not after an hour of runs.
+            // Report invalid values of a sweep now, not after an hour of runs.
             for axis in &file.axes {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
@@ -85,7 +85,7 @@ impl ExperimentFile {
         self
     }
 
-    /// Every combination of the values of `[sweep]`, with the last key changing fastest; without `[sweep]`, the file
+    /// Every combination of the values of `[sweep]`, with the last key changing fastest. Without `[sweep]`, the file
     /// itself.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl ExperimentFile {
         Ok(Variant { paths, backup, ..Variant::new("kernel") })
     }
 
-    /// One lane of plain TCP per path of the variant.
+    /// Returns one lane of plain TCP per path of the variant.
     fn alone(&self, variant: &Variant) -> anyhow::Result<Vec<Lane>> {
         let lane = |path: &Path| {
             let name = format!("{} {}", variant.name, path.name);

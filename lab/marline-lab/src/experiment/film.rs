@@ -1,8 +1,8 @@
-//! Film: segments of a bit rate that the player chooses, and a buffer of the client.
+//! Film: segments with a bit rate chosen by the player, and a client buffer.
 //!
-//! *Player.* It requests one segment after the other while its buffer has room for it. It takes the highest rate that
-//! is at most 0.8 of the harmonic mean of the last five segments' rates, and begins with the lowest. Playback begins
-//! with the first segment, and pauses from when the buffer is empty until the next segment is complete.
+//! *Player.* It requests segments sequentially while its buffer has room. It starts with the lowest rate, and then
+//! uses the highest rate that is at most 0.8 times the harmonic mean of the last five segments' rates. Playback begins
+//! with the first segment. When the buffer is empty, it pauses until the next segment is complete.
 //!
 //! *Source.* The rates are those that Apple's HLS Authoring Specification recommends for 16:9 in H.264; the rates, the
 //! factor of 0.8 and the mean of five (as in FESTIVE, CoNEXT 2012) are from memory. Segments of 4 s and a buffer of 30
@@ -15,11 +15,11 @@ use marline_time::{Duration, Instant};
 use super::{Flow, Measures};
 use crate::workload::Film;
 
-/// Bit rates, kbit/s.
+/// Available bit rates in kbit/s.
 const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
 /// Share of the measured rate that a chosen bit rate may use.
 const MAX_RATE_SHARE: f64 = 0.8;
-/// Segments whose rates are averaged.
+/// Number of segments whose rates are averaged.
 const MEMORY: usize = 5;
 
 /// A segment that has been requested.
@@ -35,17 +35,17 @@ pub(super) struct Player {
     film: Film,
     pub(super) requested: u32,
     pending: Option<PendingSegment>,
-    /// When the next request is due.
+    /// Time at which the next request is due.
     pub(super) next_at: Option<Instant>,
-    /// Rates of the last segments, kbit/s.
+    /// Rates of the last segments in kbit/s.
     rates: VecDeque<f64>,
-    /// When the buffer will be empty; `None` before the first segment.
+    /// Time at which the buffer will be empty. `None` before the first segment.
     empty_at: Option<Instant>,
     start: Instant,
     begun_at: Option<Instant>,
     stalls: u32,
     stalled: Duration,
-    /// Chosen bit rate of each segment that has arrived, kbit/s.
+    /// Chosen bit rate of each arrived segment in kbit/s.
     chosen: Vec<u32>,
 }
 
@@ -66,10 +66,10 @@ impl Player {
         }
     }
 
-    /// Requests the next segment; returns its size in bytes.
+    /// Requests the next segment and returns its size in bytes.
     pub(super) fn request(&mut self, now: Instant) -> u64 {
         let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
-        // NaN, before the first segment, is not above any rate.
+        // Before the first segment the mean is NaN, which is not above any rate.
         let fits = |rate: &&u32| f64::from(**rate) <= MAX_RATE_SHARE * mean;
         let kbit_per_s = *RATES.iter().rev().find(fits).unwrap_or(&RATES[0]);
         self.requested += 1;
@@ -119,7 +119,7 @@ impl Player {
         player
     }
 
-    /// Size of a segment that has arrived, bytes.
+    /// Size of an arrived segment in bytes.
     pub(super) fn size(&self, index: usize) -> u64 {
         self.chosen.get(index).map_or(0, |rate| self.bytes(*rate))
     }

@@ -1,8 +1,8 @@
 //! Live runs: an experiment with real processes over emulated links.
 //!
-//! Both ends are separate processes in namespaces ([`crate::net`]). Marline's processes send native TCP through
-//! raw sockets, the kernel's stacks use ordinary sockets. Links use the same random numbers as in virtual time,
-//! and faults occur at the same times.
+//! Both ends are separate processes in namespaces ([`crate::net`]). Marline's processes send native TCP through raw
+//! sockets, and the kernel's stacks use ordinary sockets. Links use the same random numbers as in virtual time, and
+//! faults occur at the same times.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -24,16 +24,16 @@ use crate::workload::{Workload, now_ns};
 
 /// The server's port.
 const PORT: u16 = 7_100;
-/// Time between the start of the links and the start of the workload: enough to connect even if SYNs are lost. It
-/// counts from the start of the links, because addresses, routes and endpoints take longer for some stacks than for
-/// others, and each stack must send the same request at the same position of a trace.
+/// Time between the start of the links and the start of the workload, which is enough to connect even if SYNs are
+/// lost. It counts from the start of the links because the setup of addresses, routes and endpoints takes longer for
+/// some stacks, and each stack must send the same request at the same position of a trace.
 const START_DELAY: Duration = Duration::from_millis(3_500);
-/// Part of this time that must be left when the hosts are ready.
+/// Part of [`LEAD`] that must be left when the hosts are ready.
 const CONNECTING: Duration = Duration::from_millis(1_500);
 /// Time to close connections after the wait for missing messages.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Captures and traces to be taken of a run.
+/// Captures and traces to record of a run.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingOptions {
     /// Captures of both ends, on any stack.
@@ -68,8 +68,8 @@ pub fn run_live(
     Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
-/// Like [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
-/// a record of each segment.
+/// Like [`run_live`], with captures and traces. The links' thread copies each packet for them, and a Marline end
+/// records each segment.
 ///
 /// # Errors
 /// Those of [`run_live`].
@@ -181,7 +181,7 @@ fn apply_fault(
     Ok(faults_ns)
 }
 
-/// Totals of the links of the variant's paths.
+/// Link totals of the variant's paths.
 fn totals(
     net: &Net,
     experiment: &Experiment,
@@ -197,7 +197,7 @@ fn totals(
     Ok(experiment.used_paths(variant)?.iter().filter_map(total).collect())
 }
 
-/// Processor demand of a run in real time, in halves of a processor: it follows from the load on the links.
+/// CPU demand of a real-time run in halves of a processor, estimated from the load on the links.
 #[must_use]
 pub fn weight(experiment: &Experiment) -> u32 {
     let is_light = |load: &Load| {
@@ -215,7 +215,7 @@ pub fn weight(experiment: &Experiment) -> u32 {
     1 + (total / 60e6).min(7.0) as u32
 }
 
-/// The scenario of a run, with the settings of the kernel's Multipath TCP for the variant's paths.
+/// The scenario of a run, with the kernel's Multipath TCP settings for the variant's paths.
 fn prepare_end(
     experiment: &Experiment,
     stack: Stack,
@@ -267,16 +267,19 @@ fn job(
         matches!(experiment.loads[..], [Load { workload: Workload::Ask { .. }, .. }]);
     ensure!(
         stack != Stack::Duplicate || only_requests,
-        "only a single workload of requests can be sent twice"
+        "stack duplicate needs a single workload of requests"
     );
     ensure!(experiment.stops.is_empty(), "[[stop]] needs stack sim");
     for load in &experiment.loads {
         match load.workload {
             Workload::Voice { .. } => bail!(
-                "kind = \"voice\" needs stack sim: it sends datagrams over UDP, but live runs use native TCP"
+                "kind = \"voice\" needs stack sim: it sends datagrams over UDP, but live runs use \
+                    native TCP"
             ),
             Workload::Web { .. } => {
-                bail!("kind = \"web\" needs stack sim: it opens connections as it finds objects")
+                bail!(
+                    "kind = \"web\" needs stack sim: it opens connections when it discovers objects"
+                )
             }
             _ => {}
         }

@@ -14,16 +14,16 @@ pub struct Load {
     pub name: String,
     /// Workload.
     pub workload: Workload,
-    /// Workloads with the same name here share a connection; `None`: its own.
+    /// Name of a connection that several workloads share. `None`: a separate connection.
     pub connection: Option<String>,
     /// Latency above which a message is late.
     pub deadline: Option<Duration>,
-    /// Start, counted from the start of the run's workloads.
+    /// Start time, counted from the start of the run's workloads.
     pub from: Duration,
 }
 
 impl Load {
-    /// A workload on its own connection that begins at the start.
+    /// A workload on a separate connection that begins at the start.
     #[must_use]
     pub const fn new(workload: Workload) -> Load {
         let (connection, deadline, from) = (None, None, Duration::ZERO);

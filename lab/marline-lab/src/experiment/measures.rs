@@ -32,13 +32,13 @@ impl Measures {
         own.iter().copied().chain(load.deadline.map(|_| ("late_percent", "%"))).collect()
     }
 
-    /// A measure; `None` if it does not exist.
+    /// Value of a measure. `None` if it does not exist.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
-    /// Adds the share of messages that were later than the workload's deadline or did not arrive, percent.
+    /// Adds the percentage of messages that missed the workload's deadline or did not arrive.
     #[must_use]
     pub(crate) fn with_late(mut self, load: &Load, counted: &[Message], missing: u32) -> Measures {
         if let Some(deadline) = load.deadline {

@@ -34,11 +34,11 @@ pub struct PathTotals {
 pub struct Message {
     /// Number of the message (exchange and voice: even to the client, odd from the client).
     pub index: u32,
-    /// Length (requests: of the answer), bytes.
+    /// Length in bytes (requests: of the answer).
     pub bytes: u32,
-    /// When the message began (blocks: when the stack had accepted it), ms after the start.
+    /// Send time (blocks: time at which the stack had accepted the block), in ms after the start.
     pub sent_ms: f64,
-    /// Time until the last byte (requests: of the answer) had been read, ms.
+    /// Time until the last byte (requests: of the answer) had been read, in ms.
     pub latency_ms: f64,
 }
 
@@ -70,7 +70,7 @@ pub struct Outcome {
     pub faults_ns: Vec<u64>,
     /// The paths that were used.
     pub paths: Vec<PathTotals>,
-    /// Payload that both ends also sent on another subflow, bytes.
+    /// Payload bytes that both ends also sent on another subflow.
     pub reinjected_bytes: u64,
     /// Reason why the run is incomplete: messages that never arrived.
     pub incomplete: Option<String>,
@@ -114,13 +114,13 @@ impl Flow {
         messages.into_values().collect()
     }
 
-    /// The player of a film at the end of the run.
+    /// The state of a film's player at the end of the run.
     fn player(&self, workload: &Workload) -> Option<Player> {
         let Workload::Film(film) = *workload else { return None };
         Some(Player::replay(film, self))
     }
 
-    /// Complete pages, each with the time until its first object had been read, ms.
+    /// Complete pages, each with the time in ms until its first object had been read.
     fn pages(&self, workload: &Workload) -> Vec<(Message, f64)> {
         let times_ns = workload.times_ns(self.seed);
         let mut read: Vec<Vec<u64>> = vec![Vec::new(); times_ns.len()];
@@ -155,7 +155,7 @@ impl Flow {
         Measures::default()
     }
 
-    /// Messages as their reader saw them.
+    /// Messages as seen by their reader.
     const fn received_marks(&self, workload: &Workload) -> &Vec<Mark> {
         let reader = match workload {
             Workload::Upload { .. } => &self.server,
@@ -180,7 +180,7 @@ impl Flow {
         messages
     }
 
-    /// Times of requests that were sent and never answered, ms after the start.
+    /// Send times of unanswered requests, in ms after the start.
     #[must_use]
     pub fn unanswered_ms(&self, workload: &Workload) -> Vec<f64> {
         if !matches!(workload, Workload::Ask { .. } | Workload::Dialogue { .. }) {
@@ -193,11 +193,11 @@ impl Flow {
         sent.map(|mark| ms(self.start_ns, mark.at_ns)).collect()
     }
 
-    /// Rate at which whole messages were read between two times after the start, Mbit/s.
+    /// Rate in Mbit/s at which whole messages were read between two times after the start.
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
         let span = from_ms..to_ms;
-        // Their messages are not in the log, or have no fixed size.
+        // Messages of these workloads are not in the log, or have no fixed size.
         let is_composed =
             matches!(workload, Workload::Film(_) | Workload::Web { .. } | Workload::Voice { .. });
         let bytes: f64 = if is_composed {
@@ -213,7 +213,7 @@ impl Flow {
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 
-    /// Number of missing messages that may still arrive, which excludes lost datagrams.
+    /// Number of missing messages that may still arrive. Excludes lost datagrams.
     #[must_use]
     pub fn count_missing(&self, workload: &Workload) -> usize {
         let Some(wanted) = workload.count() else { return 0 };
@@ -248,7 +248,7 @@ impl Outcome {
         self.first().messages(workload)
     }
 
-    /// Latencies of the messages that began at least `warm_up` after the start, ms.
+    /// Latencies in ms of the messages sent at least `warm_up` after the start.
     #[must_use]
     pub fn latencies_ms(&self, workload: &Workload, warm_up: std::time::Duration) -> Vec<f64> {
         let from_ms = warm_up.as_secs_f64() * 1e3;
@@ -256,7 +256,7 @@ impl Outcome {
         messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
     }
 
-    /// Goodput of the first workload, as [`Flow::goodput_mbit_per_s`].
+    /// Goodput of the first workload, like [`Flow::goodput_mbit_per_s`].
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
         self.first().goodput_mbit_per_s(workload, from_ms, to_ms)

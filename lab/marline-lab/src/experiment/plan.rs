@@ -13,13 +13,13 @@ use super::{Flow, Load};
 use crate::scenario::Side;
 use crate::workload::{Mark, Workload};
 
-/// Length of a request for a segment of a film, bytes.
+/// Length of a request for a film segment in bytes.
 const REQUEST_BYTES: u64 = 400;
 
 /// Logs of the workloads of a run, in their order.
 pub type Flows = Rc<RefCell<Vec<Flow>>>;
 
-/// Empty logs of a run whose workloads start at this time.
+/// Creates empty logs for a run whose workloads start at this time.
 pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
     let flow = |(number, load): (usize, &Load)| Flow {
         start_ns: start.as_nanos(),
@@ -49,29 +49,29 @@ pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     groups
 }
 
-/// Source of the messages that an end writes on its own for a workload.
+/// Source of the messages that an end writes for a workload without being asked.
 pub(super) trait Source: Debug {
-    /// When the next message is due; `None` while there is none.
+    /// Time at which the next message is due. `None` if there is none.
     fn next_at(&self) -> Option<Instant>;
 
-    /// When the end must act even if nothing arrives and all data has been accepted.
+    /// Time at which the end must act even if nothing arrives and all data has been accepted.
     fn wakes_at(&self) -> Option<Instant> {
         self.next_at()
     }
 
-    /// Takes the message. `None`: it is skipped.
+    /// Takes the due message. `None` if it is skipped.
     fn take(&mut self, now: Instant) -> Option<Message>;
 
     /// Handles a message of the workload that was read.
     fn on_read(&mut self, _now: Instant, _message: &Message) {}
 
-    /// End time of an endless source, which has messages whenever the connection accepts them.
+    /// End time of an endless source, which has a message whenever the connection accepts one.
     fn bulk_ends_at(&self) -> Option<Instant> {
         None
     }
 }
 
-/// Messages at planned times.
+/// Source of messages at planned times.
 #[derive(Debug)]
 struct Schedule(VecDeque<(Instant, Message)>);
 
@@ -85,7 +85,7 @@ impl Source for Schedule {
     }
 }
 
-/// Requests in pieces. A due request is skipped while too much is unanswered.
+/// Source of requests in pieces. A due request is skipped while too much is unanswered.
 #[derive(Debug)]
 struct DialogueRequests {
     pieces: VecDeque<(Instant, Message)>,
@@ -123,12 +123,12 @@ impl Source for DialogueRequests {
     }
 }
 
-/// Blocks one after another, as fast as they are accepted.
+/// Source of consecutive blocks, as fast as the stack accepts them.
 #[derive(Debug)]
 struct Flood {
-    /// The next block.
+    /// Number of the next block.
     block: Message,
-    /// Start, then the time of the last block, so that several sources take turns.
+    /// Start, and later the time of the last block, so that several sources take turns.
     from: Instant,
     until: Instant,
 }
@@ -154,7 +154,7 @@ impl Source for Flood {
     }
 }
 
-/// Requests of a player.
+/// Source of a player's requests.
 #[derive(Debug)]
 struct FilmRequests {
     flow: u16,
@@ -185,16 +185,16 @@ pub(super) struct End {
     /// Number of the stream in the log.
     stream: u8,
     sources: Vec<(u16, Box<dyn Source>)>,
-    /// Answers to requests that have arrived.
+    /// Answers to be sent to received requests.
     pending_answers: VecDeque<Message>,
-    /// Number of messages that this end will read, by workload; `None` for endless ones.
+    /// Number of messages that this end will read, by workload. `None` for endless ones.
     expects: BTreeMap<u16, u64>,
     skipped_count: u64,
     flows: Flows,
 }
 
 impl End {
-    /// Both ends of a connection with these workloads of a run that starts at this time, the client's first.
+    /// Creates both ends of a connection, the client's first, with these workloads of a run that starts at this time.
     pub(super) fn both_ends(
         loads: &[Load],
         group: &[u16],
@@ -241,7 +241,7 @@ impl End {
         endless.map(|load| start + load.ends(0)).max()
     }
 
-    /// True if all planned messages except endless ones have been written and read.
+    /// Returns true if all planned messages, except endless ones, have been written and read.
     pub(super) fn is_complete(&self) -> bool {
         let written = self
             .sources
@@ -250,7 +250,7 @@ impl End {
         written && self.pending_answers.is_empty() && self.expects.values().all(|left| *left == 0)
     }
 
-    /// The next due message: the earliest one, or else one of an endless source.
+    /// The next due message: the earliest planned one, or else one of an endless source.
     fn due_message(&mut self, now: Instant) -> Option<Message> {
         loop {
             let due = |(_, source): &&mut (u16, Box<dyn Source>)| {

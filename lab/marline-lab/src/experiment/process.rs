@@ -11,7 +11,7 @@ use crate::net::Net;
 use crate::scenario::Side;
 use crate::workload::EndLogs;
 
-/// Process that is killed when dropped.
+/// Process that is killed on drop.
 pub(super) struct End {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -52,14 +52,14 @@ impl End {
         self.lines.read_line(&mut line)?;
         if line.trim() != "ready" {
             let said = self.read_stderr();
-            bail!("the {} is not ready: {said}", self.name);
+            bail!("the {} did not become ready: {said}", self.name);
         }
         Ok(())
     }
 
-    /// Waits for the process to end, and reads its log and any traces of its connections.
+    /// Waits for the process to exit, and reads its log and any traces of its connections.
     pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(EndLogs, Vec<String>)> {
-        // A log may be longer than the pipe: the process ends only when the log has been read.
+        // A log may be longer than the pipe's buffer, and the process exits only when it has been read.
         let (name, id) = (self.name, self.child.id());
         let (done, watch) = std::sync::mpsc::channel::<()>();
         let watchdog = std::thread::spawn(move || {
@@ -81,7 +81,7 @@ impl End {
             bail!("the {name} ended with {status}: {}", self.read_stderr());
         }
         let line = |begin: char| text.lines().find(|line| line.starts_with(begin));
-        let log = serde_json::from_str(line('{').context("the end did not print its log")?)?;
+        let log = serde_json::from_str(line('{').context("the process did not print its log")?)?;
         Ok((log, line('[').map(serde_json::from_str).transpose()?.unwrap_or_default()))
     }
 }

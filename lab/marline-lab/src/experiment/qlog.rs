@@ -1,8 +1,8 @@
 //! Traces of runs: the qlog of each connection at either end, in virtual time or live.
 //!
 //! The endpoints report the same events as a live program, and the same code writes them. Traces add no event to the
-//! simulation and draw no random number, so a run is identical with and without them, and the traces have the same
-//! bytes each time.
+//! simulation and draw no random number, so a run is identical with and without them, and the traces are always the
+//! same bytes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ use super::{Experiment, Outcome, Variant};
 /// Limits on a run's traces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QlogConfig {
-    /// Largest trace of a connection at an end, bytes.
+    /// Maximum size of a connection's trace at an end in bytes.
     pub limit_bytes: u64,
-    /// Traced connections of an end; later ones have no trace.
+    /// Maximum number of traced connections of an end. Later ones have no trace.
     pub connections: usize,
 }
 
@@ -101,8 +101,8 @@ impl EventObserver for Traces {
     }
 }
 
-/// Runs an experiment once, with traces, the client's first. The outcome is that of [`simulate`](super::simulate), bit
-/// for bit.
+/// Runs an experiment once and returns its traces, the client's first. The outcome is that of
+/// [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
 /// Those of [`simulate`](super::simulate).

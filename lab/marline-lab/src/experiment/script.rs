@@ -1,6 +1,6 @@
 //! Fault script of a run: path events at fixed times, and at random moments relative to bursts.
 //!
-//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is interrupted. A
+//! The failure of a path with nothing in flight proves little: the relevant case is a burst that is interrupted. A
 //! fault can therefore be tied to a burst, at a moment drawn from the seed, which is the same in virtual time and
 //! live.
 
@@ -17,11 +17,11 @@ use crate::scenario::{Side, path_number};
 /// A moment drawn for each run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Moment {
-    /// Between these times, ms after the start.
+    /// Between these times, in ms after the start.
     Between(f64, f64),
-    /// In this burst or request, between these times after its beginning, ms.
+    /// During this burst or request, between these times after its start in ms.
     InBurst(usize, f64, f64),
-    /// Between the beginnings of this burst and the next.
+    /// Between the starts of this burst and the next.
     AroundBurst(usize),
 }
 
@@ -34,26 +34,26 @@ pub struct Fault {
     pub moment: Moment,
     /// Command, as in events: `down`, `down uplink`, `set loss=20%`.
     pub command: String,
-    /// Duration, after which the path works again (only after a `down`); `None`: it never does.
+    /// Duration until the path works again (only for `down`). `None`: it never does.
     pub lasts: Option<Duration>,
 }
 
 impl Fault {
-    /// A fault that takes the path down in both directions for good.
+    /// A fault that permanently takes the path down in both directions.
     #[must_use]
     pub fn down(path: &str, moment: Moment) -> Fault {
         Fault { path: path.to_owned(), moment, command: "down".to_owned(), lasts: None }
     }
 }
 
-/// A pause of the process at one end, as when it gets no CPU time; on stack sim.
+/// A pause of the process at one end, as when it gets no CPU time. Only on stack sim.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Stop {
     /// The end.
     pub end: Side,
     /// Time after the workload's start.
     pub at: Duration,
-    /// Time until it continues.
+    /// Time until the process continues.
     pub lasts: Duration,
 }
 
@@ -66,7 +66,7 @@ pub struct TimedCommand {
     pub path: String,
     /// Command.
     pub order: ParsedCommand,
-    /// True for the beginning of a [`Fault`].
+    /// True for the start of a [`Fault`].
     pub is_fault: bool,
 }
 

@@ -14,9 +14,9 @@ use crate::emulation::settings::Settings;
 use crate::scenario::Side as End;
 use crate::workload::Workload;
 
-/// Start of the workload, when all paths are joined.
+/// Start of the workload, when all paths have joined.
 pub const START: Instant = Instant::from_secs(1);
-/// Interval of the checks for progress.
+/// Interval of the progress checks.
 const STEP: Duration = Duration::from_millis(500);
 
 /// Runs an experiment once. Runs with equal seeds are identical.
@@ -235,13 +235,13 @@ fn outcome(
     })
 }
 
-/// Payload that both ends also sent on another path, bytes.
+/// Payload bytes that both ends also sent on another path.
 #[must_use]
 pub fn reinjected_bytes(paths: &Paths) -> u64 {
     subflows(paths).iter().map(|subflow| subflow.bytes_reinjected).sum()
 }
 
-/// Accuracy of the forecasts so far, per path, of both ends; `None` if forecasts are not scored.
+/// Accuracy of both ends' forecasts so far, per path. `None` if forecasts are not scored.
 fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     let subflows = subflows(paths);
     let of_path = |number: usize| {
@@ -257,7 +257,7 @@ fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     (0..paths.up.len()).map(of_path).collect()
 }
 
-/// Subflows of both ends, with the totals of closed ones.
+/// Subflows of both ends, and the totals of closed ones.
 pub(super) fn subflows(paths: &Paths) -> Vec<SubflowInfo> {
     let mut subflows = Vec::new();
     for node in [paths.client, paths.server] {

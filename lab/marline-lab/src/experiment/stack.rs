@@ -18,8 +18,8 @@ pub enum Stack {
     Tcp,
     /// This machine's Multipath TCP over the same links.
     Mptcp,
-    /// This machine's TCP twice, on two paths, with all data sent on both; the first arrival counts. An ideal
-    /// redundant sender would have this result. For requests only.
+    /// This machine's TCP on two paths, with all data sent on both. The first arrival counts, as with an ideal
+    /// redundant sender. Only for requests.
     Duplicate,
     /// Marline at the client, this machine's Multipath TCP at the server.
     #[serde(rename = "to-kernel")]

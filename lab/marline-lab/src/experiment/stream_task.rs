@@ -1,7 +1,7 @@
 //! One end of a live connection: writes and reads the messages of a plan over any kind of stream.
 //!
-//! A message begins with a header that holds its length and the length of the answer. A shorter message is as long as
-//! its header.
+//! A message begins with a header that holds its length and the length of the answer. A message that would be shorter
+//! is as long as its header.
 
 use std::io;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tokio::time::{sleep, timeout};
 use super::plan::End;
 use crate::workload::{Stream, now_ns};
 
-/// Size of a read or write, bytes.
+/// Size of a read or write in bytes.
 const CHUNK: usize = 64 << 10;
-/// Length of a header, bytes.
+/// Length of a header in bytes.
 const HEADER: usize = 16;
 
 fn now() -> Instant {
@@ -27,10 +27,11 @@ fn time_until(at: Instant) -> Duration {
     at.since(now())
 }
 
-/// When an end stops.
+/// Conditions under which an end stops.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct StopCondition {
-    /// End of endless messages, if any. After it, the end stops when all other messages are complete.
+    /// Time after which no endless messages are sent, if there are any. Then the end stops when all other messages are
+    /// complete.
     pub(super) floods: Option<Instant>,
     /// Time at which the end stops even if messages are missing.
     pub(super) deadline: Instant,
@@ -80,13 +81,13 @@ pub(super) async fn server(stream: Stream, end: End, until: StopCondition) {
 
 /// Event.
 enum Step {
-    /// Bytes were written or read, or a time has come.
+    /// Bytes were written or read, or a message became due.
     Done,
     /// The peer has closed.
     Ended,
 }
 
-/// A stream with the plan of its end.
+/// A stream and the plan of its end.
 struct StreamTask {
     end: End,
     reader: ReadHalf<Stream>,
@@ -95,7 +96,7 @@ struct StreamTask {
     writing: Option<(Message, u64)>,
     /// Bytes so far of the header being read.
     header: Vec<u8>,
-    /// The message being read, and its bytes that are left.
+    /// The message being read, and its number of remaining bytes.
     reading: Option<(Message, u64)>,
     buffer: Vec<u8>,
     /// Bytes to write, starting with the header of the message being written.
@@ -110,7 +111,7 @@ impl StreamTask {
         StreamTask { end, reader, writer, writing, header, reading, buffer, filler }
     }
 
-    /// Writes or reads some bytes, or waits for the plan's next message, at most until this time.
+    /// Writes or reads some bytes, or waits for the plan's next message, but not beyond this time.
     async fn step(&mut self, until: Instant) -> io::Result<Step> {
         if self.writing.is_none() {
             self.begin();
@@ -187,7 +188,7 @@ impl StreamTask {
     }
 }
 
-/// Length on the stream, bytes.
+/// Length on the stream in bytes.
 const fn length(message: &Message) -> u64 {
     if message.bytes < HEADER as u64 { HEADER as u64 } else { message.bytes }
 }

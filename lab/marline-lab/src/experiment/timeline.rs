@@ -5,13 +5,13 @@
 //!
 //! *How.* The subflows of both ends are sampled at a fixed interval and whenever the core reports a change (a subflow
 //! that opens, closes, falls silent or responds again), between events of the simulation. Segments are recorded when
-//! they leave a host and when they arrive. Neither adds an event, draws a random number or wakes a host, so a run with
-//! time lines is bit for bit the run without.
+//! they leave a host and when they arrive. Neither adds an event, draws a random number or wakes a host, so runs with
+//! and without time lines are identical bit for bit.
 //!
-//! *Limits.* Each kind has at most [`TimelineConfig::max_rows`] rows; later rows are counted and left out. Repairs
-//! by coding and data with a SYN do not count as copies: a message that they completed has no winning copy. Behind a
-//! middlebox that splits segments, a copy counts as arrived with its first piece; a copy that was merged into another
-//! never counts as arrived.
+//! *Limits.* Each kind has at most [`TimelineConfig::max_rows`] rows; later rows are only counted. Repairs by coding
+//! and data with a SYN do not count as copies: a message that they completed has no winning copy. Behind a middlebox
+//! that splits segments, a copy counts as arrived with its first piece; a copy that was merged into another never
+//! counts as arrived.
 
 mod copies;
 mod samples;
@@ -31,12 +31,12 @@ use samples::Samples;
 pub struct TimelineConfig {
     /// Interval of the samples, at least [`TimelineConfig::MIN_INTERVAL`].
     pub interval: Duration,
-    /// Largest number of rows of samples, and of copies.
+    /// Maximum number of rows of samples, and of copies.
     pub max_rows: usize,
 }
 
 impl TimelineConfig {
-    /// The shortest interval: ten microseconds.
+    /// The minimum interval: ten microseconds.
     pub const MIN_INTERVAL: Duration = Duration::from_micros(10);
     /// Default limit on the rows of each kind.
     pub const MAX_ROWS: usize = 500_000;
@@ -49,7 +49,7 @@ impl TimelineConfig {
         let least = TimelineConfig::MIN_INTERVAL;
         anyhow::ensure!(
             interval >= least,
-            "interval of samples {interval:?}: must be at least {least:?}"
+            "sample interval {interval:?}: must be at least {least:?}"
         );
         Ok(TimelineConfig { interval, ..TimelineConfig::default() })
     }
@@ -69,9 +69,9 @@ pub struct Timeline {
     pub subflows: Table,
     /// Copies by message, in the order of sending.
     pub copies: Table,
-    /// Samples beyond the limit.
+    /// Number of samples beyond the limit.
     pub subflows_left_out: u64,
-    /// Copies beyond the limit.
+    /// Number of copies beyond the limit.
     pub copies_left_out: u64,
 }
 
@@ -130,7 +130,7 @@ impl Recorder {
     }
 }
 
-/// A time after the start of the workload, microseconds.
+/// A time after the start of the workload in microseconds.
 fn after_start_us(at: Instant) -> i64 {
     let micros = |at: Instant| (at.as_nanos() / 1_000) as i64;
     micros(at) - micros(START)

@@ -1,4 +1,4 @@
-//! Variants of a contestant: policies, paths and buffers.
+//! Variant: policies, paths and buffers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// Largest buffers in mode `aggregate`, bytes, as in the program.
+/// Maximum buffer size in mode `aggregate` in bytes, as in the program.
 const AGGREGATE_BUFFER: u64 = 16 << 20;
 
 /// A configuration of Marline. Policies are specs (docs/research/policies.md); unset values are the defaults.
@@ -21,15 +21,14 @@ const AGGREGATE_BUFFER: u64 = 16 << 20;
 pub struct Variant {
     /// Name in tables.
     pub name: String,
-    /// Used paths in order, each a name with optional flags as in `marline client --path` (`lte,metered,radio=lte`);
-    /// empty: all.
+    /// Paths to use in order, each a name with optional flags as in `marline client --path` (`lte,metered,radio=lte`).
+    /// If empty, all paths.
     pub paths: Vec<String>,
     /// Paths that carry data only if no other path can do so.
     pub backup: Vec<String>,
     /// Plain TCP on the first used path.
     pub plain: bool,
-    /// Mode of both ends as in `marline client --mode`, or `multimob` (`interactive` with the parameters of its
-    /// authors).
+    /// Mode of both ends as in `marline client --mode`, or `multimob` (`interactive` with its authors' parameters).
     #[serde(default)]
     pub mode: Option<String>,
     /// Policy that chooses paths for datagrams.
@@ -42,33 +41,33 @@ pub struct Variant {
     pub scheduler: Option<String>,
     /// Path manager.
     pub path_manager: Option<String>,
-    /// Congestion control; on the kernel's stacks, the kernel's module of this name.
+    /// Congestion control. On the kernel's stacks, the name of the kernel's module.
     pub congestion: Option<String>,
     /// Loss recovery.
     pub recovery: Option<String>,
-    /// Largest send buffer, bytes of payload; on the kernel's stacks SO_SNDBUF, which the kernel doubles for its
+    /// Maximum send buffer in bytes of payload. On the kernel's stacks SO_SNDBUF, which the kernel doubles for its
     /// overhead.
     pub send_buffer: Option<u64>,
-    /// Largest receive buffer, bytes of payload; on the kernel's stacks SO_RCVBUF, which the kernel also doubles.
+    /// Maximum receive buffer in bytes of payload. On the kernel's stacks SO_RCVBUF, which the kernel also doubles.
     pub receive_buffer: Option<u64>,
-    /// Tuning of the buffers within these limits.
+    /// Buffer tuning within these limits.
     #[serde(default, with = "BufferTuningText")]
     pub buffer_tuning: BufferTuning,
     /// Disables pacing, as in the stacks of older studies.
     #[serde(default)]
     pub unpaced: bool,
-    /// Detection of a dead download path by the client, from the path's silence: a
-    /// [`ReceiveTimer`](marline::config::ReceiveTimer) as text. The server helps if it can.
+    /// The client's detection of a dead download path from its silence: a
+    /// [`ReceiveTimer`](marline::config::ReceiveTimer) as text. The server supports it if it can.
     #[serde(default)]
     pub receive_timer: Option<String>,
-    /// Keepalive of an idle connection's only subflow at the client: a
+    /// The client's keepalive on an idle connection's only subflow: a
     /// [`LoneKeepalive`](marline::config::LoneKeepalive) as text.
     #[serde(default)]
     pub lone_keepalive: Option<String>,
     /// Enables repair by coding, which the scheduler `coded` needs.
     #[serde(default)]
     pub repair: bool,
-    /// Enables scores of forecasts, in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
+    /// Enables forecast scores in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
     #[serde(default)]
     pub score_forecasts: bool,
 }
@@ -131,7 +130,7 @@ impl Variant {
         Variant { buffer_tuning: BufferTuning::Fixed, ..fixed }
     }
 
-    /// Enables scores of forecasts.
+    /// Enables forecast scores.
     #[must_use]
     pub fn with_forecast_scores(self) -> Variant {
         Variant { score_forecasts: true, ..self }
@@ -186,7 +185,8 @@ impl Variant {
             Some("aggregate") => ["auto,budget=0", "full-mesh", "auto,budget=0"],
             Some("redundant") => ["auto,budget=unlimited", "full-mesh", "auto,budget=unlimited"],
             Some(other) => anyhow::bail!(
-                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, redundant, multimob"
+                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, \
+                    redundant, multimob"
             ),
         })
     }
@@ -214,7 +214,7 @@ impl Variant {
         Ok(PathCost { metered: spec.metered, limited, tail_ms, ..PathCost::NONE })
     }
 
-    /// Configuration of the lanes for datagrams of both ends.
+    /// Configuration of both ends' datagram lanes.
     ///
     /// # Errors
     /// A policy's name or the mode is unknown.

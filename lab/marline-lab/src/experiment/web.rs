@@ -15,7 +15,7 @@ use crate::workload::Mark;
 use crate::workload::page::{HOSTS, OBJECTS, Object, objects};
 
 const REQUEST_BYTES: u64 = 500;
-/// Request and answer of TLS.
+/// Sizes of the TLS request and answer in bytes.
 const HANDSHAKE: (u64, u64) = (600, 3_000);
 /// Message number of a handshake.
 const HANDSHAKE_INDEX: u32 = u32::MAX;
@@ -26,7 +26,7 @@ struct Link {
     id: Option<ConnectionId>,
     /// Objects to request, with the times of the requests.
     wanted: VecDeque<(Instant, usize)>,
-    /// The handshake has been sent, and answered.
+    /// True if the handshake has been sent, and true if it has been answered.
     greeted: bool,
     ready: bool,
 }
@@ -51,8 +51,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The page with this number of a workload, whose connections use the ports from `port` on. Returns the
-    /// application of its first connection, to be opened when the user wants the page.
+    /// Creates the page with this number of a workload, whose connections use the ports starting at `port`. Returns
+    /// the application of its first connection, to be opened when the user requests the page.
     pub(super) fn begin(
         number: u32,
         flow: u16,
@@ -76,7 +76,7 @@ impl Page {
         Page::open(&shared, 0)
     }
 
-    /// Creates both ends of the connection to a host; returns the client's.
+    /// Creates both ends of the connection to a host, and returns the client's.
     fn open(page: &Rc<RefCell<Page>>, host: usize) -> Messages {
         let mut mine = page.borrow_mut();
         mine.links[host].is_open = true;

@@ -6,9 +6,9 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatte
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-/// Largest value of an axis: the library computes its ticks by adding.
+/// Maximum value of an axis, because the library computes its ticks by repeated addition.
 const MAX_VALUE: f64 = 1e15;
-/// Smallest value of a logarithmic axis.
+/// Minimum value of a logarithmic axis.
 const MIN_LOGARITHMIC: f64 = 1e-12;
 
 /// Coordinate system of an axis.
@@ -16,7 +16,7 @@ const MIN_LOGARITHMIC: f64 = 1e-12;
 enum Scale {
     Linear(Range<f64>),
     Log(Range<f64>),
-    /// The name with index N takes the range from N to N + 1.
+    /// Names, where the name with index N takes the range from N to N + 1.
     Names(Vec<String>),
     /// Range from 0 to this value, without ticks.
     WithoutTicks(f64),
@@ -37,8 +37,7 @@ impl From<Scale> for Axis {
 }
 
 impl Axis {
-    /// An axis over all finite values, on a logarithmic axis over the positive ones. A logarithmic axis ends at
-    /// powers of ten.
+    /// An axis over all finite values, or over all positive ones on a logarithmic axis, which ends at powers of ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
         let (from, to) = match extent(values, log) {
             Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),
@@ -49,14 +48,14 @@ impl Axis {
         Axis::between(from, to, log)
     }
 
-    /// An axis from one value to another. A range without extent is widened.
+    /// An axis from one value to another. An empty range is widened.
     pub(super) fn between(from: f64, to: f64, log: bool) -> Axis {
         let least = if log { MIN_LOGARITHMIC } else { -MAX_VALUE };
-        // `max` replaces NaN by the other operand.
+        // `max` replaces NaN with the other operand.
         let (from, to) = (from.max(least).min(MAX_VALUE), to.min(10.0 * MAX_VALUE));
         let one = if from == 0.0 { 1.0 } else { from.abs() };
         let wide = if log { 9.0 * from } else { one };
-        // A smaller range is due to rounding.
+        // A smaller range is caused by rounding.
         let range = from..if to - from > 1e-9 * one { to } else { from + wide };
         if log { Scale::Log(range).into() } else { Scale::Linear(range).into() }
     }
@@ -90,7 +89,7 @@ impl Axis {
     }
 }
 
-/// Least and greatest of the values that the axis can show.
+/// Minimum and maximum of the values that the axis can show.
 pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f64, f64)> {
     let fits = |value: &f64| value.is_finite() && (!log || *value > 0.0);
     values.filter(fits).fold(None, |range, value| match range {
@@ -99,7 +98,7 @@ pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f6
     })
 }
 
-/// The power of ten at a value; a value that is a power up to rounding gives that power.
+/// The power of ten at a value. A value that is a power of ten except for rounding gives that power.
 fn decade(value: f64, away: fn(f64) -> f64) -> f64 {
     let log = value.clamp(MIN_LOGARITHMIC, MAX_VALUE).log10();
     let whole = if (log - log.round()).abs() < 1e-9 { log.round() } else { away(log) };

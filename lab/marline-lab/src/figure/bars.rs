@@ -7,7 +7,7 @@ use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
 use super::sheet::{Area, DrawResult, INK, Size, px, series};
 
-/// Layout, pixels: width between the axes, height of a bar, and space around the bars of a group.
+/// Layout in pixels: width between the axes, height of a bar, and space around the bars of a group.
 const WIDTH: i32 = 560;
 const BAR: i32 = 13;
 const GAP: i32 = 12;
@@ -15,7 +15,7 @@ const GAP: i32 = 12;
 /// The length of a bar, and its confidence interval.
 type Bar = (f64, Option<(f64, f64)>);
 
-/// Values of several contestants in several cases. NaN has no bar.
+/// Values of several variants in several cases. NaN has no bar.
 ///
 /// ```
 /// use marline_lab::figure::Bars;
@@ -35,7 +35,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// Creates an empty chart for contestants of these names; the label has the quantity and its unit.
+    /// Creates an empty chart for variants with these names. The label has the quantity and its unit.
     #[must_use]
     pub fn new(title: &str, label: &str, series: &[&str]) -> Bars {
         Bars {
@@ -48,7 +48,7 @@ impl Bars {
         }
     }
 
-    /// Adds a case, with a bar for each contestant in their order.
+    /// Adds a case, with a bar for each variant in their order.
     #[must_use]
     pub fn group(mut self, name: &str, bars: &[Bar]) -> Bars {
         self.groups.push((name.to_owned(), bars.to_vec()));
@@ -106,7 +106,7 @@ impl Bars {
         })
     }
 
-    /// Draws the bars of a contestant in all groups.
+    /// Draws the bars of a variant in all groups.
     fn draw_series(&self, chart: &mut Chart<'_>, number: usize) -> DrawResult {
         let tone = series(number);
         let group = f64::from(GAP + BAR * self.series.len() as i32);

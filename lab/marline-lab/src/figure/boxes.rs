@@ -1,4 +1,4 @@
-//! Box plots: quartiles and tails of several contestants, one below the other.
+//! Box plots: quartiles and tails of several variants, one below the other.
 
 use plotters::prelude::*;
 
@@ -7,7 +7,7 @@ use super::chart::Frame;
 use super::drawing::Figure;
 use super::sheet::{INK, Size, px, series};
 
-/// Pixels between the axes, and for each contestant.
+/// Layout in pixels: width between the axes, and height of each variant.
 const WIDTH: i32 = 560;
 const BOX_HEIGHT: i32 = 34;
 
@@ -26,7 +26,7 @@ pub struct FiveNumbers {
     pub high: f64,
 }
 
-/// Distributions of several contestants.
+/// Distributions of several variants.
 ///
 /// ```
 /// use marline_lab::figure::{BoxPlot, FiveNumbers};
@@ -43,14 +43,14 @@ pub struct BoxPlot {
 }
 
 impl BoxPlot {
-    /// Creates an empty chart; the label has the quantity and its unit.
+    /// Creates an empty chart. The label has the quantity and its unit.
     #[must_use]
     pub fn new(title: &str, label: &str) -> BoxPlot {
         let (title, label) = (title.to_owned(), label.to_owned());
         BoxPlot { title, label, boxes: Vec::new(), log: false }
     }
 
-    /// Adds a contestant.
+    /// Adds a variant.
     #[must_use]
     pub fn add(mut self, name: &str, numbers: FiveNumbers) -> BoxPlot {
         self.boxes.push((name.to_owned(), numbers));

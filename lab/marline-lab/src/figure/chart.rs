@@ -15,15 +15,15 @@ pub(super) type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, A
 /// A drawable element of any kind.
 pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
 
-/// Largest number of ticks of an axis.
+/// Maximum number of ticks of an axis.
 const TICKS: usize = 9;
-/// Maximum width of a name next to an axis, pixels.
+/// Maximum width of a name next to an axis in pixels.
 const MAX_NAME_WIDTH: i32 = 420;
-/// Legend, pixels: a sample, the space around it, and the distance of lines.
+/// Legend in pixels: width of a sample, space around it, and line height.
 const SAMPLE: i32 = 26;
 const SPACE: i32 = 10;
 const LINE: i32 = 19;
-/// Height of the heading, pixels.
+/// Height of the heading in pixels.
 const HEADING_HEIGHT: i32 = 34;
 
 /// Draws the sample of a legend entry, starting at the middle of its left edge.
@@ -38,9 +38,9 @@ pub(super) struct Frame<'a> {
     /// Size of the area between the axes.
     pub(super) size: Size,
     pub(super) legend: Vec<(&'a str, Sample<'a>)>,
-    /// Free space above and below, pixels.
+    /// Free space above and below in pixels.
     pub(super) free: (i32, i32),
-    /// Least width right of the vertical axis, pixels.
+    /// Minimum width to the right of the vertical axis in pixels.
     pub(super) wide: i32,
     /// True if there is nothing to show.
     pub(super) empty: bool,
@@ -52,7 +52,7 @@ impl<'a> Frame<'a> {
         Frame { title, axes, labels, size, legend, free: (0, 0), wide: 0, empty: false }
     }
 
-    /// Width left of the vertical axis, pixels.
+    /// Width to the left of the vertical axis in pixels.
     fn left(&self) -> i32 {
         let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(TICKS));
         let longest = ticks.iter().map(|tick| text_width(&self.axes.1.format_ext(tick))).max();
@@ -107,7 +107,7 @@ impl<'a> Frame<'a> {
                 let style =
                     aligned(&MUTE.font(14.0, FontStyle::Normal), HPos::Center, VPos::Center);
                 let middle = (px(left + self.size.width / 2), px(top + height / 2));
-                area.draw_text("nothing to show", &style, middle)?;
+                area.draw_text("no data", &style, middle)?;
             }
             let style = aligned(&INK.text(), HPos::Left, VPos::Center);
             for (line, (name, sample)) in self.legend.iter().enumerate() {
@@ -128,7 +128,7 @@ pub(super) struct Label<'a> {
     /// The point, in the chart's coordinates.
     pub(super) x: f64,
     pub(super) y: f64,
-    /// Distance of the text from the point, pixels.
+    /// Distance of the text from the point in pixels.
     pub(super) right: i32,
     pub(super) down: i32,
 }

@@ -17,8 +17,8 @@ pub fn cdf(values: &[f64]) -> Vec<(f64, f64)> {
     points
 }
 
-/// Density of the values from `from` to `to` at 200 points, by Gaussian kernels of the standard deviation
-/// `bandwidth`, all in the unit of the values: `(value, density)`. The area is 1 if all values lie well inside.
+/// Density of the values from `from` to `to` at 200 points as `(value, density)`, estimated with Gaussian kernels of
+/// standard deviation `bandwidth`, all in the unit of the values. The area is 1 if all values lie well inside.
 #[must_use]
 pub fn density(values: &[f64], from: f64, to: f64, bandwidth: f64) -> Vec<(f64, f64)> {
     const PLACES: u32 = 200;
@@ -32,7 +32,7 @@ pub fn density(values: &[f64], from: f64, to: f64, bandwidth: f64) -> Vec<(f64, 
         .collect()
 }
 
-/// The mean and its 95 % confidence interval by Student's t, for independent runs. With fewer than two values the
+/// The mean and its 95 % confidence interval from Student's t, for independent runs. With fewer than two values, the
 /// ends of the interval are NaN.
 #[must_use]
 pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
@@ -46,8 +46,8 @@ pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
     (mean, (mean - half, mean + half))
 }
 
-/// The 97.5 % quantile of Student's t: tabulated up to 10 degrees of freedom, beyond that by the expansion of Cornish
-/// and Fisher, correct to three digits.
+/// The 97.5 % quantile of Student's t: tabulated up to 10 degrees of freedom, and beyond that from the expansion of
+/// Cornish and Fisher, correct to three digits.
 fn student_975(freedom: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     if let Some(value) = FEW.get(freedom.wrapping_sub(1)) {

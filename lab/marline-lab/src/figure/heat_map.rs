@@ -23,13 +23,13 @@ const SCALE: [RGBColor; 5] = [
 /// Text on light and dark cells, independent of the reader's color scheme.
 const ON_LIGHT: Tone = Tone::fixed(0x111111);
 const ON_DARK: Tone = Tone::fixed(0xfefefe);
-/// Size of a cell, pixels.
+/// Cell size in pixels.
 const CELL_SIZE: (i32, i32) = (48, 24);
 /// Scale below the map: number of steps, and pixels per step.
 const STEPS: i32 = 40;
 const STEP: i32 = 5;
 
-/// A number for each pair of row and column. The larger the number, the darker its cell; NaN has no cell.
+/// A number for each pair of row and column. Larger numbers have darker cells, and NaN has no cell.
 #[derive(Clone, Debug)]
 pub struct HeatMap {
     title: String,
@@ -41,7 +41,7 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// Creates an empty map with these columns; `unit` names the unit of the numbers.
+    /// Creates an empty map with these columns. `unit` is the unit of the numbers.
     #[must_use]
     pub fn new(title: &str, unit: &str, columns: &[&str]) -> HeatMap {
         HeatMap {
@@ -61,8 +61,8 @@ impl HeatMap {
         self
     }
 
-    /// Sets the range of the scale: `from` and less is lightest, `to` and more is darkest. By default it spans all
-    /// numbers.
+    /// Sets the range of the scale: values up to `from` are lightest, and values of at least `to` are darkest. By
+    /// default it spans all numbers.
     #[must_use]
     pub fn range(mut self, from: f64, to: f64) -> HeatMap {
         self.range = Some((from, to));
@@ -142,7 +142,7 @@ impl HeatMap {
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// The scale, below the map.
+    /// Draws the scale below the map.
     fn legend(&self, chart: &Chart<'_>) -> DrawResult {
         let foot = chart.y_range().end;
         for step in 0..STEPS {

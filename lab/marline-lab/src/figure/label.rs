@@ -1,6 +1,6 @@
 //! Numbers and names as labels: significant digits, and escaped markup.
 
-/// A number with three or four significant digits; `-` for NaN.
+/// Formats a number with three or four significant digits, and NaN as `-`.
 #[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();
@@ -20,7 +20,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Text with escaped markup.
+/// Escapes markup in a text.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

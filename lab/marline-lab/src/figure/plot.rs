@@ -7,7 +7,7 @@ use super::chart::{Chart, Frame, marker, reference};
 use super::drawing::Figure;
 use super::sheet::{Area, DrawResult, Size, px, series};
 
-/// Width and height between the axes, pixels.
+/// Width and height between the axes in pixels.
 const SIZE: Size = Size { width: 620, height: 300 };
 /// Opacity of a shaded area.
 const SHADE_OPACITY: f64 = 0.15;
@@ -118,14 +118,14 @@ impl Plot {
         self
     }
 
-    /// Makes the horizontal axis logarithmic; points at or below zero are drawn at its left end.
+    /// Makes the horizontal axis logarithmic. Points at or below zero are drawn at its left end.
     #[must_use]
     pub fn log_x(mut self) -> Plot {
         self.logs.0 = true;
         self
     }
 
-    /// Makes the vertical axis logarithmic; points at or below zero are drawn at its lower end.
+    /// Makes the vertical axis logarithmic. Points at or below zero are drawn at its lower end.
     #[must_use]
     pub fn log_y(mut self) -> Plot {
         self.logs.1 = true;
@@ -204,7 +204,7 @@ impl Series {
         self.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
     }
 
-    /// The vertices of the line, without repetitions, which only make the file longer.
+    /// The vertices of the line, without repeated ones, which would only make the file longer.
     fn line(&self, chart: &Chart<'_>) -> Vec<(f64, f64)> {
         let mut before = chart.y_range().start;
         let mut corners: Vec<(f64, f64)> = Vec::new();

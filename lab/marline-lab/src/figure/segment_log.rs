@@ -25,7 +25,7 @@ pub struct Segment {
     pub path: usize,
     /// True if the client sent it.
     pub from_client: bool,
-    /// Time of sending.
+    /// Send time.
     pub sent: Instant,
     /// Fate.
     pub delivery: Delivery,
@@ -33,15 +33,15 @@ pub struct Segment {
     pub header: TcpHeader,
     /// TCP options.
     pub options: TcpOptions,
-    /// Bytes of payload.
+    /// Payload length in bytes.
     pub payload: u32,
     /// Position of the payload's first byte in its subflow, from 0.
     pub subflow_offset: u32,
-    /// Position of the payload's first byte in the connection's stream, from 0; `None` without a mapping.
+    /// Position of the payload's first byte in the connection's stream, from 0. `None` without a mapping.
     pub stream_offset: Option<u64>,
-    /// Acknowledged position in the peer's subflow, bytes.
+    /// Acknowledged position in the peer's subflow in bytes.
     pub acked: u32,
-    /// Acknowledged position in the peer's stream, bytes.
+    /// Acknowledged position in the peer's stream in bytes.
     pub data_acked: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Segment {
 /// ```
 #[derive(Debug)]
 pub struct SegmentLog {
-    /// Path of a link, and whether the link leads away from the client.
+    /// Path of a link, and true if the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     segments: Vec<Segment>,
     /// Segments in transit, per link: hash of the bytes, and index of the segment.

@@ -1,12 +1,13 @@
 //! Plots of the stream's bytes over time: the subflow and time of each segment, retransmitted bytes with the
 //! cause, the data that the peer had received, and times when delivery stalled.
 //!
-//! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on two,
-//! as a copy or because the first path failed. The plot shows the cause.
+//! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on two
+//! of them, as a copy or because the first path failed. This plot shows the cause.
 //!
 //! *How.* The color shows the subflow, and the shape shows the kind of transmission: new data is a bar from its first
 //! to its last byte, and data sent again has a marker at its middle. The plot can therefore also be read without
-//! colors. A connection of minutes has a million segments: segments at the same position are drawn once.
+//! colors. A connection that lasts minutes has a million segments, so segments at the same position are drawn only
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,13 +23,13 @@ use super::sheet::{
     DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width,
 };
 
-/// Width and height between the axes, pixels.
+/// Width and height between the axes in pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
 /// Opacity of a shaded time without delivery.
 const SHADE_OPACITY: f64 = 0.15;
 /// Resolution in plot units (half a pixel). Elements closer than this are drawn once.
 const GRID: i32 = 5;
-/// Largest number of markers of data sent again.
+/// Maximum number of markers of data sent again.
 const MAX_MARKS: usize = 8_000;
 
 /// A plot of the bytes that one end of a connection sent, over time.
@@ -58,7 +59,7 @@ impl<'a> SequencePlot<'a> {
         SequencePlot { title: title.to_owned(), course, range_ms: None }
     }
 
-    /// Limits the plot to these milliseconds.
+    /// Limits the plot to this time span in milliseconds.
     #[must_use]
     pub fn range(mut self, from_ms: f64, to_ms: f64) -> SequencePlot<'a> {
         self.range_ms = Some((from_ms, to_ms));
@@ -110,7 +111,7 @@ impl<'a> SequencePlot<'a> {
             let step = [(x, low), (middle, low), (middle, high), (x + px(26), high)];
             area.draw(&PathElement::new(step, INK.line(10)))
         });
-        legend.push(("the peer has", acked));
+        legend.push(("received by the peer", acked));
         if !self.course.holes.is_empty() {
             let sample: Sample<'_> = Box::new(move |area, at| area.draw(&field(at, 8, shade())));
             legend.push(("delivery stalled", sample));
@@ -222,7 +223,7 @@ impl<'a> SequencePlot<'a> {
         if left_out == 0 {
             return Ok(());
         }
-        let text = format!("{left_out} markers left out: draw a shorter time");
+        let text = format!("{left_out} markers left out: draw a shorter time span");
         let style = aligned(&MUTE.text(), HPos::Right, VPos::Bottom);
         let (x, y) = (time.end, chart.y_range().start);
         Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)

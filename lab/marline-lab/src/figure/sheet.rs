@@ -2,8 +2,8 @@
 //! dashes, a dark color scheme, a title.
 //!
 //! The library writes a color as an attribute of each element. The style sheet selects elements by this attribute
-//! and sets their color in the dark scheme and the dashes of a series. A color is therefore also a key: series of one
-//! hue have colors that differ for the rules but look the same.
+//! and sets their color in the dark scheme and the dashes of a series. A color therefore also serves as a key: series
+//! of one hue have slightly different colors that look the same.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ pub(super) type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 /// Units per pixel: the library has integer coordinates only.
 const UNITS: i32 = 10;
 
-/// Text size, pixels: the library would write 12 as 12.000000000000001.
+/// Text size in pixels, because the library would write 12 as 12.000000000000001.
 pub(super) const TEXT: f64 = 12.1;
 
 /// Converts pixels to units.
@@ -54,7 +54,7 @@ const HUES: [Tone; 7] = [
     Tone(0x3a9bd9, 0x8ccbf2),
     Tone(0x333333, 0xdddddd),
 ];
-/// Lengths of dashes and gaps, units.
+/// Lengths of dashes and spaces in units.
 const DASHES: [&str; HUES.len()] =
     ["none", "70 30", "20 30", "90 30 20 30", "50 20", "10 20", "120 40"];
 /// Number of line styles, after which they repeat.
@@ -63,7 +63,7 @@ const LINE_STYLES: usize = 2 * HUES.len();
 /// The color of a series.
 pub(super) fn series(number: usize) -> Tone {
     let Tone(light, dark) = HUES[number % HUES.len()];
-    // The lowest bit of blue distinguishes the rounds.
+    // The lowest bit of blue distinguishes series that reuse a color.
     Tone(light ^ (number % LINE_STYLES >= HUES.len()) as u32, dark)
 }
 
@@ -83,7 +83,7 @@ impl Tone {
         RGBColor(red, green, blue)
     }
 
-    /// A line of this width, units.
+    /// A line of this width in units.
     pub(super) fn line(self, units: u32) -> ShapeStyle {
         self.color().stroke_width(units)
     }
@@ -96,7 +96,7 @@ impl Tone {
         self.font(TEXT, FontStyle::Normal)
     }
 
-    /// Text of this size, pixels, corrected for the library, which writes other sizes than it is given.
+    /// Text of this size in pixels, corrected because the library writes a different size than it is given.
     pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
         const WRITTEN: f64 = 1.24;
         let size = f64::from(UNITS) * pixels * WRITTEN;
@@ -109,7 +109,7 @@ pub(super) fn aligned(style: &TextStyle<'static>, h: HPos, v: VPos) -> TextStyle
     style.pos(Pos::new(h, v))
 }
 
-/// Estimated width of a text of 12 pixels, an upper bound: the reader's font is unknown.
+/// Estimated width of a text of 12 pixels: an upper bound, because the reader's font is unknown.
 pub(super) fn text_width(text: &str) -> i32 {
     7 * text.chars().count() as i32
 }
@@ -119,7 +119,7 @@ pub(super) fn max_text_width<'a>(texts: impl IntoIterator<Item = &'a str>) -> i3
     texts.into_iter().map(text_width).max().unwrap_or(0)
 }
 
-/// Size of a drawing, pixels.
+/// Size of a drawing in pixels.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Size {
     pub(super) width: i32,

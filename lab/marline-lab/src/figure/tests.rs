@@ -66,9 +66,7 @@ fn a_plot_of_nothing_is_a_plot() {
     ] {
         assert_eq!(elements(&svg, "svg"), 1);
         assert!(
-            svg.contains("nothing to show")
-                || svg.contains("stroke=\"#0072B2\"")
-                || svg.contains("\n-\n"),
+            svg.contains("no data") || svg.contains("stroke=\"#0072B2\"") || svg.contains("\n-\n"),
             "{svg}"
         );
     }
@@ -165,7 +163,7 @@ fn bars_have_the_lengths_of_their_values() {
         .filter(|line| line.starts_with("<rect") && line.contains("x=\"350\""))
         .filter_map(|line| line.split("width=\"").nth(1)?.split('"').next()?.parse().ok())
         .collect();
-    // In order of the contestants: 100, 50 and 25 ms.
+    // In order of the variants: 100, 50 and 25 ms.
     assert_eq!(lengths.len(), 3, "{svg}");
     assert!((lengths[0] / lengths[1] - 2.0).abs() < 0.01, "{lengths:?}");
     assert!((lengths[0] / lengths[2] - 4.0).abs() < 0.02, "{lengths:?}");

@@ -11,11 +11,11 @@ use super::drawing::Figure;
 use super::segment_log::{Delivery, Segment};
 use super::sheet::{DrawResult, FRAME, INK, LOST, MUTE, Size, TEXT, aligned, px, series};
 
-/// Distance between the two lines of a path, pixels.
+/// Distance between the two lines of a path in pixels.
 const LANE: f64 = 230.0;
-/// Space left of each path and right of the last one for labels, pixels.
+/// Space for labels to the left of each path and to the right of the last one, in pixels.
 const GAP: f64 = 180.0;
-/// Labels closer than this are merged, pixels.
+/// Distance in pixels below which labels are merged.
 const LABEL_GAP: i32 = 12;
 /// Opacity of a shaded span.
 const SHADE_OPACITY: f64 = 0.15;
@@ -61,7 +61,7 @@ pub struct TimingDiagram {
 }
 
 impl TimingDiagram {
-    /// Creates an empty diagram of paths of these names, from `from_ms` to `to_ms`.
+    /// Creates an empty diagram of paths with these names, from `from_ms` to `to_ms`.
     #[must_use]
     pub fn new(title: &str, paths: &[&str], from_ms: f64, to_ms: f64) -> TimingDiagram {
         TimingDiagram {
@@ -196,7 +196,7 @@ impl TimingDiagram {
         let far = self.x(arrow.path, !arrow.from_client);
         let area = chart.plotting_area();
         let Some(arrived_ms) = arrow.arrived_ms else {
-            // A lost segment ends half-way, with a cross.
+            // A lost segment ends halfway, with a cross.
             let half_way = from.0 + 0.6 * (far - from.0);
             let (begin, end) =
                 (area.map_coordinate(&from), area.map_coordinate(&(half_way, from.1)));
@@ -221,7 +221,7 @@ impl TimingDiagram {
             .draw(&Polygon::new(head(end.0, end.1, end.0 - begin.0, end.1 - begin.1), tone.fill()))
     }
 
-    /// Draws labels at the senders' ends, outside of the lane; those of one burst are merged.
+    /// Draws labels at the senders' ends, outside the lane. Those of one burst are merged.
     fn labels(&self, chart: &Chart<'_>) -> DrawResult {
         for path in 0..self.paths.len() {
             for client in [true, false] {

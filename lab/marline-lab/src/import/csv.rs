@@ -1,8 +1,8 @@
-//! CSV with a header line: a column of times, and columns of delay, loss and rate.
+//! CSV with a header line: a time column, and columns of delay, loss and rate.
 //!
 //! | column | meaning |
 //! |---|---|
-//! | `time_s`, `time_ms`, `time_us` | time on any clock that moves forward; the first row is the start |
+//! | `time_s`, `time_ms`, `time_us` | time on any monotonic clock; the first row is the start |
 //! | `rate_mbit_per_s`, `rate_kbit_per_s`, `rate_bits_per_s` | rate |
 //! | `delay_ms`, `delay_us`, `rtt_ms`, `rtt_us` | one way, or round trip, of which half is used |
 //! | `loss`, `loss_percent` | share of the packets, 0 to 1, or percent |
@@ -54,9 +54,9 @@ fn column(name: &str) -> Column {
 /// Options for reading a file.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Renamed columns: name in the file, name in this program.
+    /// Renamed columns: name in the file, and name in this program.
     pub renamed: Vec<(String, String)>,
-    /// Interval of the rows, if there is no column of times.
+    /// Interval of the rows, if there is no time column.
     pub every: Option<Duration>,
 }
 
@@ -91,8 +91,8 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally prefixed with up_ or \
-             down_; it has {}. Map columns with --column THEIRS=OURS",
+            "{file} needs a time column ({}) or --every, and at least one of {}, optionally \
+                prefixed with up_ or down_; it has {}. Map columns with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
             names.join(", ")

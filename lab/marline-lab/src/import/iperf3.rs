@@ -1,4 +1,4 @@
-//! Output of `iperf3 --json`: the throughput of each interval as the rate of a link.
+//! Output of `iperf3 --json`: the throughput of each interval becomes the rate of a link.
 //!
 //! A transfer that was limited by the link shows its rate. A transfer that was limited by its window, the sender
 //! or losses shows less. UDP (`-u -b`) above the link's rate measures the link better.
@@ -47,15 +47,15 @@ struct Sum {
     bits_per_second: f64,
     #[serde(default)]
     omitted: bool,
-    /// True if the sender measured this.
+    /// True if the sender measured this interval.
     #[serde(default)]
     sender: bool,
-    /// For UDP, at the receiver.
+    /// Loss in percent, for UDP at the receiver.
     lost_percent: Option<f64>,
 }
 
-/// Reads a file's text: rates (and, of UDP at the receiver, losses) of the measured direction, seen from iperf3's
-/// client: up, with `-R` down. Intervals omitted by `--omit` are left out. For UDP sent by the client, the
+/// Reads the rates from a file's text, and for UDP at the receiver also the losses. The direction is as seen from
+/// iperf3's client: up, or down with `-R`. Intervals omitted by `--omit` are left out. For UDP sent by the client, the
 /// client's own intervals show the sending rate and not the link's, so the server's are used.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
         Some(server) if only_sent => server.intervals,
         None if only_sent => anyhow::bail!(
             "{file} shows the UDP data sent, not received: measure with -R, or with \
-             --get-server-output from a server with --json, or use the output of such a server"
+                --get-server-output and --json on the server, or use the output of such a server"
         ),
         _ => intervals,
     };
@@ -92,7 +92,9 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
             }
             _ => mistakes.record_mistake(
                 number,
-                format!("interval from {start} s, {bits_per_second} bit/s, {lost} % lost"),
+                format!(
+                    "interval at {start} s: invalid values {bits_per_second} bit/s, {lost} % lost"
+                ),
             ),
         }
     }

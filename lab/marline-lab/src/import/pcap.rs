@@ -2,7 +2,7 @@
 //!
 //! Packets are matched by fields that routers and NATs keep: for TCP the sequence number, acknowledgment, flags
 //! and payload, for UDP the payload. A packet that one end sent and the other never saw is lost. The delay of an
-//! interval is the minimum of its packets: the rest is queueing, which the resulting link adds itself.
+//! interval is the minimum over its packets. The rest is queueing, which the resulting link adds itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +19,12 @@ use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
 
 /// Minimum share of packets that both ends captured.
 const MIN_SHARED_PACKETS: f64 = 0.3;
-/// At most one in this many packets may seem to arrive before it was sent.
+/// At most one in this many packets may appear to arrive before it was sent.
 const MAX_REVERSED_PAIRS: usize = 100;
-/// Longest time that a packet is in transit, ns.
+/// Maximum time that a packet is in transit in ns.
 const MAX_FLIGHT_NS: i64 = 30_000_000_000;
 
-/// Buffer for reading a capture, bytes: the largest block.
+/// Size of the buffer for reading a capture in bytes, which limits the size of a block.
 const BUFFER: usize = 1 << 20;
 
 /// A packet of a capture.
@@ -34,7 +34,7 @@ struct CapturedPacket {
     key: u64,
     from: IpAddr,
     to: IpAddr,
-    /// True if it has TCP or UDP payload.
+    /// True if the packet has TCP or UDP payload.
     has_payload: bool,
 }
 
@@ -50,14 +50,14 @@ pub struct CaptureFile<'a> {
 /// A packet with payload on a path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Passage {
-    /// Time of sending, ns since 1970 by the clock of the sending end.
+    /// Send time in ns since 1970, by the clock of the sending end.
     pub at_ns: i64,
-    /// Time until arrival, ns; `None` if it was lost.
+    /// Time until arrival in ns. `None` if the packet was lost.
     pub took_ns: Option<i64>,
 }
 
-/// The packets with payload from the client (0) and to it (1) in the captures of both ends of a path, in the order
-/// of sending. Parameters and errors are those of [`read`].
+/// Returns the packets with payload from the client (0) and to it (1) in the captures of both ends of a path, in the
+/// order of sending. Parameters and errors are those of [`read`].
 ///
 /// # Errors
 /// Those of [`read`].
@@ -85,8 +85,8 @@ struct SentPacket {
     took_ns: Option<i64>,
 }
 
-/// Delays and losses of a path from the captures of its two ends. `every` is the
-/// length of an interval; `ahead_ns` is the time by which the server's clock is ahead of the client's.
+/// Computes the delays and losses of a path from the captures of its two ends. `every` is the length of an interval,
+/// and `ahead_ns` is the time by which the server's clock is ahead of the client's.
 ///
 /// # Errors
 /// A file is not a capture, the captures show different traffic, or the clocks differ by more than the delay.
@@ -96,7 +96,10 @@ pub fn read(
     every: Duration,
     ahead_ns: i64,
 ) -> anyhow::Result<Measurement> {
-    ensure!(every >= Duration::from_millis(1), "intervals of {every:?}: at least 1 ms");
+    ensure!(
+        every >= Duration::from_millis(1),
+        "intervals of {every:?} are too short; the minimum is 1 ms"
+    );
     let sent = transfers(client, server, ahead_ns, |_| true)?;
     let start_ns = sent.iter().map(|sent| sent.at_ns).min().unwrap_or(0);
     let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
@@ -128,12 +131,14 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the same traffic, with \
-         whole packets (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
+        "{client_name} and {server_name}: only {:.0} % of the packets are in both. Do they \
+            contain the same traffic, with \
+         whole packets (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off \
+         gro off`)?",
         100.0 * both
     );
     // Addresses are on the client's side if their packets mostly appear later in the server's capture. If a packet was
-    // sent again just as the previous copy arrived, the two are confused; these few are left out.
+    // sent again just as the previous copy arrived, the two are confused. These few are left out.
     let mut signs: BTreeMap<IpAddr, [usize; 2]> = BTreeMap::new();
     let is_up = |(at_client, at_server): &(CapturedPacket, CapturedPacket)| {
         at_server.at_ns >= at_client.at_ns
@@ -153,7 +158,8 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_name} and {server_name}: the clocks differ by more than the delay; give the difference with \
+        "{client_name} and {server_name}: the clocks differ by more than the delay; give the \
+            difference with \
          --clock-ahead"
     );
     let mut sent = Vec::new();
@@ -195,8 +201,8 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     Sample { at: every * u32::try_from(number).unwrap_or(u32::MAX), values }
 }
 
-/// Packets that both ends captured, with both records, and packets that only one captured. Identical packets are
-/// matched by time.
+/// Packets that both ends captured, each with both records, and packets that only one end captured. Identical packets
+/// are matched by time.
 type MatchedPackets =
     (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 
@@ -220,7 +226,7 @@ fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPacke
     (pairs, alone, rest)
 }
 
-/// The IP packet in a frame of this link type.
+/// Finds the IP packet in a frame of this link type.
 pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     let behind = |head: usize, kind: usize| {
         let kind = frame.get(kind..kind + 2)?;
@@ -238,7 +244,7 @@ pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
 
 fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacket> {
     let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
-    // This hasher has fixed keys, so the numbers are the same each time.
+    // This hasher has fixed keys, so the numbers are always the same.
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);
     let has_payload = match packet.protocol {
@@ -269,7 +275,7 @@ fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacke
 struct Interfaces(Vec<(Linktype, u64, i64)>);
 
 impl Interfaces {
-    /// Reads a block; if it has a frame, returns its time, link type and bytes.
+    /// Reads a block. If it has a frame, returns the frame's time, link type and bytes.
     fn frame<'a>(&mut self, block: &PcapBlockOwned<'a>) -> Option<(i64, Linktype, &'a [u8])> {
         const SECOND_NS: i64 = 1_000_000_000;
         match block {
@@ -313,13 +319,13 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     })?;
     ensure!(
         !found.is_empty(),
-        "{file}: none of its {frames} frames is a whole TCP or UDP packet over IP"
+        "{file}: its {frames} frames contain no whole TCP or UDP packet over IP"
     );
     Ok(found)
 }
 
-/// Calls `look` for the frames of a capture in order with their time, ns since 1970, link type and bytes. Returns
-/// the number of frames.
+/// Calls `look` for each frame of a capture in order, with its time in ns since 1970, link type and bytes. Returns the
+/// number of frames.
 pub(super) fn for_each_frame(
     file: &str,
     bytes: &[u8],
@@ -342,12 +348,12 @@ pub(super) fn for_each_frame(
             }
             Err(PcapError::Eof) => break,
             // More data was needed, and the file ended.
-            Err(PcapError::Incomplete(_)) if waits => bail!("{file}: the file is cut off"),
+            Err(PcapError::Incomplete(_)) if waits => bail!("{file}: the file is truncated"),
             Err(PcapError::Incomplete(_)) => {
                 waits = true;
                 ensure!(reader.refill().is_ok(), "{file}: a block has more than {BUFFER} bytes");
             }
-            Err(PcapError::UnexpectedEof) => bail!("{file}: the file is cut off"),
+            Err(PcapError::UnexpectedEof) => bail!("{file}: the file is truncated"),
             Err(_) => bail!("{file}: {BAD_CAPTURE}"),
         }
     }

@@ -1,13 +1,14 @@
 //! Capture at one end of a path: round trips from the data that this end sent to its ACK.
 //!
-//! The handshake shows at which end the capture was made: only answers of the other end take a round trip. A round
-//! trip ends with the first ACK or SACK block that covers the data, and it includes the receiver's delay of the
-//! acknowledgment.
+//! The handshake shows at which end the capture was made, because only answers of the other end take a round trip. A
+//! round trip ends with the first ACK or SACK block that covers the data, and it includes the receiver's
+//! acknowledgment delay.
 //!
 //! Transmissions of the same data are distinguished by Karn's rule and by timestamps: an ACK that echoes the timestamp
 //! of exactly one transmission belongs to it, and earlier transmissions were lost. Without such an echo, all but the
 //! last count as lost, unless the receiver reports the data as duplicate (D-SACK); the last one is left out. Without
-//! SACK, data that an ACK covers together with retransmitted data is left out, too: it may have waited behind a hole.
+//! SACK, data that an ACK covers together with retransmitted data is left out, too, because it may have waited for a
+//! gap to be filled.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,11 +19,11 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 use super::Passage;
 use super::pcap::{for_each_frame, ip_of};
 
-/// One of the two answers in the handshake must take this many times as long as the other; otherwise the capture was
-/// not made at an end.
+/// One of the two answers in the handshake must take at least this many times as long as the other. Otherwise the
+/// capture was not made at an end.
 const MIN_DELAY_RATIO: i64 = 4;
 
-/// Maximum time that data is in transit, ns. Older sequence numbers are not compared.
+/// Maximum time that data is in transit in ns. Older sequence numbers are not compared.
 const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 
 /// Round trips of the data that one end of a path sent.
@@ -30,7 +31,7 @@ const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 pub struct RoundTrips {
     /// Transmissions of data, in the order of sending: each with its round trip, or lost.
     pub sent: Vec<Passage>,
-    /// Transmissions whose fate is unknown.
+    /// Number of transmissions whose fate is unknown.
     pub ambiguous: usize,
 }
 
@@ -48,7 +49,7 @@ struct Transmission {
 enum TransmissionOutcome {
     /// Not covered by an ACK.
     Open,
-    /// Acknowledged after this time, ns.
+    /// Acknowledged after this time in ns.
     AckedAfter(i64),
     Lost,
     Ambiguous,
@@ -64,7 +65,7 @@ struct Flow {
     sent_to: Option<u32>,
 }
 
-/// A connection so far.
+/// State of a connection so far.
 #[derive(Clone, Debug, Default)]
 struct ConnectionState {
     /// Times of the SYN, the SYN-ACK and the initiator's next segment.
@@ -75,7 +76,7 @@ struct ConnectionState {
     flows: [Flow; 2],
 }
 
-/// Round trips of the TCP data that the capturing end sent, in a pcap or pcapng file.
+/// Computes the round trips of the TCP data that the capturing end sent, from a pcap or pcapng file.
 ///
 /// # Errors
 /// The file is not a capture, has no handshake that shows at which end it was made, or has no data from there.
@@ -115,13 +116,14 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     }
     ensure!(
         known > 0,
-        "{file}: no TCP handshake, which shows at which end the capture was made: start the capture before the \
-         connection, at the end that sends the data, or give captures of both ends (CLIENT,SERVER), which UDP always \
-         needs"
+        "{file}: no TCP handshake, so it is unknown at which end the capture was made: start the \
+            capture before the connection, at the end that sends the data, or give captures of \
+            both ends (CLIENT,SERVER), which UDP always needs"
     );
     ensure!(
         !sent.is_empty(),
-        "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
+        "{file}: the capturing end sent no data that was acknowledged: capture at the end that \
+            sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
     Ok(RoundTrips { sent, ambiguous: untold })
@@ -137,7 +139,7 @@ const fn overlap(a: &Transmission, b: &Transmission) -> bool {
 }
 
 impl ConnectionState {
-    /// The end of the capture: 0 is the initiator, 1 the other end.
+    /// The capturing end: 0 is the initiator, 1 the other end.
     fn end_of_capture(&self) -> Option<usize> {
         let [syn, answer, next] = self.handshake;
         let (there, back) = (answer? - syn?, next? - answer?);
@@ -253,7 +255,7 @@ impl Flow {
         }
     }
 
-    /// The fate of one of several transmissions of the same data; `None` for the acknowledged one.
+    /// The fate of one of several transmissions of the same data. `None` for the acknowledged one.
     fn outcome_of_repeated(
         &self,
         one: usize,

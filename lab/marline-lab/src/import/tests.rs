@@ -55,7 +55,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     }
     let said = wrong("when,delay_ms\n0,10\n");
     assert!(
-        said.contains("a column of times (time_s,") && said.contains("it has when, delay_ms"),
+        said.contains("a time column (time_s,") && said.contains("it has when, delay_ms"),
         "{said}"
     );
     assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is earlier than"));
@@ -162,7 +162,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     };
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: not a valid pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
-    assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
+    assert!(cut.to_string().contains("a: the file is truncated"), "{cut}");
 }
 
 /// Captures of two paths, each used alone, predict a redundant run over both.
@@ -267,5 +267,5 @@ fn a_capture_without_a_round_trip_is_refused() {
         rest = &rest[length..];
     }
     let said = round_trips("x", &late).expect_err("too late").to_string();
-    assert!(said.contains("x: no TCP handshake, which shows"), "{said}");
+    assert!(said.contains("x: no TCP handshake, so it is unknown"), "{said}");
 }

@@ -18,7 +18,7 @@ use crate::scenario::Side;
 
 /// Directory of claims.
 const CLAIM_DIRECTORY: &str = "/run/marline-lab";
-/// Largest length of an instance name, bytes.
+/// Maximum length of an instance name in bytes.
 const MAX_INSTANCE: usize = 20;
 /// Time to wait for killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ impl Owner {
     }
 }
 
-/// The 22nd field of /proc/PID/stat; the second is in parentheses and may hold anything.
+/// The 22nd field of /proc/PID/stat. The second one is in parentheses and may contain anything.
 fn started(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -75,7 +75,7 @@ impl Claim {
     /// Claims the name, after removing the remains of a dead owner.
     ///
     /// # Errors
-    /// The name is not valid, is in use by a living process, or the file cannot be written.
+    /// The name is invalid or in use by a living process, or the file cannot be written.
     pub fn claim_instance(instance: &str) -> anyhow::Result<Claim> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let fits = (1..=MAX_INSTANCE).contains(&instance.len()) && instance.chars().all(plain);
@@ -115,7 +115,8 @@ impl Drop for Claim {
     }
 }
 
-/// Writes a new claim atomically: a partial claim would not name its owner and would block the name permanently.
+/// Writes a new claim atomically, because a partial claim would not name its owner and would block the name
+/// permanently.
 fn publish(file: &Path, record: &Record) -> io::Result<()> {
     let draft = file.with_extension(format!("{}.draft", record.owner.pid));
     let _ = fs::remove_file(&draft);
@@ -150,7 +151,7 @@ pub fn claims() -> Vec<(String, Owner)> {
     found
 }
 
-/// Removes the remains of dead owners; returns their names. Namespaces in use are not touched.
+/// Removes the remains of dead owners, and returns their names. Namespaces in use are not touched.
 #[must_use]
 pub fn remove_remains() -> Vec<String> {
     let mut swept = Vec::new();
@@ -167,7 +168,7 @@ pub fn remove_remains() -> Vec<String> {
 /// Ends a network: terminates its owner, or removes the remains if the owner is dead.
 ///
 /// # Errors
-/// There is no such network, or its owner does not end within 10 s.
+/// There is no such network, or its owner does not exit within 10 s.
 pub fn release(instance: &str) -> anyhow::Result<()> {
     const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
     let (_, owner) = claims()
@@ -185,7 +186,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
         let pid = owner.pid;
         ensure!(
             start.elapsed() < OWNER_TIMEOUT,
-            "process {pid} does not end; kill it, then run `sweep`"
+            "process {pid} does not exit; kill it, then run `sweep`"
         );
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -1,6 +1,5 @@
 //! Addresses, routes and settings of a host.
-//!
-//! The `ip` program runs one batch per host: it is required for `ip mptcp`, and its errors name the line. Sysctls are
+//! The `ip` program, which is required for `ip mptcp`, runs one batch per host. Its errors name the line. Sysctls are
 //! written by a thread in the namespace.
 
 use std::fmt::Write as _;
@@ -13,10 +12,10 @@ use marline_emulator::netns;
 
 use crate::scenario::{Endpoint, Path, Scenario, Side};
 
-/// Transmit queue of an interface, packets: the link's thread reads within microseconds, but a burst of a whole
+/// Transmit queue of an interface in packets. The link's thread reads within microseconds, but a burst of a whole
 /// window must reach the link model without loss.
 const QUEUE_PACKETS: u32 = 10_000;
-/// Routing table of the first path; the others follow.
+/// Routing table of the first path. The others follow.
 const FIRST_TABLE: usize = 101;
 /// Metric of the first path's default route.
 const FIRST_METRIC: usize = 10;
@@ -28,14 +27,14 @@ pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
     if !output.status.success() {
         bail!("cannot create the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    // These are set before interfaces exist, because an interface takes the defaults of its creation time.
+    // Set before interfaces exist, because an interface takes the defaults at its creation.
     for (key, value) in INTERFACE_SYSCTLS {
         set(name, key, value)?;
     }
     Ok(())
 }
 
-/// Sysctls for interfaces that send nothing on their own and are usable immediately.
+/// Sysctls that make interfaces send nothing on their own and be usable immediately.
 const INTERFACE_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
@@ -69,7 +68,7 @@ pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> any
     Ok(())
 }
 
-/// The lines for `ip -batch`.
+/// Returns the lines for `ip -batch`.
 fn batch_script(scenario: &Scenario, side: Side) -> String {
     let mut lines = "link set lo up\n".to_owned();
     for (number, path) in scenario.paths.iter().enumerate() {
@@ -97,16 +96,16 @@ fn interface(lines: &mut String, side: Side, path: &Path) {
     }
 }
 
-/// Brings up the interfaces of one side with their addresses, without routes.
+/// Brings up the interfaces of one side with their addresses, but without routes.
 pub(super) fn set_up(namespace: &str, side: Side, paths: &[Path]) -> anyhow::Result<()> {
     let mut lines = String::new();
     paths.iter().for_each(|path| interface(&mut lines, side, path));
     batch(namespace, &lines)
 }
 
-/// Adds routes and rules. The client's packets use the interface of their source address, the server's that of their
-/// destination address, so the client's address identifies the path in both directions. Packets without a source
-/// address use the first path.
+/// Adds routes and rules. The client's packets use the interface of their source address, and the server's packets
+/// that of their destination address, so the client's address identifies the path in both directions. Packets without
+/// a source address use the first path.
 fn routes(lines: &mut String, side: Side, number: usize, name: &str, addresses: &[IpNet]) {
     let (table, metric) = (FIRST_TABLE + number, FIRST_METRIC + number);
     for family in ["-4", "-6"] {
@@ -144,7 +143,7 @@ fn endpoint_line(endpoint: &Endpoint) -> String {
 }
 
 fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
-    // `-4` and `-6` are options of the program, not of a line: one run per family and subject.
+    // `-4` and `-6` are options of the program, not of a line, so there is one run per family and subject.
     for (option, lines) in group_lines(script) {
         let mut ip = Command::new("ip");
         ip.args(["-n", namespace]);
@@ -158,7 +157,7 @@ fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
         let output = child.wait_with_output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            bail!("ip -batch: {}\nof\n{lines}", said.trim());
+            bail!("ip -batch: {}\nlines:\n{lines}", said.trim());
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ impl Counters {
         Ok(Counters(parse(&text)))
     }
 
-    /// A counter by its name; 0 if the kernel does not have it.
+    /// A counter by its name. 0 if the kernel does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)

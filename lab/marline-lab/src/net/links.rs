@@ -22,9 +22,9 @@ pub struct LinkOptions {
     pub seed: u64,
     /// Directory of traces.
     pub trace_dir: Option<PathBuf>,
-    /// Time before a packet is due for which the thread spins instead of sleeping.
+    /// Time for which the thread spins instead of sleeping before a packet is due.
     pub spin: Duration,
-    /// Size of the packet copies kept at each end, bytes; `None`: no copies.
+    /// Maximum size in bytes of the packet copies kept at each end. `None`: no copies.
     pub tap_bytes: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ pub struct ScheduledCommand {
     pub order: ParsedCommand,
 }
 
-/// Running links. Dropping it ends them and their interfaces.
+/// Running links. Dropping it ends the links and removes their interfaces.
 #[derive(Debug)]
 pub struct Links {
     emulator: Emulator,
@@ -107,10 +107,10 @@ impl Links {
         Ok(Links { emulator, namespaces, paths, settings, tapped })
     }
 
-    /// Gives the interfaces their addresses and brings them up; the caller sets routes. Needs `ip`.
+    /// Gives the interfaces their addresses and brings them up. The caller sets routes. Needs `ip`.
     ///
     /// # Errors
-    /// `ip` failed; the error has its output.
+    /// `ip` failed. The error contains its output.
     pub fn set_up(&self) -> anyhow::Result<()> {
         for (side, namespace) in [Side::Client, Side::Server].into_iter().zip(&self.namespaces) {
             configure::set_up(namespace, side, &self.paths)
@@ -134,7 +134,7 @@ impl Links {
     /// Sends a command to a path.
     ///
     /// # Errors
-    /// No such path, or the command is not for links between namespaces.
+    /// The path does not exist, or the command is not for links between namespaces.
     pub fn order(&self, path: &str, order: &ParsedCommand) -> anyhow::Result<()> {
         refuse_rebind(order)?;
         let number = path_number(&self.paths, path)?;
@@ -149,7 +149,7 @@ impl Links {
         self.tapped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Reports of the links so far, in path order.
+    /// Reports on the links so far, in path order.
     ///
     /// # Errors
     /// The emulator has ended.

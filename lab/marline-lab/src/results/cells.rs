@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cells<T> {
     values: Vec<T>,
-    /// True for each known value; `None` if all are known.
+    /// True for each known value. `None` if all are known.
     known: Option<Vec<bool>>,
 }
 
 impl<T: Copy + Default> Cells<T> {
-    /// Appends a value; `None` is unknown.
+    /// Appends a value. `None` is unknown.
     pub fn push(&mut self, value: Option<T>) {
         if value.is_none() && self.known.is_none() {
             self.known = Some(vec![true; self.values.len()]);
@@ -22,26 +22,26 @@ impl<T: Copy + Default> Cells<T> {
         self.values.push(value.unwrap_or_default());
     }
 
-    /// All values; an unknown one is the default of its type, such as 0.
+    /// All values. An unknown one is the default of its type, such as 0.
     #[must_use]
     pub fn values(&self) -> &[T] {
         &self.values
     }
 
-    /// True for each known value; `None` if all are known.
+    /// True for each known value. `None` if all are known.
     #[must_use]
     pub fn known(&self) -> Option<&[bool]> {
         self.known.as_deref()
     }
 
-    /// The value of a row; `None` if it is unknown or there is no such row.
+    /// The value of a row. `None` if it is unknown or there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Option<T> {
         let known = self.known.as_ref().is_none_or(|known| known.get(row) == Some(&true));
         self.values.get(row).copied().filter(|_| known)
     }
 
-    /// Number of values, unknown ones included.
+    /// Number of values, including unknown ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
@@ -61,7 +61,7 @@ impl<T: Copy + Default> Cells<T> {
     }
 }
 
-/// Interned texts: each distinct text is stored once, and rows have its number.
+/// Interned texts: each distinct text is stored once, and rows refer to it by number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     words: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Appends a text; `None` is unknown.
+    /// Appends a text. `None` is unknown.
     pub fn push(&mut self, text: Option<&str>) {
         let number = text.map(|text| self.number(text));
         self.cells.push(number);
@@ -86,7 +86,7 @@ impl Texts {
         number
     }
 
-    /// Distinct texts, in the order of their first occurrence.
+    /// Distinct texts in the order of their first occurrence.
     #[must_use]
     pub fn distinct_texts(&self) -> &[String] {
         &self.words
@@ -98,7 +98,7 @@ impl Texts {
         &self.cells
     }
 
-    /// The text of a row; `None` if it is unknown or there is no such row.
+    /// The text of a row. `None` if it is unknown or there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Option<&str> {
         let number = self.cells.at(row)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::cells::{Cells, Texts};
 
-/// A column. Names end with the unit where there is one (`latency_ms`).
+/// A column. Names end with the unit, if there is one (`latency_ms`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     name: Cow<'static, str>,
@@ -17,13 +17,13 @@ pub struct Column {
 pub enum Values {
     /// Text.
     Text(Texts),
-    /// Integers from 0 on.
+    /// Unsigned integers.
     Count(Cells<u64>),
     /// Signed integers: times relative to the start.
     Integer(Cells<i64>),
     /// Floating-point numbers.
     Real(Cells<f64>),
-    /// Booleans; 1 or 0 in CSV.
+    /// Booleans, written as 1 or 0 in CSV.
     Flag(Cells<bool>),
 }
 
@@ -55,7 +55,7 @@ impl Column {
         Column::new(name, "", Values::Text(Texts::default()))
     }
 
-    /// Creates an empty column of counts; `unit` is such as `B`, or empty.
+    /// Creates an empty column of counts. `unit` is a unit such as `B`, or empty.
     #[must_use]
     pub fn count(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
         Column::new(name, unit, Values::Count(Cells::default()))
@@ -79,13 +79,13 @@ impl Column {
         Column::new(name, "", Values::Flag(Cells::default()))
     }
 
-    /// Name, in the header line of files.
+    /// Name, as in the header line of files.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Unit of the values: `ms`, `us`, `B`, `Mbit/s`, `bit/s`, `J`, `%`; empty without a unit.
+    /// Unit of the values: `ms`, `us`, `B`, `Mbit/s`, `bit/s`, `J`, `%`. Empty without a unit.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         self.unit
@@ -97,7 +97,7 @@ impl Column {
         &self.values
     }
 
-    /// The value of a row; unknown if there is no such row.
+    /// The value of a row. Unknown if there is no such row.
     #[must_use]
     pub fn at(&self, row: usize) -> Cell<'_> {
         match &self.values {
@@ -113,7 +113,7 @@ impl Column {
     /// Appends a value.
     ///
     /// # Panics
-    /// The cell is of another kind than the column, which is a bug of the caller.
+    /// The cell's kind differs from the column's, which is a bug in the caller.
     pub(super) fn push(&mut self, cell: Cell<'_>) {
         match (&mut self.values, cell) {
             (Values::Text(texts), Cell::Text(text)) => texts.push(Some(text)),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::column::Cell;
 use super::table::Table;
 
-/// A field of a CSV file, quoted if necessary.
+/// Writes a CSV field, quoted if necessary.
 #[must_use]
 pub fn csv_field(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
@@ -41,7 +41,7 @@ pub(super) fn row(text: &mut String, table: &Table, row: usize) {
 }
 
 impl Table {
-    /// The table as CSV.
+    /// Formats the table as CSV.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = heading(self);

@@ -9,9 +9,9 @@ use crate::runs::{Job, Record};
 /// Builds the table of all messages that arrived in these runs, including those of the warm-up, in the order of the
 /// runs.
 ///
-/// After the [`RunColumns`] follow `index` (number of the message), `bytes` (length), `counted` (it began after
-/// the warm-up and is part of the statistics), `sent_ms` (when it began, after the start of the workload),
-/// `latency_ms`, and `least_ms` (lower bound of the latency: [`crate::bound`]; of counted messages only).
+/// After the [`RunColumns`] follow `index` (number of the message), `bytes` (length), `counted` (true if sent after
+/// the warm-up and part of the statistics), `sent_ms` (send time after the start of the workload), `latency_ms`, and
+/// `least_ms` (lower bound on the latency: [`crate::bound`], only for counted messages).
 #[must_use]
 pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     let mut columns = run.columns_of_workload();

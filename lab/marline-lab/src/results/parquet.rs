@@ -1,4 +1,5 @@
-//! Tables as Parquet, written by the crate's column writer without Arrow, which nothing else in this crate needs.
+//! Tables as Parquet, written by the parquet crate's column writer without Arrow, which nothing else in this crate
+//! needs.
 //!
 //! Every column may have unknown values (`OPTIONAL`). Text is UTF-8 with a dictionary, counts are unsigned 64-bit
 //! integers, times are signed ones, numbers are doubles, flags are booleans. The file's metadata has the unit of
@@ -20,7 +21,7 @@ use super::cells::Cells;
 use super::column::{Column, Values};
 use super::table::Table;
 
-/// Number of rows in a row group, which is held in memory while writing and read as a whole.
+/// Number of rows in a row group, which is held in memory while writing and is read as a whole.
 const GROUP_ROWS: usize = 1 << 16;
 
 /// A Parquet file for appending rows.
@@ -121,7 +122,7 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: &Column) -> anyhow::Re
     }
 }
 
-/// Writes the known values of a column, and their rows.
+/// Writes the known values of a column, and which rows have them.
 fn write_column<D: DataType, T: Copy + Default>(
     writer: &mut SerializedColumnWriter<'_>,
     cells: &Cells<T>,

@@ -1,8 +1,7 @@
-//! Quantile of the tables, as in pandas, numpy and R.
+//! Quantiles in tables, as in pandas, numpy and R.
 
-/// The value below which a share (0 to 1) of the values lies, by linear interpolation: of `n` values in order,
-/// `x[0]` to `x[n - 1]`, and with `h = share * (n - 1)`, it is `x[⌊h⌋] + (h - ⌊h⌋) * (x[⌊h⌋ + 1] - x[⌊h⌋])`.
-/// NaN without values.
+/// The value below which a share (0 to 1) of the values lies, by linear interpolation. For `n` values in order, `x[0]`
+/// to `x[n - 1]`, and `h = share * (n - 1)`, it is `x[⌊h⌋] + (h - ⌊h⌋) * (x[⌊h⌋ + 1] - x[⌊h⌋])`. NaN without values.
 ///
 /// This is type 7 of R. J. Hyndman and Y. Fan, *Sample Quantiles in Statistical Packages* (1996), the default of
 /// pandas, Polars (`interpolation="linear"`), numpy and R. Rows of papers use the nearest rank

@@ -10,11 +10,11 @@ use crate::runs::{Job, Record};
 #[derive(Clone, Debug)]
 pub struct RunColumns {
     swept: Vec<SweptKey>,
-    /// The runs have several workloads.
+    /// True if the runs have several workloads.
     workloads: bool,
     /// Names and units of the workloads' measures.
     measures: Vec<(&'static str, &'static str)>,
-    /// A path has a price.
+    /// True if a path has a price.
     price: bool,
 }
 
@@ -26,8 +26,8 @@ impl RunColumns {
         jobs.first().map_or(columns.clone(), |job| columns.with_workloads(&job.experiment))
     }
 
-    /// Adds columns that only some experiments have: the name of the workload if there are several, measures of
-    /// their kinds, and prices.
+    /// Adds columns that only some experiments have: the workload's name if there are several, measures of their
+    /// kinds, and prices.
     #[must_use]
     pub fn with_workloads(self, experiment: &Experiment) -> RunColumns {
         let mut measures = Vec::new();
@@ -99,7 +99,7 @@ impl RunColumns {
         self.swept.iter().enumerate().map(value).chain(run).collect()
     }
 
-    /// Adds these columns before a run's table; without a run, the result is empty.
+    /// Adds these columns in front of a run's table. Without a run, the result is empty.
     #[must_use]
     pub fn add_before(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();

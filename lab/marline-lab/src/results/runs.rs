@@ -10,8 +10,8 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 ///
 /// After the [`RunColumns`] follow the statistics of the counted messages (`messages`, `mean_ms`, `p50_ms`,
 /// `p95_ms`, `p99_ms`, `max_ms`), messages that did not arrive (`missing`), `goodput_mbit_per_s` and
-/// `reinjected_bytes`, measures of films, pages, deadlines and prices; for each path the bytes in both directions, lost
-/// packets and the energy of its radio (blank without a radio); `doubts`, and the reason of a failure (`error`).
+/// `reinjected_bytes`, measures of films, pages, deadlines and prices; for each path the bytes in both directions,
+/// lost packets and the energy of its radio (blank without a radio); `doubts`, and the reason for a failure (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     runs_table(run, &path_names(runs), runs)
@@ -75,7 +75,7 @@ fn path_cells(path: Option<&PathBytes>) -> [Cell<'static>; 5] {
     ]
 }
 
-/// Each workload of each run; a failed run has only its first workload.
+/// Each workload of each run. A failed run has only its first workload.
 pub(super) fn workloads_of_runs<'a>(
     runs: &'a [(&'a Job, &'a Record)],
 ) -> impl Iterator<Item = (&'a Job, &'a Load, &'a Record)> {

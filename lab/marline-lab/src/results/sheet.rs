@@ -15,7 +15,7 @@ use super::table::Table;
 /// File format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
-    /// Comma-separated text; unknown values are blank, flags are 1 and 0.
+    /// Comma-separated text. Unknown values are blank, and flags are 1 and 0.
     Csv,
     /// Apache Parquet.
     Parquet,
@@ -67,12 +67,12 @@ pub struct Sheets {
     sheet: Sheet,
 }
 
-/// Size of a table that was written.
+/// Size of a written table.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
-    /// Rows in each file.
+    /// Number of rows in each file.
     pub rows: u64,
-    /// Rows beyond the limit.
+    /// Number of rows beyond the limit.
     pub left_out: u64,
 }
 
@@ -115,8 +115,8 @@ impl Sheets {
         Ok(Sheets { name: like.name(), sheets, room: most_rows, sheet: Sheet::default() })
     }
 
-    /// Appends the rows of a table with the same columns; `left_out` is the number of rows already omitted from it.
-    /// Rows beyond the limit are counted and left out.
+    /// Appends the rows of a table with the same columns. `left_out` is the number of rows already omitted from it.
+    /// Rows beyond the limit are only counted.
     ///
     /// # Errors
     /// A file cannot be written.

@@ -1,15 +1,15 @@
-//! Key of a sweep as a column: numbers in one unit, which the column's name contains, or else text.
+//! Key of a sweep as a column: numbers in one unit, which is part of the column's name, or else text.
 
 use super::column::{Cell, Column};
 
-/// A quantity that values of a sweep may have: suffix of the column's name, unit of the column, and for each unit of
-/// the file a factor and a divisor.
+/// A quantity that values of a sweep may have: suffix of the column's name, unit of the column, and a factor and a
+/// divisor for each unit in files.
 #[derive(Debug)]
 struct Quantity {
     ending: &'static str,
     unit: &'static str,
     units: &'static [(&'static str, f64, f64)],
-    /// Meaning of a number without a unit; `None` if it is another quantity.
+    /// Meaning of a number without a unit. `None` if it is a different quantity.
     bare: Option<f64>,
 }
 
@@ -52,11 +52,11 @@ const PLAIN: Quantity = Quantity { ending: "", unit: "", units: &[], bare: Some(
 #[derive(Clone, Debug)]
 pub(super) struct SweptKey {
     key: String,
-    /// Quantity; `None` for text.
+    /// Quantity. `None` for text.
     quantity: Option<&'static Quantity>,
 }
 
-/// A number and its unit.
+/// Splits a number and its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let unit = |c: char| c.is_ascii_alphabetic() || c == '%';
     let (number, unit) = text.split_at(text.find(unit).unwrap_or(text.len()));

@@ -11,14 +11,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates an empty table of this name; its columns must be empty.
+    /// Creates an empty table with this name. Its columns must be empty.
     #[must_use]
     pub fn new(name: &'static str, columns: Vec<Column>) -> Table {
         let columns = columns.iter().map(Column::empty_copy).collect();
         Table { name, columns, rows: 0 }
     }
 
-    /// Name, and base name of its files.
+    /// Name of the table, and base name of its files.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -30,7 +30,7 @@ impl Table {
         &self.columns
     }
 
-    /// The column of this name.
+    /// The column with this name.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name() == name)
@@ -51,14 +51,19 @@ impl Table {
     /// Appends a row.
     ///
     /// # Panics
-    /// The number or kinds of the cells differ from the columns, which is a bug of the caller.
+    /// The number or kinds of the cells differ from the columns, which is a bug in the caller.
     pub fn push<'a>(&mut self, cells: impl IntoIterator<Item = Cell<'a>>) {
         let mut filled = 0;
         for cell in cells {
             self.columns[filled].push(cell);
             filled += 1;
         }
-        assert_eq!(filled, self.columns.len(), "a value for each column of `{}`", self.name);
+        assert_eq!(
+            filled,
+            self.columns.len(),
+            "expected a value for each column of `{}`",
+            self.name
+        );
         self.rows += 1;
     }
 
@@ -83,13 +88,13 @@ impl Table {
         self.rows = self.rows.min(rows);
     }
 
-    /// A copy of the table with constant columns added at the front.
+    /// Copies the table, with constant columns added at the front.
     ///
     /// # Panics
     /// The numbers of cells and columns differ.
     #[must_use]
     pub fn with_leading_columns(&self, columns: &[Column], cells: &[Cell<'_>]) -> Table {
-        assert_eq!(columns.len(), cells.len(), "a value for each column");
+        assert_eq!(columns.len(), cells.len(), "expected a value for each column");
         let mut all: Vec<Column> = columns.iter().map(Column::empty_copy).collect();
         for (column, cell) in all.iter_mut().zip(cells) {
             (0..self.rows).for_each(|_| column.push(*cell));

@@ -10,12 +10,11 @@ pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
     jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect()
 }
 
-/// Runs jobs, `at_once` in parallel, with the policies of this thread, and calls `take` with their results in
-/// order, until `go_on` returns false. Failed jobs have no result. Only the results of one batch are held in
-/// memory.
+/// Runs jobs, `at_once` in parallel, with this thread's policies, and calls `take` with their results in order, until
+/// `go_on` returns false. Failed jobs have no result. Only the results of one batch are held in memory.
 ///
 /// # Errors
-/// Those of `take`; the remaining jobs are not run.
+/// Those of `take`. The remaining jobs are not run.
 pub(super) fn run_again<T: Send>(
     at_once: usize,
     jobs: &[&Job],

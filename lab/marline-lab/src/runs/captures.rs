@@ -15,9 +15,9 @@ use crate::experiment::{EndCapture, simulate_captured};
 /// Settings of captures.
 #[derive(Copy, Clone, Debug)]
 pub struct Captures {
-    /// Parallel runs, at least 1.
+    /// Number of parallel runs, at least 1.
     pub jobs: usize,
-    /// Largest size of a file, bytes.
+    /// Maximum file size in bytes.
     pub max_bytes: usize,
 }
 
@@ -26,9 +26,9 @@ pub struct Captures {
 pub struct CaptureFiles {
     /// Files.
     pub files: usize,
-    /// Packets beyond the size limit.
+    /// Number of packets beyond the size limit.
     pub left_out: u64,
-    /// Runs beyond the limit [`Captures::MAX_RUNS`].
+    /// Number of runs beyond the limit [`Captures::MAX_RUNS`].
     pub runs_left_out: usize,
 }
 
@@ -38,7 +38,7 @@ impl CaptureFiles {
     pub fn omission_notes(&self) -> Vec<String> {
         let (mib, most) = (Captures::MAX_BYTES >> 20, Captures::MAX_RUNS);
         let packets = format!(
-            "{} packets are left out of captures, which are limited to {mib} MiB each",
+            "{} packets were left out of captures, which are limited to {mib} MiB each",
             self.left_out
         );
         let runs =
@@ -49,7 +49,7 @@ impl CaptureFiles {
 }
 
 impl Captures {
-    /// Default size limit of a file, bytes.
+    /// Default size limit of a file in bytes.
     pub const MAX_BYTES: usize = 64 << 20;
     /// Maximum number of runs of a series with capture files.
     pub const MAX_RUNS: usize = 200;
@@ -63,7 +63,7 @@ impl Captures {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// Like [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false
+    /// Like [`write`](Self::write), but can be canceled: `go_on` is called before each small batch of runs, and false
     /// ends the work.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Captures {
     }
 }
 
-/// The file of a run's capture at an end.
+/// Path of a run's capture file for one end.
 pub(super) fn capture_file(directory: &Path, job: &Job, vantage: Vantage) -> PathBuf {
     directory.join(format!("{}-{}.pcapng", run_name(job), vantage.name()))
 }

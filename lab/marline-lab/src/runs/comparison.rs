@@ -8,7 +8,7 @@ use super::stored_runs::{StoredLane, StoredRuns};
 use crate::estimate::{Estimate, RangePosition, RequiredRange};
 use crate::figure::number;
 
-/// Comparison of a lane of one series with a lane of another, or of the same one.
+/// Comparison of a lane of one series with a lane of another or the same series.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// First lane.
@@ -17,7 +17,7 @@ pub struct Comparison {
     pub b: StoredLane,
     /// Number of seeds with runs in both lanes.
     pub seeds: usize,
-    /// Messages that did not arrive, in each lane.
+    /// Number of messages that did not arrive in each lane.
     pub missing: (u64, u64),
     /// Compared measures.
     pub rows: Vec<ComparedMeasure>,
@@ -37,15 +37,15 @@ pub struct ComparedMeasure {
 /// Result of a comparison.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The first is better.
+    /// The first lane is better.
     Better,
-    /// The second is better.
+    /// The second lane is better.
     Worse,
     /// Both are equal for every seed.
     Equal,
-    /// Not significant; about this many seeds would be enough, if any number is.
+    /// Not significant. About this many seeds would be enough, if any number is.
     Inconclusive(Option<u64>),
-    /// Fewer seeds than an interval needs.
+    /// Too few seeds for an interval.
     TooFew,
 }
 
@@ -81,7 +81,7 @@ impl ComparedMeasure {
         }
     }
 
-    /// The result in words: `better by 5.3 % [4.1, 6.6]`.
+    /// Text of the result: `better by 5.3 % [4.1, 6.6]`.
     #[must_use]
     pub fn text(&self) -> String {
         let Estimate { value, low, high, .. } = self.ratio;
@@ -109,12 +109,12 @@ impl ComparedMeasure {
     }
 }
 
-/// Lanes of a series.
+/// Selection of lanes of a series.
 #[derive(Copy, Clone, Debug)]
 pub struct Selection<'a> {
     /// Results of the series.
     pub results: &'a StoredRuns,
-    /// Variant of the lanes; all if `None`.
+    /// Variant of the lanes. `None`: all variants.
     pub variant: Option<&'a str>,
 }
 
@@ -124,7 +124,7 @@ impl Selection<'_> {
         if let Some(wanted) = self.variant {
             let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
             let there = names.contains(&wanted);
-            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
+            ensure!(there, "unknown variant `{wanted}`; known: {}", unique(&names).join(", "));
             lanes.retain(|lane| lane.variant == wanted);
         }
         Ok(lanes)
@@ -132,7 +132,7 @@ impl Selection<'_> {
 }
 
 impl Comparison {
-    /// Compares the matching lanes of two series: those with equal sweep values and stack, and with the given
+    /// Compares the matching lanes of two series: those with equal sweep values and stacks, and with the given
     /// variants, or with equal variants if none is given.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::results::{Cell, Table, quantile};
 
 /// Maximum number of points of a curve. More would overlap.
 const POINTS: usize = 1_000;
-/// Ratio of largest value to median above which an axis is logarithmic.
+/// Ratio of the maximum to the median above which an axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 10.0;
 
 /// Standard figures of a series.
@@ -25,7 +25,7 @@ pub struct Figures<'a> {
 
 impl Figures<'_> {
     /// Draws `cdf` and `boxes` of all lanes. For each variant on stack `sim` it draws the subflows of the end that
-    /// sent more, in the first run: `windows-VARIANT` and `delays-VARIANT`. Equal runs give equal text.
+    /// sent more data, in the first run: `windows-VARIANT` and `delays-VARIANT`. Equal runs give equal text.
     #[must_use]
     pub fn draw(&self) -> Vec<Figure> {
         let lanes = self.latencies();
@@ -44,12 +44,15 @@ impl Figures<'_> {
         }
         let mut figures = vec![
             plot.figure("cdf", "Latencies of all counted messages."),
-            boxes.figure("boxes", "Median and quartiles; the whiskers end at 1 % and 99 %."),
+            boxes.figure(
+                "boxes",
+                "Median and quartiles. The whiskers end at the 1 % and 99 % quantiles.",
+            ),
         ];
         for job in self.first_simulated() {
             let (experiment, variant) = (&job.experiment, &job.lane.variant);
             let config = TimelineConfig::default();
-            // Failed runs are reported elsewhere.
+            // Failed runs are reported in the summary.
             if let Ok((_, timeline)) = simulate_recorded(experiment, variant, job.seed, config) {
                 figures.extend(subflows(job, &timeline));
             }
@@ -83,7 +86,7 @@ impl Figures<'_> {
     }
 }
 
-/// Every n-th point and the last.
+/// Selects every n-th point and the last one.
 fn thin_points(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = points.len().div_ceil(POINTS).max(1);
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();
@@ -96,7 +99,7 @@ fn thin_points(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 /// Curves by name, in the order of the names.
 type Curves = BTreeMap<String, Vec<(f64, f64)>>;
 
-/// Windows and delays of the subflows of the end that sent more.
+/// Draws windows and delays of the subflows of the end that sent more data.
 fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
     let end = sender(&timeline.subflows);
     let name = &job.lane.variant.name;
@@ -139,7 +142,7 @@ fn text<'a>(table: &'a Table, column: &str, row: usize) -> &'a str {
     }
 }
 
-/// The end that sent more.
+/// The end that sent more data.
 fn sender(samples: &Table) -> &'static str {
     let sent = |end: &str| {
         let mine = (0..samples.rows()).filter(|row| text(samples, "end", *row) == end);
@@ -148,7 +151,7 @@ fn sender(samples: &Table) -> &'static str {
     if sent("client") > sent("server") { "client" } else { "server" }
 }
 
-/// Columns of an end's samples over time, in seconds and this unit, by path.
+/// Curves of a column of an end's samples by path: time in seconds, and values in this unit.
 fn curves(samples: &Table, end: &str, columns: &[(&str, &str)], unit: f64) -> Curves {
     let mut curves = Curves::new();
     for row in (0..samples.rows()).filter(|row| text(samples, "end", *row) == end) {

@@ -3,27 +3,27 @@
 use super::record::Record;
 use crate::estimate::{Estimate, Samples};
 
-/// Minimum number of runs for an interval: a bootstrap of fewer is not reliable.
+/// Minimum number of runs for an interval, because a bootstrap over fewer runs is unreliable.
 pub const MIN_RUNS: usize = 10;
 /// Maximum number of messages for an interval, because each resample processes all messages.
 const MAX_INTERVAL_VALUES: usize = 2_000_000;
-/// Seed of the resamples: it is fixed, so that a table is reproducible.
+/// Seed of the resamples, which is fixed so that tables are reproducible.
 const MASTER: u64 = 1;
 
 /// A measure of a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Mean latency, ms.
+    /// Mean latency in ms.
     Mean,
-    /// Median latency, ms.
+    /// Median latency in ms.
     P50,
-    /// 95 % quantile, ms.
+    /// 95 % quantile in ms.
     P95,
-    /// 99 % quantile, ms.
+    /// 99 % quantile in ms.
     P99,
     /// 99 % quantile divided by that of the messages' lower bounds.
     P99ToBound,
-    /// Median of the runs' goodput, Mbit/s.
+    /// Median of the runs' goodput in Mbit/s.
     Goodput,
 }
 
@@ -45,14 +45,14 @@ impl Measure {
         }
     }
 
-    /// Returns true if more is better.
+    /// Returns true if larger values are better.
     #[must_use]
     pub const fn is_higher_better(self) -> bool {
         matches!(self, Measure::Goodput)
     }
 }
 
-/// Ascending values of several runs, each with its run's number.
+/// Ascending values of several runs, each with the number of its run.
 #[derive(Clone, Debug)]
 struct PooledSamples(Vec<(f64, u32)>);
 
@@ -145,7 +145,7 @@ impl Measurements {
         bootstrap(self.runs(), self.latencies.0.len(), |drawn| self.value(measure, drawn))
     }
 
-    /// The ratio of this lane's measure to another lane's; both are resampled together, paired by seed.
+    /// The ratio of this lane's measure to another lane's. Both are resampled together, paired by seed.
     #[must_use]
     pub fn ratio(&self, measure: Measure, other: &Measurements) -> Estimate {
         let values = self.latencies.0.len() + other.latencies.0.len();
@@ -155,7 +155,8 @@ impl Measurements {
     }
 }
 
-/// A statistic of how often each run was drawn, without an interval if there are too few or too many messages.
+/// Bootstraps a statistic, which depends on how often each run was drawn. There is no interval for too few or too many
+/// messages.
 fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
     if !(MIN_RUNS..).contains(&runs) || values > MAX_INTERVAL_VALUES {
         let value = of(&vec![1; runs]);

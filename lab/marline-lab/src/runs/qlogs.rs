@@ -16,20 +16,20 @@ use crate::figure::SequencePlot;
 /// Settings of traces.
 #[derive(Copy, Clone, Debug)]
 pub struct Qlogs {
-    /// Parallel runs, at least 1.
+    /// Number of parallel runs, at least 1.
     pub jobs: usize,
     /// Limits on each run's traces.
     pub config: QlogConfig,
 }
 
-/// Numbers of written files and omitted traces.
+/// Numbers of written files and of omitted traces.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct QlogFiles {
     /// Traces.
     pub traces: usize,
-    /// Drawings.
+    /// Number of drawings.
     pub drawings: usize,
-    /// Traces beyond the limit [`Qlogs::MAX_FILES`].
+    /// Number of traces beyond the limit [`Qlogs::MAX_FILES`].
     pub left_out: usize,
 }
 
@@ -39,18 +39,19 @@ impl QlogFiles {
     pub fn omission_notes(&self) -> Vec<String> {
         let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
         let text = format!(
-            "{left_out} traces are left out: a series is limited to {most}. Use fewer seeds"
+            "{left_out} traces were left out, because a series is limited to {most}. Use fewer \
+                seeds"
         );
         if left_out > 0 { vec![text] } else { Vec::new() }
     }
 }
 
 impl Qlogs {
-    /// Largest number of traces of a series.
+    /// Maximum number of traces of a series.
     pub const MAX_FILES: usize = 1_000;
 
     /// Writes `VARIANT-SEED-END.sqlog` and `VARIANT-SEED-END.svg` for the jobs on stack `sim` into a directory,
-    /// with the number of the connection after the end if there are several. The files are identical each time. Failed
+    /// with the number of the connection after the end if there are several. The files are always identical. Failed
     /// runs have no files.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Qlogs {
         self.write_while(jobs, directory, &|| true)
     }
 
-    /// Like [`write`](Self::write), with cancellation: `go_on` is called before each small batch of runs, and false
+    /// Like [`write`](Self::write), but can be canceled: `go_on` is called before each small batch of runs, and false
     /// ends the work.
     ///
     /// # Errors
@@ -90,13 +91,13 @@ impl Qlogs {
     }
 }
 
-/// Base name of a trace's files; `traces` is the number of traces of the run.
+/// Base name of a trace's files. `traces` is the number of traces of the run.
 pub(super) fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
     let several = if traces > 2 { format!("-{}", trace.connection) } else { String::new() };
     format!("{}-{}{several}", run_name(job), trace.vantage.name())
 }
 
-/// Prefix of a run's file names. In virtual time it is the variant and the seed alone.
+/// Prefix of a run's file names. In virtual time, it contains only the variant and the seed.
 pub(super) fn run_name(job: &Job) -> String {
     let run = format!("{}-{}", file_name_part(&job.lane.variant.name), job.seed);
     match job.lane.stack {
@@ -105,7 +106,7 @@ pub(super) fn run_name(job: &Job) -> String {
     }
 }
 
-/// A name as part of a file name.
+/// Converts a name for use in a file name.
 pub(super) fn file_name_part(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()

@@ -1,10 +1,10 @@
-//! Queue of parallel runs, limited to what the machine can carry: a run that was delayed by another run proves
+//! Queue of parallel runs, limited to the machine's capacity, because a run that was delayed by another run proves
 //! nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Waiting items by number, and free halves of processors.
+/// Waiting items by number, and number of free half processors.
 struct Queue<'a, T> {
     items: &'a [T],
     weights: Vec<u32>,
@@ -13,7 +13,7 @@ struct Queue<'a, T> {
 }
 
 impl<T> Queue<'_, T> {
-    /// The next item that fits; `None` if no items are left.
+    /// Takes the next item that fits. `None` if no items are left.
     fn next(&self) -> Option<RunningItem<'_, T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -45,9 +45,9 @@ impl<T> Drop for RunningItem<'_, T> {
     }
 }
 
-/// Calls `run` with each item and the number of the worker. Items run in parallel while the sum of their weights
-/// (in halves of a processor) is at most `halves`; a heavier item runs alone. Items that fit overtake those that
-/// do not. Results are in the order of the items.
+/// Calls `run` with each item and the number of the worker. Items run in parallel while the sum of their weights (in
+/// half processors) is at most `halves`. A heavier item runs alone. Items that fit overtake those that do not. Results
+/// are in the order of the items.
 ///
 /// # Panics
 /// If `run` panics.
@@ -111,7 +111,7 @@ mod tests {
     fn a_panicking_item_releases_its_capacity() {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
-            // The panicking item takes both halves of the processor; the others need one each.
+            // The panicking item takes both halves of the processor, and the others need one each.
             run_weighted(
                 2,
                 &[2, 1, 1, 2],

@@ -20,13 +20,13 @@ pub struct RealTimeFiles {
 }
 
 impl RealTimeFiles {
-    /// Default capture settings: [`Captures::MAX_BYTES`] per end, keys hidden unless `reveal_keys` is set.
+    /// Default capture settings: [`Captures::MAX_BYTES`] per end, and hidden keys unless `reveal_keys` is true.
     #[must_use]
     pub fn captures(reveal_keys: bool) -> CaptureConfig {
         CaptureConfig { max_bytes: Captures::MAX_BYTES as u64, reveal_keys }
     }
 
-    /// Captures and traces to take of a job.
+    /// Captures and traces to record of a job.
     pub(super) fn watch(&self, job: &Job) -> RecordingOptions {
         let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| is_traced(job, end));
         RecordingOptions { captures: self.captures, traces: self.traces.filter(|_| ours) }
@@ -62,7 +62,7 @@ impl RealTimeFiles {
             if capture.left_out > 0 {
                 let (end, left_out) = (capture.vantage.name(), capture.left_out);
                 eprintln!(
-                    "WARNING: {}-{end}: {left_out} packets are left out",
+                    "WARNING: {}-{end}: {left_out} packets were left out of the capture",
                     qlogs::run_name(job)
                 );
             }

@@ -11,12 +11,12 @@ use crate::experiment::{
 };
 use crate::results::quantile;
 
-/// Bytes offered to a path, including headers, and its losses and energy.
+/// Bytes offered to a path, including headers, with the path's losses and energy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathBytes {
     /// Name of the path.
     pub name: String,
-    /// Price of its bytes in both directions, in the currency of its price per GB.
+    /// Price of the path's bytes in both directions, in the currency of its price per GB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
     /// From the client.
@@ -25,10 +25,10 @@ pub struct PathBytes {
     pub down_bytes: u64,
     /// Packets lost at random, in the queue or in an outage, in both directions.
     pub dropped_packets: u64,
-    /// Energy of its radio, if it has one.
+    /// Energy of the path's radio, if it has one.
     #[serde(default)]
     pub radio: Option<RadioJoules>,
-    /// Accuracy of the forecasts of its answers, if enabled.
+    /// Accuracy of the forecasts of the path's answers, if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
 }
@@ -38,9 +38,9 @@ pub struct PathBytes {
 pub struct RadioJoules {
     /// Kind of radio.
     pub kind: String,
-    /// Energy caused by traffic, J: promotions, transfer, tails.
+    /// Energy caused by traffic in J: promotions, transfer, tails.
     pub traffic_j: f64,
-    /// Energy while idle, J.
+    /// Energy while idle in J.
     pub idle_j: f64,
     /// Number of promotions.
     pub promotions: u64,
@@ -62,54 +62,54 @@ impl RadioJoules {
 pub struct Record {
     /// Messages that arrived, including those of the warm-up.
     pub messages: Vec<Message>,
-    /// Number of messages of the warm-up, at the beginning of the list.
+    /// Number of warm-up messages at the beginning of the list.
     pub warm_up: usize,
-    /// Lower bound of the latency of each message after the warm-up ([`crate::bound`]), ms.
+    /// Lower bound on the latency of each message after the warm-up ([`crate::bound`]), in ms.
     pub least_ms: Vec<f64>,
-    /// Messages that did not arrive.
+    /// Number of messages that did not arrive.
     pub missing: u32,
-    /// Send times of unanswered requests, ms after the start.
+    /// Send times of unanswered requests in ms after the start.
     #[serde(default)]
     pub unanswered_ms: Vec<f64>,
-    /// Rate at which the application read after the warm-up, Mbit/s.
+    /// Rate in Mbit/s at which the application read after the warm-up.
     pub goodput_mbit_per_s: f64,
     /// Measures of films, pages and deadlines.
     #[serde(default)]
     pub measures: Measures,
-    /// Load of the paths.
+    /// Load of each path.
     pub paths: Vec<PathBytes>,
-    /// Payload that was also sent on another subflow, bytes.
+    /// Payload bytes that were also sent on another subflow.
     pub reinjected_bytes: u64,
-    /// When faults struck, ms after the start.
+    /// Times of the faults in ms after the start.
     pub faults_ms: Vec<f64>,
     /// Reasons why the run may be unreliable.
     pub doubts: Vec<String>,
     /// Error of a failed run.
     pub error: Option<String>,
-    /// The other workloads of the run. Values of the whole run are equal in all of them.
+    /// The other workloads of the run. Values that concern the whole run are equal in all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Record>,
 }
 
-/// Summary of latencies; quantiles are those of [`crate::results::quantile`].
+/// Summary of latencies. Quantiles are those of [`crate::results::quantile`].
 #[derive(Copy, Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// Number of messages.
     pub count: usize,
-    /// Mean, ms.
+    /// Mean in ms.
     pub mean_ms: f64,
-    /// Median, ms.
+    /// Median in ms.
     pub p50_ms: f64,
-    /// 95 % quantile, ms.
+    /// 95 % quantile in ms.
     pub p95_ms: f64,
-    /// 99 % quantile, ms.
+    /// 99 % quantile in ms.
     pub p99_ms: f64,
-    /// Maximum, ms.
+    /// Maximum in ms.
     pub max_ms: f64,
 }
 
 impl Statistics {
-    /// Statistics of these latencies; NaN without latencies.
+    /// Statistics of these latencies. NaN without latencies.
     #[must_use]
     pub fn from_latencies(latencies_ms: &[f64]) -> Statistics {
         let count = latencies_ms.len();
@@ -180,7 +180,7 @@ impl Record {
         let from_ms = warm_up.max(load.from).as_secs_f64() * 1e3;
         let ends_ms = load.ends(flow.seed).as_secs_f64() * 1e3;
         let ends = messages.iter().map(|message| message.sent_ms + message.latency_ms);
-        // A stream is cut off at its planned end; a finite workload ends with its last message.
+        // A stream is cut off at its planned end. A finite workload ends with its last message.
         let to_ms = match workload.count() {
             None => ends_ms,
             // Slightly later, to include the last message.
@@ -200,32 +200,32 @@ impl Record {
         }
     }
 
-    /// The records of all workloads, in their order.
+    /// The records of all workloads, in order.
     pub fn workloads(&self) -> impl Iterator<Item = &Record> {
         core::iter::once(self).chain(&self.beside)
     }
 
-    /// Price of all bytes; `None` without a price.
+    /// Price of all bytes. `None` without a price.
     #[must_use]
     pub fn price(&self) -> Option<f64> {
         let prices: Vec<f64> = self.paths.iter().filter_map(|path| path.price).collect();
         (!prices.is_empty()).then(|| prices.iter().sum())
     }
 
-    /// The longest latency, ms; a missing message counts until `over_ms` after the start.
+    /// The longest latency in ms. A missing message counts until `over_ms` after the start.
     #[must_use]
     pub fn worst_ms(&self, over_ms: f64) -> f64 {
         let open = self.unanswered_ms.iter().map(|sent| over_ms - sent);
         self.latencies_ms().into_iter().chain(open).fold(0.0, f64::max)
     }
 
-    /// The record of a failed run.
+    /// Creates the record of a failed run.
     #[must_use]
     pub fn failed(error: String) -> Record {
         Record { error: Some(error), ..Record::default() }
     }
 
-    /// Latencies after the warm-up, ms.
+    /// Latencies after the warm-up in ms.
     #[must_use]
     pub fn latencies_ms(&self) -> Vec<f64> {
         self.messages.iter().skip(self.warm_up).map(|message| message.latency_ms).collect()

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
 
-/// One of several parts. The first run belongs to the first part, the next to the second, and so on: parts are
-/// equally large, and each has runs of every variant.
+/// One of several parts. The first run belongs to the first part, the next to the second, and so on, so that parts are
+/// equally large and each has runs of every variant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Number of this part, from 0.
@@ -22,7 +22,7 @@ impl Shard {
         place % self.of == self.at
     }
 
-    /// This part of a plan.
+    /// Selects this part of a plan.
     #[must_use]
     pub fn part<T>(self, plan: Vec<T>) -> Vec<T> {
         let mine = plan.into_iter().enumerate().filter(|(place, _)| self.has(*place));

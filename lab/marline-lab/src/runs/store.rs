@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 use super::{Job, Record, make_directory};
 use crate::keep;
 
-/// Age at which partial files are removed. A record is written quickly, so the partial file of a living process is
-/// never this old, even on the clock of another machine.
+/// Age at which partial files are removed. Records are written quickly, so the partial file of a living process is
+/// never this old, even by the clock of another machine.
 const PARTIAL_FILE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Directory of runs, each in a file named by the hash of its inputs.
@@ -63,11 +63,11 @@ impl Store {
         &self.place
     }
 
-    /// The name of a run, a hash of its inputs.
+    /// The name of a run: a hash of its inputs.
     #[must_use]
     pub fn key(&self, job: &Job) -> String {
         let Job { experiment, lane, seed, .. } = job;
-        // Results of the kernel's stacks hold for any build of this program.
+        // Results of the kernel's stacks are valid for any build of this program.
         let by = if lane.stack.is_marline() { &self.program } else { &self.kernel };
         let all = format!("{:?}", (experiment, lane, seed, by));
         let mut key = String::new();

@@ -11,7 +11,7 @@ use super::record::Record;
 use super::{Job, Store};
 use crate::experiment::Stack;
 
-/// File that lists the runs of a series in the store.
+/// File that lists a series' runs in the store.
 const FILE: &str = "series.json";
 
 /// A run of a series, with its file name in the directory `runs`.
@@ -27,7 +27,7 @@ struct Run {
 /// A lane of a series: the runs of a variant on a stack, for one combination of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredLane {
-    /// Values of the sweep; empty without a sweep.
+    /// Values of the sweep. Empty without a sweep.
     pub point: Vec<(String, String)>,
     /// Stack.
     pub stack: Stack,

@@ -19,50 +19,50 @@ const MEDIAN_TOLERANCE: f64 = 0.10;
 /// Maximum relative difference of the 95 % quantiles of `sim` and `live` that agree.
 const P95_TOLERANCE: f64 = 0.20;
 
-/// All runs of a variant on a stack, with one of their workloads.
+/// All runs of a variant on a stack, for one of their workloads.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneSummary {
     /// Stack.
     pub stack: Stack,
     /// Variant.
     pub variant: String,
-    /// Workload; empty without a name.
+    /// Name of the workload. Empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub workload: String,
     /// Number of the workload, from 0.
     #[serde(skip)]
     pub number: usize,
-    /// Completed runs.
+    /// Number of completed runs.
     pub runs: usize,
-    /// Failed runs.
+    /// Number of failed runs.
     pub failed: usize,
-    /// Unreliable runs.
+    /// Number of unreliable runs.
     pub doubtful: usize,
-    /// Messages that did not arrive, in all runs.
+    /// Number of messages that did not arrive in all runs.
     pub missing: u64,
-    /// Latencies of all runs together.
+    /// Summary of the latencies of all runs.
     pub latency: Statistics,
     /// 99 % quantile divided by that of the messages' lower bounds.
     pub p99_to_bound: f64,
-    /// Median goodput of the runs, Mbit/s.
+    /// Median goodput of the runs in Mbit/s.
     pub goodput_mbit_per_s: f64,
-    /// Median over the runs of each measure of films, pages and deadlines: name, value.
+    /// Median over the runs of each measure of films, pages and deadlines: name and value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<(&'static str, f64)>,
     /// Median price of a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Median over the runs per path: name, bytes in both directions.
+    /// Median over the runs per path: name, and bytes in both directions.
     pub path_bytes: Vec<(String, f64)>,
-    /// Median over the runs per path with a radio: name, joules by traffic and while idle.
+    /// Median over the runs per path with a radio: name, joules by traffic, and joules while idle.
     pub path_joules: Vec<(String, f64, f64)>,
-    /// Accuracy of forecasts of answers in all runs, per path for which it is enabled: name, calibration.
+    /// Accuracy of answer forecasts in all runs, for each path for which it is enabled: name and calibration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub path_calibration: Vec<(String, Calibration)>,
 }
 
 impl LaneSummary {
-    /// Energy of a path's radio for a table, J: by traffic, and while idle in parentheses; blank without a radio.
+    /// Formats the energy of a path's radio in J: by traffic, and while idle in parentheses. Blank without a radio.
     #[must_use]
     pub fn joules(&self, path: &str) -> String {
         let of = self.path_joules.iter().find(|(name, ..)| name == path);
@@ -75,9 +75,9 @@ impl LaneSummary {
 pub struct Agreement {
     /// Variant.
     pub variant: String,
-    /// Medians: virtual, live, ms.
+    /// Medians of virtual and live runs in ms.
     pub p50_ms: (f64, f64),
-    /// 95 % quantiles: virtual, live, ms.
+    /// 95 % quantiles of virtual and live runs in ms.
     pub p95_ms: (f64, f64),
 }
 
@@ -137,8 +137,8 @@ impl<'a> Summary<'a> {
         Summary { jobs, records, lanes }
     }
 
-    /// The reference lane for ratios of a workload: the kernel's Multipath TCP if it was run, else the kernel's TCP,
-    /// else the first lane.
+    /// The reference lane for ratios of a workload: the kernel's Multipath TCP if it was run, or else the kernel's
+    /// TCP, or else the first lane.
     fn reference(&self, number: usize) -> Option<&LaneSummary> {
         let lanes = || self.lanes.iter().filter(|lane| lane.number == number);
         let of = |stack| lanes().find(|lane| lane.stack == stack);
@@ -209,8 +209,8 @@ impl<'a> Summary<'a> {
         table
     }
 
-    /// Intervals of the table's numbers (95 %, bootstrap over the runs; ratios paired by seed), header first;
-    /// empty if no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
+    /// Intervals of the table's numbers (95 %, bootstrap over the runs, ratios paired by seed), header first. Empty if
+    /// no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
     #[must_use]
     pub fn intervals(&self) -> Vec<Vec<String>> {
         let Some(reference) = self.reference(0) else { return Vec::new() };
@@ -261,8 +261,7 @@ impl<'a> Summary<'a> {
         mine.map(|(job, record)| (job.seed, of(record))).collect()
     }
 
-    /// Accuracy of forecasts of answers, a line per variant and path, header first; empty if no variant enables
-    /// it.
+    /// Accuracy of answer forecasts, one line per variant and path, header first. Empty if no variant enables it.
     #[must_use]
     pub fn calibration(&self) -> Vec<Vec<String>> {
         let head = ["stack", "variant", "path", "answers", "within p50", "p90", "p99"];
@@ -319,7 +318,7 @@ impl<'a> Summary<'a> {
         live.filter_map(pair).collect()
     }
 
-    /// Unreliable, failed and incomplete results, one line each.
+    /// Lists unreliable, failed and incomplete results, one per line.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -406,7 +405,7 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// An interval in words; blank without one.
+/// Formats an interval. Blank without one.
 fn between(estimate: &Estimate) -> String {
     if estimate.low.is_nan() || estimate.high.is_nan() {
         return String::new();

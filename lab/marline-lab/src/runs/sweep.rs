@@ -1,5 +1,5 @@
-//! Sweep: every combination of a file's values, run and read back in pieces, so that memory holds the runs of one
-//! combination only.
+//! Sweep: every combination of a file's values, run and read back in pieces, so that memory holds the runs of only one
+//! combination.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::results::{self, Format, RunColumns, Sheets};
 /// Number of runs in a batch. Each needs a few kilobytes of memory, and at the end of a batch some processors may be
 /// idle.
 const RUNS_PER_BATCH: usize = 4_096;
-/// Largest number of stored warnings.
+/// Maximum number of stored warnings.
 const WARNINGS: usize = 100;
 
 /// Seeds of a lane's runs.
@@ -48,7 +48,7 @@ struct Part {
     end: usize,
 }
 
-/// The plan of a sweep: combinations in order, for each all variants, for each all seeds.
+/// The plan of a sweep: combinations in order, for each combination all variants, and for each variant all seeds.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     parts: Vec<Part>,
@@ -75,12 +75,12 @@ pub struct SweepSummary {
     pub warnings: Vec<String>,
     /// Number of warnings.
     pub warnings_count: usize,
-    /// Runs that failed.
+    /// Number of failed runs.
     pub failed: usize,
 }
 
 impl Sweep {
-    /// Plans every combination of a file on these stacks; without a table `sweep`, the file itself.
+    /// Plans every combination of a file on these stacks. Without a table `sweep`, plans the file itself.
     ///
     /// # Errors
     /// A combination is not a valid experiment, or no variant runs on a stack.
@@ -145,7 +145,7 @@ impl Sweep {
         pieces
     }
 
-    /// Calls `each` for batches of all runs, or those of a shard, small enough for memory.
+    /// Calls `each` for batches, small enough for memory, of all runs or those of a shard.
     ///
     /// # Errors
     /// Those of `each`.
@@ -163,7 +163,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Makes the runs that are missing in the store: all, or those of a shard.
+    /// Makes all runs that are missing in the store, or those of a shard.
     ///
     /// # Errors
     /// Those of [`Series::run`].
@@ -223,7 +223,7 @@ impl Sweep {
         Ok(swept)
     }
 
-    /// Writes tables with columns for each path; the paths are known when all runs have been read.
+    /// Writes tables with columns for each path, which are known only when all runs have been read.
     fn write_runs(
         &self,
         store: &Store,
@@ -263,8 +263,8 @@ impl Sweep {
             let (point, lane) = (values.collect::<String>(), &job.lane);
             let which = format!("{point}{} {} seed {}", lane.stack, lane.variant.name, job.seed);
             bail!(
-                "{missing} runs of this combination are not in {}, the first: {which}. Were they produced by another \
-                 build, or in another directory?",
+                "{missing} runs of this combination are not in {}, the first: {which}. Were they \
+                    made by another build, or in another directory?",
                 store.directory().display()
             );
         }
@@ -273,7 +273,7 @@ impl Sweep {
 }
 
 impl SweepSummary {
-    /// The table as text, header first: a line for each variant at each combination.
+    /// The table as text, header first, with a line for each variant at each combination.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {
         let Some(first) = self.points.first() else { return Vec::new() };

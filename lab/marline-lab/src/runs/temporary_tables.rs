@@ -1,5 +1,5 @@
-//! Temporary directory of tables: they are written there and moved into place when all are complete, so that a
-//! failure does not destroy earlier tables.
+//! Temporary directory for tables, which are moved into place when all are complete, so that a failure does not
+//! destroy earlier tables.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};

@@ -1,6 +1,6 @@
 //! Time lines of a series: two tables, with all simulated runs in the order of the plan.
 //!
-//! Runs are repeated for them, or made for the first time: stored runs have no time lines, and a simulation is
+//! Runs are repeated for them, or made for the first time, because stored runs have no time lines and a simulation is
 //! cheap. Stored results therefore do not depend on time lines.
 
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::results::{Format, RunColumns, Sheet, Sheets};
 /// Settings of the tables.
 #[derive(Copy, Clone, Debug)]
 pub struct Timelines {
-    /// Parallel runs, at least 1.
+    /// Number of parallel runs, at least 1.
     pub jobs: usize,
     /// Settings of each run's time lines.
     pub config: TimelineConfig,
@@ -23,14 +23,14 @@ pub struct Timelines {
 /// Sizes of the written tables.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct WrittenSizes {
-    /// Table `subflows`.
+    /// Size of table `subflows`.
     pub subflows: Sheet,
-    /// Table `copies`.
+    /// Size of table `copies`.
     pub copies: Sheet,
 }
 
 impl Timelines {
-    /// Largest number of rows of a file, excluding its header line.
+    /// Maximum number of rows of a file, excluding its header line.
     pub const MAX_FILE_ROWS: u64 = 5_000_000;
 
     /// Writes the tables `subflows` and `copies` of the jobs on stack `sim` into a directory. The files are identical
@@ -72,14 +72,14 @@ impl WrittenSizes {
         {
             if left_out > 0 {
                 // Writing to a String cannot fail.
-                let _ = write!(cut, "{name} has the first {rows} rows, {left_out} are left out; ");
+                let _ = write!(cut, "{name} has the first {rows} rows, {left_out} were left out; ");
             }
         }
         let (run, file) = (TimelineConfig::MAX_ROWS, Timelines::MAX_FILE_ROWS);
         (!cut.is_empty()).then(|| {
             format!(
-                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a file. Use fewer seeds, \
-                 shorter runs or a longer interval"
+                "TIME LINES ARE INCOMPLETE: {cut}the limits are {run} rows per run and {file} per \
+                    file. Use fewer seeds, shorter runs or a longer interval"
             )
         })
     }
@@ -127,7 +127,7 @@ mod tests {
         let sheet = |rows, left_out| Sheet { rows, left_out };
         let written = WrittenSizes { subflows: sheet(10, 0), copies: sheet(500_000, 7) };
         let said = written.omission_note().expect("cut");
-        assert!(said.contains("copies has the first 500000 rows, 7 are left out"), "{said}");
+        assert!(said.contains("copies has the first 500000 rows, 7 were left out"), "{said}");
         assert!(!said.contains("subflows has"), "{said}");
     }
 

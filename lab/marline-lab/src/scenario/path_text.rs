@@ -10,8 +10,8 @@ use super::{IpNet, MTU_RANGE, Path, check_name};
 impl FromStr for Path {
     type Err = anyhow::Error;
 
-    /// Parses the name, then pairs of addresses (the client's and the server's, with prefix lengths; optional),
-    /// then optionally `mtu=`, then the link's items.
+    /// Parses the name, optional pairs of addresses (the client's and the server's, with prefix lengths), an optional
+    /// `mtu=`, and the link's items.
     fn from_str(text: &str) -> anyhow::Result<Path> {
         let mut words = text.split(',').map(str::trim).peekable();
         let name = words.next().unwrap_or_default().to_owned();

@@ -8,15 +8,15 @@
 
 use marline_time::{Duration, Rng, SeedTree};
 
-/// Objects of a page.
+/// Number of objects of a page.
 pub(crate) const OBJECTS: u32 = 71;
-/// Number of hosts of a page; the first has the page.
+/// Number of hosts of a page. The first one has the page itself.
 pub(crate) const HOSTS: usize = 12;
-/// Standard deviation of the sizes' logarithm within a type.
+/// Standard deviation of the logarithm of sizes within a type.
 const SIZE_SPREAD: f64 = 1.0;
 
-/// Type of objects: number, total bytes, the type of object that refers to them (index in the table), and the time
-/// from its arrival to the request, ms. Half of those that refer to their own type are found in the page.
+/// Object types: number of objects, total bytes, index of the type that refers to them, and time in ms from that
+/// object's arrival to the request. Half of those that refer to their own type are found in the page.
 const TYPES: [(u32, f64, usize, u64); 6] = [
     (2, 18e3, 0, 10),     // HTML, the first of which is the page
     (8, 78e3, 0, 10),     // style sheets
@@ -36,7 +36,7 @@ pub(crate) struct Object {
     pub(crate) delay: Duration,
 }
 
-/// The objects of a page; the first is the page itself.
+/// The objects of a page, the first of which is the page itself.
 pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
     let mut rng = SeedTree::new(seed).branch("web").stream(&format!("page/{page}"));
     let mut objects: Vec<Object> = Vec::new();
@@ -65,13 +65,13 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
     objects
 }
 
-/// A draw of the standard normal distribution.
+/// Draws from the standard normal distribution.
 fn normal(rng: &mut impl Rng) -> f64 {
     let (a, b) = (1.0 - rng.unit(), rng.unit());
     (-2.0 * a.ln()).sqrt() * (core::f64::consts::TAU * b).cos()
 }
 
-/// Bytes of a page.
+/// Total size of a page in bytes.
 pub(crate) fn page_bytes(seed: u64, page: u32) -> u32 {
     objects(seed, page).iter().map(|object| object.bytes as u32).sum()
 }

@@ -70,18 +70,18 @@ pub struct Link<P> {
 }
 
 impl<P: Packet> Link<P> {
-    /// Queue limit in bytes for a limit in time if the rate is unlimited.
+    /// Queue limit in bytes for a limit given as a time if the rate is unlimited.
     pub const UNLIMITED_QUEUE_BYTES: u64 = 16 << 20;
     /// Maximum number of packets in flight. Further packets are dropped as if the queue were full.
     pub const MAX_IN_FLIGHT: usize = 1 << 20;
-    /// Dropped packets kept for [`Link::take_dropped`].
+    /// Maximum number of dropped packets kept for [`Link::take_dropped`].
     const MAX_DROPPED: usize = 256;
-    /// Maximum number of notices kept for [`Link::take_answer`]; more are not created.
+    /// Maximum number of notices kept for [`Link::take_answer`]. Further ones are not created.
     const MAX_NOTICES: usize = 256;
-    /// Minimum number of bytes for a queue limit in time.
+    /// Minimum number of bytes for a queue limit given as a time.
     const MIN_QUEUE_BYTES: u64 = 3_008;
 
-    /// A link whose schedules and traces begin at `start`. `seeds` should be a separate branch.
+    /// Creates a link whose schedules and traces begin at `start`. `seeds` should be a separate branch.
     #[must_use]
     pub fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
         let mut link = Link {
@@ -138,15 +138,15 @@ impl<P: Packet> Link<P> {
         self.start_head(now);
     }
 
-    /// Makes both directions of an interface share one radio: this direction uses that of `other`
-    /// from now on, if both have radios with the same parameters.
+    /// Makes both directions of an interface share one radio: this direction now uses that of `other`, if both have
+    /// radios with the same parameters.
     pub fn share_radio<Q>(&mut self, other: &Link<Q>) {
         if let (Some(radio), Some(other)) = (&mut self.radio, &other.radio) {
             radio.share_radio(other);
         }
     }
 
-    /// The radio, for its state and energy; `None` if there is none.
+    /// The radio, for its state and energy. `None` if there is none.
     #[must_use]
     pub fn radio(&self) -> Option<Radio> {
         self.radio.as_ref().map(RadioTap::snapshot)
@@ -164,7 +164,7 @@ impl<P: Packet> Link<P> {
         self.queued_bytes
     }
 
-    /// Hands a packet to the link.
+    /// Passes a packet to the link.
     pub fn offer(&mut self, now: Instant, mut packet: P) {
         self.advance(now);
         let bytes = packet.wire_len() as u64;
@@ -235,8 +235,8 @@ impl<P: Packet> Link<P> {
         self.poll_timed(now).map(|(_, packet)| packet)
     }
 
-    /// Like [`Link::poll`], with the time of arrival. In real time, the host is always slightly late and needs to know
-    /// by how much.
+    /// Like [`Link::poll`], with the arrival time. In real time, the host is always slightly late and needs to know by
+    /// how much.
     pub fn poll_timed(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         if self.is_suspended() || self.flight.front()?.at > now {
@@ -248,8 +248,7 @@ impl<P: Packet> Link<P> {
         Some((at, packet))
     }
 
-    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. It may return nothing at that
-    /// time.
+    /// Time of the next call of [`Link::poll`], which may return nothing. `None` while nothing is in transit.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         let release = self.middleboxes.next_release();
@@ -265,13 +264,13 @@ impl<P: Packet> Link<P> {
         (next != Instant::FAR_FUTURE).then_some(next)
     }
 
-    /// A packet that a middlebox sends back to the sender, or a notice that a packet was larger than the MTU. Not part
-    /// of the statistics.
+    /// Takes a packet that a middlebox sends back to the sender, or a notice that a packet was larger than the MTU.
+    /// Statistics do not include them.
     pub fn take_answer(&mut self) -> Option<P> {
         self.middleboxes.pop_answer().or_else(|| self.notices.pop_front())
     }
 
-    /// A dropped packet, for reuse of its memory. Only some are kept.
+    /// Takes a dropped packet, so that its memory can be reused. Only some are kept.
     pub fn take_dropped(&mut self) -> Option<P> {
         self.dropped.pop()
     }
@@ -320,7 +319,7 @@ impl<P: Packet> Link<P> {
         self.launch_packet(now, packet);
     }
 
-    /// Draws delay and faults, and puts the packet into flight.
+    /// Draws delay and faults, and puts the packet in flight.
     fn launch_packet(&mut self, now: Instant, mut packet: P) {
         if self.chance(|faults| faults.corrupt, |link| &mut link.corruptions) {
             self.corrupt(now, &mut packet);

@@ -14,13 +14,13 @@ impl<P: Packet> Link<P> {
         self.follow_outage(now);
     }
 
-    /// True if packets pass at the time of the last call.
+    /// True if packets passed at the time of the last call.
     #[must_use]
     pub const fn is_up(&self) -> bool {
         self.down_since.is_none()
     }
 
-    /// Time at which the link's schedule next takes it down or brings it up; `None` for never.
+    /// Time at which the link's schedule next takes it down or brings it up. `None`: never.
     #[must_use]
     pub fn next_outage_change(&self) -> Option<Instant> {
         Some(self.outage.next_change()).filter(|next| *next != Instant::FAR_FUTURE)

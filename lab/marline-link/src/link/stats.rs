@@ -2,7 +2,7 @@
 
 use marline_time::Instant;
 
-/// Counts of one direction since its start.
+/// Counters of one direction since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     /// Packets offered.
@@ -27,13 +27,13 @@ pub struct LinkStats {
     pub dropped_swallowed: u64,
     /// Acknowledgments that a middlebox removed.
     pub dropped_thinned: u64,
-    /// Dropped by a NAT that had lost their translation.
+    /// Dropped by a NAT that had lost the translation.
     pub dropped_forgotten: u64,
-    /// Passed without some of their TCP options.
+    /// Passed with some TCP options removed.
     pub stripped: u64,
-    /// Split into several.
+    /// Split into several segments.
     pub split: u64,
-    /// Merged with the previous one.
+    /// Merged with the previous segment.
     pub coalesced: u64,
     /// Delivered twice.
     pub duplicated: u64,
@@ -41,16 +41,16 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Delivered with a changed payload and a valid checksum.
     pub rewritten: u64,
-    /// Delivered after their followers.
+    /// Delivered after packets that were sent later.
     pub reordered: u64,
-    /// When a packet was last dropped or damaged.
+    /// Time at which a packet was last dropped or damaged.
     pub last_fault_at: Option<Instant>,
-    /// Largest number of queued bytes, including the packet being sent.
+    /// Maximum number of queued bytes, including the packet being sent.
     pub queue_max_bytes: u64,
 }
 
 impl LinkStats {
-    /// Packets that were dropped for any reason.
+    /// Number of packets that were dropped for any reason.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         let by_middleboxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;

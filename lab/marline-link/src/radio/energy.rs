@@ -1,4 +1,4 @@
-//! Energy consumed, in joules, by purpose.
+//! Energy consumption by purpose.
 
 use core::ops::AddAssign;
 
@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 use super::{RadioKind, RadioState};
 
-/// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not depend on how
+/// Femtojoules per joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not depend on how
 /// time is divided.
 const FJ_PER_J: f64 = 1e15;
 
@@ -21,8 +21,7 @@ pub struct RadioReading {
     pub energy: Energy,
 }
 
-/// Energy drawn by a radio, in integers; [`Energy::traffic_j`] and similar methods convert to
-/// joules.
+/// Energy drawn by a radio in femtojoules. [`Energy::traffic_j`] and similar methods convert to joules.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Energy {
     /// Listening while idle.
@@ -31,13 +30,13 @@ pub struct Energy {
     pub promotion_fj: u128,
     /// Base power of transfers, excluding the energy per byte.
     pub transfer_fj: u128,
-    /// Energy of bytes.
+    /// Energy per byte, summed over the bytes.
     pub bytes_fj: u128,
     /// Tails.
     pub tail_fj: u128,
     /// Number of times the radio was woken.
     pub promotions: u64,
-    /// Packets transferred.
+    /// Number of packets transferred.
     pub packets: u64,
     /// Time spent idle.
     pub idle_time: Duration,
@@ -56,19 +55,19 @@ impl Energy {
         idle_time: Duration::ZERO,
     };
 
-    /// Joules that traffic caused: promotions, transfer, bytes and tails.
+    /// Energy in joules caused by traffic: promotions, transfer, bytes and tails.
     #[must_use]
     pub fn traffic_j(&self) -> f64 {
         (self.promotion_fj + self.transfer_fj + self.bytes_fj + self.tail_fj) as f64 / FJ_PER_J
     }
 
-    /// Joules of the idle radio.
+    /// Energy of the idle radio in joules.
     #[must_use]
     pub fn idle_j(&self) -> f64 {
         self.idle_fj as f64 / FJ_PER_J
     }
 
-    /// Joules of promotions, of transfer with its bytes, and of tails.
+    /// Energy in joules of promotions, of transfer including its bytes, and of tails.
     #[must_use]
     pub fn energy_by_state_j(&self) -> [f64; 3] {
         let parts = [self.promotion_fj, self.transfer_fj + self.bytes_fj, self.tail_fj];

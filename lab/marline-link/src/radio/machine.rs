@@ -12,7 +12,7 @@ pub enum RadioState {
     Idle,
     /// Waking up, not yet able to send.
     Promotion,
-    /// Packets are being transferred.
+    /// Transferring packets.
     Transfer,
     /// Connected and waiting for more packets, in the tail state with this index.
     Tail(u8),
@@ -38,8 +38,8 @@ enum Phase {
     Connected { last_packet: Instant },
 }
 
-/// State machine of one radio: for every packet, it computes when the packet can leave and how much
-/// energy was drawn. A time in the past is replaced by the latest known time.
+/// State machine of one radio. For every packet, it computes when the packet can leave and how much energy was drawn.
+/// A time in the past is replaced with the latest known time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Radio {
     parameters: RadioParameters,
@@ -50,7 +50,7 @@ pub struct Radio {
 }
 
 impl Radio {
-    /// A radio that is idle from `start` on.
+    /// Creates a radio that is idle at `start`.
     #[must_use]
     pub const fn new(parameters: RadioParameters, start: Instant) -> Self {
         let energy = Energy::NONE;
@@ -63,8 +63,8 @@ impl Radio {
         &self.parameters
     }
 
-    /// Wakes the radio for sending. An idle radio starts its promotion; a radio in its tail restarts the tail. Returns
-    /// the time at which a packet can leave (`now` without a wait).
+    /// Wakes the radio for sending. An idle radio starts its promotion, and a radio in its tail restarts the tail.
+    /// Returns the time at which a packet can leave (`now` without a wait).
     pub fn wake(&mut self, now: Instant) -> Instant {
         self.advance(now);
         let now = self.accounted;
@@ -139,7 +139,8 @@ impl Radio {
         }
     }
 
-    /// The current state, its end, and its power in microwatts. Idle has no end, and its power is that of listening.
+    /// The current state, the time of its end, and its power in microwatts. The idle state has no end, and its power
+    /// is that of listening.
     fn current_state(&self) -> (RadioState, Instant, u64) {
         let p = &self.parameters;
         match self.phase {

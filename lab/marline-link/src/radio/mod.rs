@@ -1,13 +1,11 @@
-//! Radio model: the time a sleeping radio takes to wake, and the power it draws until it sleeps
-//! again.
+//! Radio model: the time in which a sleeping radio wakes, and the power that it draws until it sleeps again.
 //!
 //! *Problem.* A second path over cellular is not free. An idle LTE radio needs a quarter of a second until the first
 //! packet can leave (promotion), and after the last one it stays awake for eleven seconds (tail), at more power than a
 //! busy WiFi radio. A subflow opened "just in case" costs about 12 J without carrying useful data. If it is opened
 //! only when needed, the user waits for the promotion. Byte counts show neither.
 //!
-//! So each link may have a radio: a state machine of four states, after Huang et al. (MobiSys
-//! 2012).
+//! A link may therefore have a radio: a state machine with four states, after Huang et al. (MobiSys 2012).
 //!
 //! ```text
 //!            packet                          promotion over

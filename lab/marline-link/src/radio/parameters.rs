@@ -2,11 +2,11 @@
 //!
 //! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
 //! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked
-//! against the full paper**: only its abstract was available. So every figure in joules is accompanied by runs with
-//! each value 20 % lower and higher ([`RadioParameters::variations`]).
+//! against the full paper**: only its abstract was available. Every figure in joules is therefore accompanied by runs
+//! with each value 20 % lower and higher ([`RadioParameters::variations`]).
 //!
-//! Our own values, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still
-//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not wait for a
+//! The paper's tables do not contain `transfer_hold`, the time after a packet that still counts as transfer (for LTE
+//! we use the paper's timer of continuous reception, 100 ms). Our own assumption is that packets do not wait for a
 //! sleeping WiFi station, which wakes itself to send within a millisecond.
 
 use core::fmt;
@@ -39,7 +39,7 @@ impl RadioKind {
         }
     }
 
-    /// Guesses the radio from the name of an interface or path; `None` if unknown. Recognizes names used by Linux,
+    /// Guesses the radio from the name of an interface or path. `None` if unknown. Recognizes names used by Linux,
     /// Android and users: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`, `umts`, `3g`. Case does not matter.
     #[must_use]
     pub fn guess(interface: &str) -> Option<RadioKind> {
@@ -121,7 +121,7 @@ pub struct RadioParameters {
     pub tails: [TimedState; 2],
     /// Interval at which an idle radio listens.
     pub idle_cycle: Duration,
-    /// How long an idle radio listens each time, and its power. Between listening periods it draws nothing.
+    /// Duration and power of each listening period of an idle radio. Between these periods it draws nothing.
     pub idle_listen: TimedState,
 }
 
@@ -142,8 +142,8 @@ const LTE: RadioParameters = RadioParameters {
     idle_listen: TimedState::new(43_200, 594_300),
 };
 
-/// A packet in the second tail (FACH) immediately returns to the first (DCH), because the source does not give the
-/// promotion between them. Idle listening is not given either, so LTE's cycle and power are used.
+/// A packet in the second tail (FACH) immediately returns the radio to the first (DCH), because the source does not
+/// give the promotion between them. It does not give idle listening either, so LTE's cycle and power are used.
 const UMTS: RadioParameters = RadioParameters {
     kind: RadioKind::Umts,
     promotion: TimedState::new(582_100, 659_400),
@@ -171,7 +171,7 @@ const WIFI: RadioParameters = RadioParameters {
 /// Scales one parameter.
 type ScaleParameter = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
 
-/// Parameters that a sensitivity run varies, one at a time.
+/// Parameters that a sensitivity run varies one at a time.
 const TURNS: [(&str, ScaleParameter); 8] = [
     ("promotion time", |p, by| p.promotion.lasts = scale_time(p.promotion.lasts, by)),
     ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
@@ -215,7 +215,7 @@ impl RadioParameters {
         self.tails[0].lasts + self.tails[1].lasts
     }
 
-    /// Variants in which one parameter is scaled to `percent`, the others unchanged.
+    /// Variants in which one parameter is scaled to `percent` and the others are unchanged.
     #[must_use]
     pub fn variations(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
         let by = |value: u64| value.saturating_mul(percent) / 100;

@@ -1,14 +1,14 @@
 //! Sensitivity of the energy figures to uncertain parameters.
 //!
-//! The same packets run through machines that each have one parameter at 80 or 120 % of its value. Only energy is
-//! computed again: packet times stay unchanged, although a longer promotion would have delayed packets.
+//! The same packets are processed by machines that each have one parameter at 80 or 120 % of its value. Only the
+//! energy is computed again. Packet times stay unchanged, although a longer promotion would have delayed packets.
 
 use marline_time::Instant;
 
 use super::{Radio, RadioParameters};
 use crate::Direction;
 
-/// Lower and higher value of a varied parameter, percent.
+/// Lower and higher value of a varied parameter in percent.
 const VARIED_PERCENT: [u64; 2] = [80, 120];
 
 /// Effect of a parameter on the energy caused by traffic.
@@ -16,9 +16,9 @@ const VARIED_PERCENT: [u64; 2] = [80, 120];
 pub struct Swing {
     /// The parameter.
     pub parameter: &'static str,
-    /// Joules with the parameter at 80 %.
+    /// Energy in joules with the parameter at 80 %.
     pub low_j: f64,
-    /// Joules with the parameter at 120 %.
+    /// Energy in joules with the parameter at 120 %.
     pub high_j: f64,
 }
 
@@ -30,7 +30,7 @@ pub struct Sensitivity {
 }
 
 impl Sensitivity {
-    /// Variations around these parameters, idle from `start` on.
+    /// Creates variations around these parameters, idle at `start`.
     #[must_use]
     pub fn new(parameters: RadioParameters, start: Instant) -> Self {
         let [low, high] = VARIED_PERCENT.map(|percent| parameters.variations(percent));
@@ -65,7 +65,7 @@ impl Sensitivity {
         self.varied.iter().map(swing).collect()
     }
 
-    /// Lowest and highest energy caused by traffic, over all variations.
+    /// Minimum and maximum energy caused by traffic, over all variations.
     #[must_use]
     pub fn range_j(&self, now: Instant) -> (f64, f64) {
         let nominal = self.nominal.energy(now).traffic_j();

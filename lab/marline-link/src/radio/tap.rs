@@ -7,11 +7,11 @@ use marline_time::Instant;
 use super::Radio;
 use crate::{Direction, RadioConfig};
 
-/// How one direction of a link uses its radio.
+/// A link direction's access to its radio.
 #[derive(Clone, Debug)]
 pub(crate) struct RadioTap {
     config: RadioConfig,
-    /// Shared with the other direction. One thread calls both, so the lock never blocks.
+    /// Radio shared with the other direction. One thread calls both, so the lock never blocks.
     radio: Arc<Mutex<Radio>>,
 }
 
@@ -27,7 +27,7 @@ impl RadioTap {
         }
     }
 
-    /// Wakes the radio for a packet. Returns when the packet can leave.
+    /// Wakes the radio for a packet. Returns the time at which the packet can leave.
     pub(crate) fn wake(&self, now: Instant) -> Instant {
         let ready = self.with_radio(|radio| radio.wake(now));
         if self.config.waits { ready.max(now) } else { now }

@@ -26,7 +26,7 @@ impl fmt::Display for LinkSpec {
 }
 
 impl LinkSpec {
-    /// `key=value` for every property without its default value.
+    /// Writes `key=value` for every property that differs from its default.
     fn items(&self) -> Vec<String> {
         let default = LinkSpec::default();
         let mut items = Vec::new();

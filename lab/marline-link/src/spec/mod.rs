@@ -25,7 +25,8 @@
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
 //! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a middlebox overwrites these TCP options |
 //! | `mangle=mp_experimental:syn` | a middlebox inverts the bits of these TCP options |
-//! | `block=mp_join`, `block=mptcp:synack@3s` | a middlebox drops segments with these TCP options (from a time on) |
+//! | `block=mp_join`, `block=mptcp:synack@3s` | a middlebox drops segments with these TCP options (starting at a time)
+//! |
 //! | `renumber=yes`, `renumber=not-sack` | a middlebox chooses other sequence numbers (and leaves SACK untranslated) |
 //! | `rebind=5s` | a NAT loses its translations at that time |
 //! | `split=500B`, `split=500B:first` | a middlebox splits segments; their options go on each piece, or the first |
@@ -75,12 +76,12 @@ pub struct DuplexSpec {
     pub down: LinkSpec,
 }
 
-/// One direction, as parsed from text; traces are still names.
+/// One direction, as parsed from text. Traces are still names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkSpec {
     /// Rate.
     pub rate: RateSpec,
-    /// Largest packet.
+    /// Maximum packet size.
     pub mtu: Option<Mtu>,
     /// Queue limit.
     pub queue: QueueLimit,
@@ -88,7 +89,7 @@ pub struct LinkSpec {
     pub delay: Duration,
     /// Variation of the delay.
     pub jitter: Jitter,
-    /// Jitter may reorder.
+    /// True if jitter may reorder packets.
     pub overtaking: bool,
     /// Delay from a ping trace.
     pub rtt: Option<PingRef>,
@@ -121,10 +122,10 @@ pub struct RadioSpec {
     pub wakes: RadioUse,
 }
 
-/// Treatment of packets that find the radio idle.
+/// Treatment of packets that arrive while the radio is idle.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum RadioUse {
-    /// They wait for the published promotion, if the kind has one that delays packets.
+    /// They wait for the published promotion time, if this kind of radio delays packets.
     #[default]
     Published,
     /// They wait this long.
@@ -147,7 +148,7 @@ pub enum RateSpec {
     Trace(TraceRef),
     /// The walk-out model with this peak rate.
     WalkCycle(Rate),
-    /// A walk of 80 s out of the range, or a phone that stays in it.
+    /// A walk of 80 s out of range, or a phone that stays within range.
     PhoneMobility(PhoneMobility),
 }
 
@@ -160,12 +161,12 @@ pub struct TraceRef {
     pub start: Duration,
 }
 
-/// One carrier of a ping trace.
+/// One mobile carrier of a ping trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingRef {
     /// The file.
     pub trace: TraceRef,
-    /// The carrier in it.
+    /// The carrier in the file.
     pub carrier: String,
 }
 

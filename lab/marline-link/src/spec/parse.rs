@@ -13,8 +13,10 @@ use crate::{
 
 type Words<T> = Result<T, String>;
 
-const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, reorder, \
-                    duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, split, coalesce, thin, \
+const KEYS: &str = "rate, trace, mtu, queue, delay, jitter, overtaking, rtt, lost, ping, loss, \
+    ge, drop, reorder, \
+                    duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, split, \
+                    coalesce, thin, \
                     swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
@@ -43,7 +45,7 @@ impl FromStr for DuplexSpec {
 fn missing_value_error(item: &str, index: usize) -> String {
     let presets = preset::PRESETS.map(|(name, _)| name).join(", ");
     match (item, index) {
-        ("", _) => "an item is missing between two commas".to_owned(),
+        ("", _) => "an item between two commas is empty".to_owned(),
         (_, 0) => format!("neither `key=value` nor a preset; presets: {presets}"),
         _ => "must be `key=value` (a preset can only be first)".to_owned(),
     }
@@ -128,7 +130,7 @@ fn choice<T: Copy, const N: usize>(value: &str, choices: [(&str, T); N]) -> Word
     }
 }
 
-/// `None` if the value is that word, otherwise the parsed value.
+/// Returns `None` if the value is this word, and otherwise the parsed value.
 fn parse_unless<T>(
     value: &str,
     word: &str,
@@ -236,7 +238,7 @@ fn trace_ref(value: &str) -> Words<TraceRef> {
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(format!("`{name}` is not a trace's name (letters, digits, `-`, `_`, `.`)"));
+        return Err(format!("`{name}` is not a valid trace name (letters, digits, `-`, `_`, `.`)"));
     }
     Ok(TraceRef { name: name.to_owned(), start })
 }
@@ -250,7 +252,7 @@ fn ping_ref(value: &str) -> Words<PingRef> {
     let name = trace_ref(name)?.name;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if carrier.is_empty() || !carrier.chars().all(plain) {
-        return Err(format!("`{carrier}` is not a carrier's name (letters, digits, `-`, `_`)"));
+        return Err(format!("`{carrier}` is not a valid carrier name (letters, digits, `-`, `_`)"));
     }
     Ok(PingRef { trace: TraceRef { name, start }, carrier: carrier.to_owned() })
 }
@@ -273,7 +275,9 @@ fn numbers(value: &str) -> Words<Vec<u64>> {
     let mut list = Vec::new();
     for part in value.split('+') {
         match part.parse() {
-            Ok(0) | Err(_) => return Err(format!("`{part}` is not a packet's number, from 1")),
+            Ok(0) | Err(_) => {
+                return Err(format!("`{part}` is not a valid packet number; numbers start at 1"));
+            }
             Ok(number) => list.push(number),
         }
     }

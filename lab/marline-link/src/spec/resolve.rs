@@ -22,7 +22,7 @@ pub struct DuplexConfig {
     pub down: LinkConfig,
 }
 
-/// Error of resolving a spec.
+/// Error while resolving a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// None of these files was found.

@@ -38,10 +38,10 @@ const SEGMENTS: [(&str, Segments); 4] = [
 const MAX_RULES: usize = 32;
 
 impl OptionRule {
-    /// Rules from `OPTION[:SEGMENTS][@TIME]+...`, or `none`.
+    /// Parses rules from `OPTION[:SEGMENTS][@TIME]+...`, or `none`.
     ///
     /// # Errors
-    /// If the text cannot be parsed; the error lists what is allowed.
+    /// The text cannot be parsed. The error lists the valid forms.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<OptionRule>, String> {
         if text == "none" {
             return Ok(Vec::new());

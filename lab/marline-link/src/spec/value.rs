@@ -20,7 +20,7 @@ const BYTE_UNITS: [(&str, u64); 4] =
 
 type Words<T> = Result<T, String>;
 
-/// A decimal number times a unit, exactly; the unit must be one of `units`.
+/// Parses a decimal number times a unit exactly. The unit must be one of `units`.
 fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
@@ -60,7 +60,7 @@ fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -
     write!(f, "{}{unit}", value / scale)
 }
 
-/// A duration in the spelling of link specs.
+/// Formats a duration for link specs.
 pub(super) struct Time(pub(super) Duration);
 
 impl fmt::Display for Time {
@@ -72,7 +72,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A rate in the spelling of link specs.
+/// Formats a rate for link specs.
 pub(super) struct Bits(pub(super) Rate);
 
 impl fmt::Display for Bits {
@@ -81,7 +81,7 @@ impl fmt::Display for Bits {
     }
 }
 
-/// A number of bytes in the spelling of link specs.
+/// Formats a number of bytes for link specs.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -97,7 +97,7 @@ pub(super) fn duration(text: &str) -> Words<Duration> {
     parse_scaled(text, &TIME_UNITS).map(Duration::from_nanos)
 }
 
-/// A duration that is not zero.
+/// Parses a duration that is not zero.
 pub(super) fn positive(text: &str) -> Words<Duration> {
     match duration(text)? {
         Duration::ZERO => Err("must be longer than zero".to_owned()),
@@ -113,7 +113,7 @@ pub(super) fn bytes(text: &str) -> Words<u64> {
     parse_scaled(text, &BYTE_UNITS)
 }
 
-/// A probability: `1%` or `0.01`.
+/// Parses a probability: `1%` or `0.01`.
 pub(super) fn probability(text: &str) -> Words<f64> {
     let (digits, percent) = match text.strip_suffix('%') {
         Some(digits) => (digits, true),

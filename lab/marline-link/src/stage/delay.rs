@@ -18,7 +18,7 @@ impl DelayStage {
         DelayStage { config, start, jitter: seeds.stream("delay/jitter") }
     }
 
-    /// Arrival time of a packet that leaves the queue now, ignoring other packets.
+    /// Arrival time of a packet that leaves the queue now, regardless of other packets.
     pub(crate) fn arrival(&mut self, now: Instant) -> Instant {
         let mut delay = self.config.base;
         if let Some(trace) = &self.config.trace {

@@ -1,7 +1,7 @@
 //! Loss stage: decides which packets that left the queue never arrive.
 //!
-//! Every cause draws for every packet, even if another cause already lost it. Only a packet's number (or time)
-//! matters, not the fate of earlier packets.
+//! Every cause draws for every packet, even if another cause already lost it. The result depends only on a packet's
+//! number (or time), not on the fate of earlier packets.
 
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
 

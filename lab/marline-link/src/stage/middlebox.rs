@@ -7,10 +7,10 @@
 //! middleboxes that Multipath TCP must tolerate.
 //!
 //! A link is one direction, and so is a middlebox. State of the other direction is derived from segments or from time:
-//! renumbering from the ports, a lost translation from the time. Packets that a middlebox sends back by itself are
-//! returned by [`crate::Link::take_answer`].
+//! renumbering from the ports, a lost translation from the time. [`crate::Link::take_answer`] returns the packets that
+//! a middlebox sends back.
 //!
-//! The order is: swallow, renumber, rebind, split, coalesce, thin. All except the last two decide about each segment
+//! The order is: swallow, renumber, rebind, split, coalesce, thin. All except the last two treat each segment
 //! separately. The last two hold back at most one segment per flow, in a bounded table, and release it after a timeout
 //! or when the next segment of its flow cannot be combined with it.
 
@@ -33,15 +33,15 @@ use crate::{MiddleboxConfig, Packet};
 #[derive(Debug)]
 pub(crate) struct Middleboxes<P> {
     held: HeldSegments<P>,
-    /// Packets to send on over the link now.
+    /// Packets to forward over the link now.
     out: VecDeque<P>,
-    /// Packets to send back to the sender.
+    /// Packets to return to the sender.
     answers: VecDeque<P>,
     drop_draws: PcgRng,
     counts: Counts,
 }
 
-/// Counts of the middleboxes' actions.
+/// Counters of the middleboxes' actions.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) swallowed: u64,
@@ -66,8 +66,8 @@ impl<P: Packet> Middleboxes<P> {
         self.counts
     }
 
-    /// Processes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns the packets
-    /// that continue. Returns `false` if a middlebox dropped the packet.
+    /// Processes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns the packets to
+    /// forward. Returns `false` if a middlebox dropped the packet.
     pub(crate) fn take_packet(
         &mut self,
         now: Instant,
@@ -110,22 +110,22 @@ impl<P: Packet> Middleboxes<P> {
         true
     }
 
-    /// Returns the next packet that continues.
+    /// Takes the next packet to forward.
     pub(crate) fn pop(&mut self) -> Option<P> {
         self.out.pop_front()
     }
 
-    /// Returns the next packet to the sender.
+    /// Takes the next packet to return to the sender.
     pub(crate) fn pop_answer(&mut self) -> Option<P> {
         self.answers.pop_front()
     }
 
-    /// When a held segment must be released.
+    /// Time at which a held segment must be released.
     pub(crate) fn next_release(&self) -> Instant {
         self.held.next_release()
     }
 
-    /// Releases segments held until `now` at the latest.
+    /// Releases segments that may be held at most until `now`.
     pub(crate) fn release_due(&mut self, now: Instant) {
         while let Some(packet) = self.held.pop_due(now) {
             self.out.push_back(packet);
@@ -141,7 +141,7 @@ impl<P: Packet> Middleboxes<P> {
         self.counts.swallowed += 1;
         let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
         let answer = answer.and_then(|segment| packet.answer(&segment));
-        // Answers that are not fetched are not kept indefinitely.
+        // The number of answers that are not fetched is limited.
         if self.answers.len() < HeldSegments::<P>::MAX_FLOWS {
             self.answers.extend(answer);
         }

@@ -52,7 +52,7 @@ impl OutageStage {
         self.in_interval || self.flapped_down
     }
 
-    /// Time of the next change; `FAR_FUTURE` if there is none.
+    /// Time of the next change. `FAR_FUTURE` if there is none.
     pub(crate) fn next_change(&self) -> Instant {
         self.interval_change().min(self.flap_at)
     }

@@ -3,8 +3,8 @@
 
 use marline_time::{Duration, Rng, nanos};
 
-/// A standard exponential variate, by von Neumann's method of descending runs: draw uniforms while they descend. A run
-/// of odd length yields its first number; each run of even length adds 1.
+/// Draws a standard exponential variate with von Neumann's method of descending runs: draws uniform values while they
+/// descend. A run of odd length yields its first number, and each run of even length adds 1.
 fn standard_exponential(rng: &mut impl Rng) -> f64 {
     let mut whole = 0.0;
     loop {
@@ -25,13 +25,13 @@ fn standard_exponential(rng: &mut impl Rng) -> f64 {
     }
 }
 
-/// An exponentially distributed time with this mean, at least 1 ns.
+/// Draws an exponentially distributed time with this mean, at least 1 ns.
 pub(crate) fn exponential(mean: Duration, rng: &mut impl Rng) -> Duration {
     let drawn = nanos(mean) as f64 * standard_exponential(rng);
     Duration::from_nanos((drawn as u64).max(1))
 }
 
-/// A standard normal variate: the sum of twelve uniforms less six (variance 1, within six).
+/// Draws a standard normal variate: the sum of twelve uniform values minus six (variance 1, range -6 to 6).
 pub(crate) fn normal(rng: &mut impl Rng) -> f64 {
     let mut sum = 0u64;
     for _ in 0..3 {

@@ -1,9 +1,9 @@
 //! Rate stage: computes when the packet at the head of the queue has been sent.
 //!
 //! A mahimahi trace (Netravali et al., USENIX ATC 2015) lists milliseconds at which 1504 bytes may leave. The unused
-//! part of an opportunity goes to the next packet if that is already waiting, and is lost otherwise. A packet that
-//! does not fit waits for further opportunities. After the last line the trace starts again; the last value is its
-//! length.
+//! part of an opportunity is available to the next packet if it is already waiting, and is lost otherwise. A packet
+//! that does not fit waits for further opportunities. After the last line, the trace starts again. The last value is
+//! its length.
 
 use marline_time::{Duration, Instant, Rate};
 
@@ -13,9 +13,9 @@ use crate::{Offset, RateConfig, Steps, trace::Opportunities};
 /// Position in a trace.
 #[derive(Copy, Clone, Debug, Default)]
 struct Cursor {
-    /// Number of the next unused opportunity, counted through all repetitions.
+    /// Number of the next unused opportunity, counted over all repetitions.
     next: u64,
-    /// Bytes left of the previous opportunity, usable only at the same time.
+    /// Bytes left of the previous opportunity, usable only at its time.
     credit: u64,
     /// Time of that opportunity, in trace time.
     credit_at_ms: u64,
@@ -34,7 +34,7 @@ impl Shaper {
         Shaper { rate, start, cursor: Cursor::default() }
     }
 
-    /// Time at which `bytes` have been sent if sending starts at `from`; `FAR_FUTURE` if the link is stopped.
+    /// Time at which `bytes` have been sent if sending starts at `from`. `FAR_FUTURE` if the link is stopped.
     pub(crate) fn finish(&mut self, from: Instant, bytes: u64) -> Instant {
         match &self.rate {
             RateConfig::Unlimited => from,
@@ -47,7 +47,7 @@ impl Shaper {
         }
     }
 
-    /// The rate for converting a queue limit in time; `None` if the rate is unlimited.
+    /// The rate for converting a queue limit given as a time. `None` if the rate is unlimited.
     pub(crate) fn reference_rate(&self, now: Instant) -> Option<Rate> {
         match &self.rate {
             RateConfig::Unlimited => None,
@@ -58,7 +58,7 @@ impl Shaper {
     }
 }
 
-/// `from + duration`, where the longest duration means never.
+/// Returns `from + duration`, where the longest duration means never.
 fn saturating_add(from: Instant, duration: Duration) -> Instant {
     if duration == Duration::MAX { Instant::FAR_FUTURE } else { from + duration }
 }
@@ -85,7 +85,7 @@ fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) 
     }
 }
 
-/// The elapsed link time when the bytes have been sent.
+/// Link time at which the bytes have been sent.
 fn finish_trace(
     trace: &Offset<Opportunities>,
     cursor: &mut Cursor,

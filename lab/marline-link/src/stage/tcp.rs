@@ -18,7 +18,7 @@ const SEQUENCE_AT: usize = 4;
 const ACKNOWLEDGMENT_AT: usize = 8;
 const WINDOW_AT: usize = 14;
 
-/// End of the options; `None` if the bytes are not a TCP header.
+/// End of the options. `None` if the bytes are not a TCP header.
 pub(super) fn options_end(segment: &[u8]) -> Option<usize> {
     let end = usize::from(segment.get(12)? >> 4) * 4;
     (end >= HEADER && end <= segment.len()).then_some(end)
@@ -132,10 +132,10 @@ pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
-/// Sets the checksum of a segment made from another one. Other data covered by the checksum (the addresses, if any) is
-/// derived from the other segment's checksum, so that a damaged segment results in damaged ones.
+/// Sets the checksum of a segment made from another one. The contribution of other covered data (the addresses, if
+/// any) is derived from the other segment's checksum, so that a damaged segment results in damaged ones.
 pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
-    // If the checksum is valid for the segment alone, it covered nothing else, not even a length.
+    // If the checksum is valid for the segment alone, it covers nothing else, not even a length.
     let beside = !checksum(made_of);
     let lengths = if beside == 0 {
         0
@@ -147,7 +147,7 @@ pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
-/// The one's complement sum. A last odd byte is the high byte of its word.
+/// The one's complement sum. An odd last byte is the high byte of its word.
 pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
     fold(bytes.chunks(2).map(|bytes| u32::from(word(bytes))).sum())

@@ -1,5 +1,5 @@
 //! Arrival traces (`t_ms,len_bytes,tcp_seq`): data segments that a path delivered under some congestion control. They
-//! are a lower bound of the path's capacity.
+//! are a lower bound on the path's capacity.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use marline_time::{Duration, Rate};
 use super::{TraceError, millis, number, rows, text};
 use crate::Steps;
 
-/// A segment that arrived.
+/// An arrived segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Arrival time within the capture (paths captured together share it).
     pub at: Duration,
-    /// Payload bytes.
+    /// Payload size in bytes.
     pub bytes: u32,
     /// Relative TCP sequence number.
     pub seq: u64,
@@ -33,7 +33,7 @@ impl ArrivalTrace {
     /// Parses a file's contents, gzip or plain.
     ///
     /// # Errors
-    /// The header or a field is invalid, times decrease by more than 5 ms, or there is no arrival.
+    /// The header or a field is invalid, times decrease by more than 5 ms, or there are no arrivals.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         let text = text(file, bytes)?;
         let mut arrivals: Vec<Arrival> = Vec::new();
@@ -50,7 +50,7 @@ impl ArrivalTrace {
             arrivals.push(Arrival { at, bytes, seq: number(file, line, "tcp_seq", seq)? });
         }
         if arrivals.is_empty() {
-            return Err(TraceError::of_file(file, "no arrival in the file"));
+            return Err(TraceError::of_file(file, "the file contains no arrivals"));
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         Ok(ArrivalTrace { arrivals })

@@ -4,7 +4,7 @@ use marline_time::{Duration, Rate};
 
 use super::{TraceError, text};
 
-/// Bytes that may leave at one opportunity: a 1500-byte packet and mahimahi's 4 bytes of framing.
+/// Number of bytes that may leave at one opportunity: a 1500-byte packet and mahimahi's 4 bytes of framing.
 pub const OPPORTUNITY_BYTES: u64 = 1_504;
 
 /// The opportunities of a trace, in ascending order. It repeats after its last value.
@@ -33,13 +33,13 @@ impl Opportunities {
             times_ms.push(time);
         }
         match times_ms.last() {
-            None => Err(TraceError::of_file(file, "no delivery opportunity in the file")),
+            None => Err(TraceError::of_file(file, "the file contains no delivery opportunities")),
             Some(0) => Err(TraceError::of_file(file, "the last time must be after 0 ms")),
             Some(_) => Ok(Opportunities { times_ms }),
         }
     }
 
-    /// Time of opportunity `number` (from 0, through all repetitions), in ms of trace time.
+    /// Time of opportunity `number` (from 0, over all repetitions), in ms of trace time.
     #[must_use]
     pub fn time_ms(&self, number: u64) -> u64 {
         let count = self.times_ms.len() as u64;

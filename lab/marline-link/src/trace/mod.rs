@@ -1,4 +1,4 @@
-//! Trace parsers: from the bytes of recorded files to values. The caller reads the files.
+//! Parsers for the contents of recorded files. The caller reads the files.
 
 mod arrivals;
 mod mahimahi;
@@ -17,19 +17,19 @@ pub use ping::{PingTrace, Probe};
 /// Maximum size of a file after decompression.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Error of an unusable trace: file, line (from 1; 0 for the file as a whole) and cause.
+/// Error for an unusable trace: file, line (from 1; 0 for the file as a whole) and cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
     /// File name, as given by the caller.
     pub file: String,
-    /// Line number from 1; 0 if the error does not concern a single line.
+    /// Line number from 1, or 0 if the error does not concern a single line.
     pub line: usize,
     /// Description of the error.
     pub problem: String,
 }
 
 impl TraceError {
-    /// An error of the file as a whole.
+    /// Creates an error for the file as a whole.
     pub fn of_file(file: &str, why: impl Into<String>) -> Self {
         TraceError { file: file.to_owned(), line: 0, problem: why.into() }
     }
@@ -50,7 +50,7 @@ impl fmt::Display for TraceError {
 
 impl core::error::Error for TraceError {}
 
-/// The text of a trace file. Gzip is recognized by its first two bytes.
+/// Decodes the text of a trace file. Gzip is recognized by its first two bytes.
 fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
     if bytes.is_empty() {
         return Err(TraceError::of_file(file, "the file is empty"));
@@ -106,7 +106,7 @@ fn rows<'a, const N: usize>(
     Ok(lines.enumerate().filter(|(_, line)| !line.trim().is_empty()).map(split))
 }
 
-/// A field as a number.
+/// Parses a field as a number.
 fn number<T: core::str::FromStr>(
     file: &str,
     line: usize,
@@ -119,7 +119,7 @@ fn number<T: core::str::FromStr>(
     })
 }
 
-/// A non-negative number of milliseconds with decimals as nanoseconds.
+/// Parses a non-negative decimal number of milliseconds, and returns nanoseconds.
 fn millis(file: &str, line: usize, name: &str, field: &str) -> Result<u64, TraceError> {
     let value: f64 = number(file, line, name, field)?;
     if !(0.0..=1e12).contains(&value) {

@@ -12,7 +12,7 @@ use super::{TraceError, millis, number, rows, text};
 pub struct Probe {
     /// Send time since the trace's start.
     pub at: Duration,
-    /// Round-trip time; `None` if the probe was lost.
+    /// Round-trip time. `None` if the probe was lost.
     pub rtt: Option<Duration>,
 }
 
@@ -40,7 +40,7 @@ impl PingTrace {
             return Ok(trace);
         }
         let known: Vec<&str> = all.keys().map(String::as_str).collect();
-        let why = format!("no carrier `{carrier}`; known: {}", known.join(", "));
+        let why = format!("unknown carrier `{carrier}`; known: {}", known.join(", "));
         Err(TraceError::of_file(file, why))
     }
 
@@ -70,7 +70,7 @@ impl PingTrace {
             list.push(Probe { at, rtt });
         }
         if probes.is_empty() {
-            return Err(TraceError::of_file(file, "no probe in the file"));
+            return Err(TraceError::of_file(file, "the file contains no probes"));
         }
         let build = |(carrier, list): (String, Vec<Probe>)| {
             let why = format!("carrier `{carrier}`: ");
@@ -81,7 +81,7 @@ impl PingTrace {
         probes.into_iter().map(build).collect()
     }
 
-    /// A trace of these probes.
+    /// Creates a trace of these probes.
     ///
     /// # Errors
     /// If there are fewer than two probes, times do not ascend, or no probe was answered.
@@ -90,7 +90,7 @@ impl PingTrace {
             return Err("at least two probes are needed");
         }
         if probes.windows(2).any(|pair| pair[0].at >= pair[1].at) {
-            return Err("times of probes must ascend");
+            return Err("the times of the probes must ascend");
         }
         let Some(mut rtt) = probes.iter().find_map(|probe| probe.rtt) else {
             return Err("no probe was answered");

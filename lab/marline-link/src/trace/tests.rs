@@ -29,7 +29,7 @@ fn mahimahi_is_read_plain_and_compressed() {
 fn bad_mahimahi_files_are_named_with_line_and_reason() {
     let error = |bytes: &[u8]| Opportunities::parse("x.down", bytes).unwrap_err().to_string();
     assert_eq!(error(b""), "x.down: the file is empty");
-    assert_eq!(error(b"\n\n"), "x.down: no delivery opportunity in the file");
+    assert_eq!(error(b"\n\n"), "x.down: the file contains no delivery opportunities");
     assert_eq!(error(b"0\n0\n"), "x.down: the last time must be after 0 ms");
     assert_eq!(error(b"3\nzwei\n"), "x.down:2: time `zwei` is not a valid number");
     assert_eq!(error(b"3\n-1\n"), "x.down:2: time `-1` is not a valid number");
@@ -63,7 +63,7 @@ fn pings_are_separated_by_carrier_and_held_over_losses() {
 fn bad_ping_files_are_named_with_line_and_reason() {
     let error = |text: &str| PingTrace::parse("p", text.as_bytes(), "a").unwrap_err().to_string();
     let head = "carrier,seq,t_send_ms,rtt_ms\n";
-    assert_eq!(error(head), "p: no probe in the file");
+    assert_eq!(error(head), "p: the file contains no probes");
     assert!(error("t_ms\n").starts_with("p:1: the first line must be `carrier,seq"));
     let row = |rows: &str| error(&format!("{head}{rows}"));
     assert_eq!(row("a,1,0\n"), "p:2: 3 fields, expected 4 (truncated file?)");
@@ -74,7 +74,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
     assert_eq!(row("a,1,5,4\na,2,5,4\n"), "p:3: t_send_ms is not later than in the previous line");
     assert_eq!(row("a,1,5,\na,2,7,\n"), "p: carrier `a`: no probe was answered");
     assert_eq!(row("a,1,5,1\n"), "p: carrier `a`: at least two probes are needed");
-    assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: no carrier `a`; known: b");
+    assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: unknown carrier `a`; known: b");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn arrivals_become_achieved_rates() {
         error("t_ms,len_bytes,tcp_seq\n9,1,1\n3,1,1\n"),
         "e:3: t_ms is more than 5 ms earlier than in a previous line"
     );
-    assert_eq!(error("t_ms,len_bytes,tcp_seq\n"), "e: no arrival in the file");
+    assert_eq!(error("t_ms,len_bytes,tcp_seq\n"), "e: the file contains no arrivals");
     assert_eq!(
         error("t_ms,len_bytes,tcp_seq\n5,99999999999,1\n"),
         "e:2: len_bytes `99999999999` is not a valid number"

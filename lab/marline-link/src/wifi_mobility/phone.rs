@@ -1,22 +1,22 @@
 //! WiFi mobility model: eighty seconds of a phone whose owner either leaves the access point's range, and may return,
 //! or stays.
 //!
-//! *Problem.* A link that is cut at one moment is the easy case. Leaving WiFi range is gradual. The rate falls step by
-//! step; frames are retransmitted, which delays those behind them and reduces the rate; some are lost after all
-//! retransmissions; the station leaves the channel to scan for another access point. Only then is there silence, which
-//! lasts seconds and is not signaled. Waiting for a clear signal takes too long. Leaving at the first loss wakes the
+//! *Problem.* A link that is cut at once is the easy case. Leaving WiFi range is gradual. The rate falls step by step.
+//! Frames are retransmitted, which delays those behind them and reduces the rate. Some are lost after all
+//! retransmissions. The station leaves the channel to scan for another access point. Only then does it fall silent,
+//! for seconds and without a signal. Waiting for a clear signal takes too long. Leaving at the first loss wakes the
 //! cellular radio unnecessarily.
 //!
 //! From distance to packets, every 100 ms:
 //!
-//! 1. The owner starts within 5 s at a distance of 4 to 14 m and walks at 1.0 to 1.6 m/s to 60 to 95 m; in two of five
-//!    walks only to 50 to 65 m, and turns around there within 8 s. The door is between 20 and 40 m, and its wall costs
-//!    8 dB.
-//! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
-//!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and never where WiFi is
-//!    bad). Fading: 1.5 dB, independent for each sample and direction.
-//! 3. Rate control lags by half a second and stays 3 dB below what the signal would allow, down to the lowest step of
-//!    the table of one 802.11n stream (which needs 5 dB, each further step about 3 more).
+//! 1. The owner starts within 5 s at a distance of 4 to 14 m and walks at 1.0 to 1.6 m/s to 60 to 95 m. In two of five
+//!    walks the owner walks only to 50 to 65 m, and turns around there within 8 s. The door is between 20 and 40 m,
+//!    and its wall costs 8 dB.
+//! 2. The signal-to-noise ratio is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which sends
+//!    with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and never where WiFi is bad).
+//!    Fading: 1.5 dB, independent for each sample and direction.
+//! 3. Rate control lags by half a second and stays 3 dB below what the signal would allow, but at least at the lowest
+//!    step of one 802.11n stream. That step needs 5 dB, and each further step about 3 dB more.
 //! 4. A frame fails with a probability of 10 % where the step's requirement is just met, 50 % at 1.8 dB below and 90 %
 //!    at 3.7 dB below. It is tried four times at its step and three times two steps lower, if possible. The failed
 //!    share reduces the rate, and a frame that fails seven times is lost. One packet in a thousand is lost in any case.
@@ -24,7 +24,7 @@
 //! 6. After 4 s below 1 dB, it disassociates: the interface loses its address. Above 8 dB, it returns after another 1.5
 //!    to 4 s.
 //!
-//! See `papers/walks.toml` for what is fitted to which data. The rest is from the standard's tables and textbook orders
+//! `papers/walks.toml` lists what is fitted to which data. The rest is from the standard's tables and textbook orders
 //! of magnitude. Not modeled: other stations on the channel, and roaming to another access point.
 
 use std::sync::Arc;
@@ -37,7 +37,8 @@ use crate::{Direction, Steps};
 
 const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLE_S: f64 = 0.1;
-/// Ninety seconds: eighty seconds of a run and the wait at its end. After that, the last sample applies.
+/// Number of samples in ninety seconds: a run of eighty seconds and the wait at its end. After that, the last sample
+/// applies.
 const SAMPLES: u32 = 900;
 
 /// Signal-to-noise ratio in dB that a step of the rate table needs, and its share of the peak rate in per mille.
@@ -67,11 +68,11 @@ const CONTROL_MARGIN_DB: f64 = 3.0;
 /// Ends and steepness of the frame error curve: `1 / (1 + exp(slope * (margin + offset)))`.
 const ERROR_OFFSET_DB: f64 = 1.83;
 const ERROR_SLOPE: f64 = 1.2;
-/// Difference in required signal between two adjacent lower steps, dB.
+/// Difference in required signal between two adjacent lower steps in dB.
 const FALLBACK_DB: f64 = 6.0;
 const WALL_DB: f64 = 8.0;
 const MIN_LOSS: f64 = 0.001;
-/// Minimum share of its step's rate, per mille, on a link with many retransmissions.
+/// Minimum share, per mille, of a step's rate on a link with many retransmissions.
 const MIN_RATE_PER_MILLE: u64 = 20;
 const SCAN_BELOW_DB: f64 = 9.0;
 const SCAN_INTERVAL_S: f64 = 5.0;
@@ -101,7 +102,8 @@ pub struct PhoneMobilityProfile {
     pub down_loss: Arc<Steps<f64>>,
     /// Signal-to-noise ratio at the phone in dB, as reported by its interface.
     pub signal_db: Arc<Steps<f64>>,
-    /// Times since the start at which the interface had no address. Without an end, it did not return.
+    /// Periods, counted from the start, in which the interface had no address. Without an end, the address did not
+    /// return.
     pub away_periods: Vec<(Duration, Option<Duration>)>,
 }
 
@@ -119,7 +121,7 @@ impl PhoneMobilityProfile {
 /// Position of the owner.
 struct Owner {
     distance_m: f64,
-    /// Remaining plan: how long the owner stays here, and where to go next.
+    /// Remaining plan: time for which the owner stays here, and the next destination.
     stays: f64,
     legs: Vec<(f64, f64)>,
     step_m: f64,
@@ -173,7 +175,7 @@ impl Owner {
 /// Association of the station with its access point.
 struct Association {
     bad_samples: u32,
-    /// Samples until it is associated again, after it has detected the access point again.
+    /// Number of samples until it is associated again, after it has detected the access point.
     back_in: Option<u64>,
     away_periods: Vec<(Duration, Option<Duration>)>,
     rng: PcgRng,
@@ -210,7 +212,7 @@ fn step_for(signal_db: f64) -> usize {
     RATE_STEPS.iter().position(fits).unwrap_or(RATE_STEPS.len() - 1)
 }
 
-/// Share of the step's rate that passes, in per mille, and share of packets lost.
+/// Share of the step's rate that passes, per mille, and share of packets lost.
 fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
     let margin_db = signal_db - RATE_STEPS[step].0;
     let error = frame_error(margin_db);
@@ -224,8 +226,8 @@ fn frame_error(margin_db: f64) -> f64 {
     1.0 / (1.0 + exp(ERROR_SLOPE * (margin_db + ERROR_OFFSET_DB)))
 }
 
-/// The exponential function from basic operations only, which every machine rounds in the same way. Math libraries may
-/// differ in the last bit, but walks must be identical.
+/// The exponential function, computed only with basic operations, which every machine rounds in the same way. Math
+/// libraries may differ in the last bit, but walks must be identical.
 fn exp(x: f64) -> f64 {
     let halved = x.clamp(-60.0, 60.0) / 1_024.0;
     let mut power =
@@ -236,7 +238,7 @@ fn exp(x: f64) -> f64 {
     power
 }
 
-/// The decimal logarithm of a number between 1/16 and 16, from basic operations only.
+/// The decimal logarithm of a number between 1/16 and 16, computed only with basic operations.
 fn log10(x: f64) -> f64 {
     let mut root = x;
     for _ in 0..12 {
@@ -320,7 +322,7 @@ mod tests {
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("the phone falls silent").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
-            // A person who turns back immediately may keep the address through a few bad seconds.
+            // The phone of a person who turns back immediately may keep the address through a few bad seconds.
             let Some(&(left, back)) = profile.away_periods.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
@@ -345,7 +347,7 @@ mod tests {
             let points = profile.down_loss.points().iter().take_while(|(at, _)| *at < end);
             points.filter(|(_, loss)| (least..most).contains(loss)).count()
         };
-        // Steps in which some but not all packets are lost; steps at which the link stalls.
+        // Steps in which some but not all packets are lost, and steps in which the link stalls.
         let lossy = all.iter().filter(|profile| before(profile, 0.02, 0.9) > 5).count();
         let stands = |profile: &&PhoneMobilityProfile| {
             profile.down_rate.points().iter().any(|p| p.1 == Rate::ZERO)

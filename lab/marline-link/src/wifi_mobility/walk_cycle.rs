@@ -1,7 +1,7 @@
 //! Walk out of WiFi range and back, as rate and loss over time.
 //!
 //! A walker stays near the access point for a while, walks away at a steady pace until out of range, stays there, and
-//! walks back; repeatedly, with new random numbers, for ten minutes. The radio has a log-distance path loss with
+//! walks back. This is repeated with new random numbers for ten minutes. The radio has a log-distance path loss with
 //! exponent 3: 3 dB less signal corresponds to 1.26 times the distance and about one step down the rates of one
 //! 802.11n stream (65, 58.5, 52, 39, 26, 19.5, 13, 6.5 Mbit/s), so the steps are at 10, 12.6, 15.8, 20, 25, 32, 40 and
 //! 50 m. Shadowing by walls and bodies is a factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of
@@ -19,7 +19,7 @@ use super::steps;
 use crate::Steps;
 use crate::stage::normal;
 
-/// Distances in meters up to which a share (per mille) of the peak rate is reached.
+/// Distances in meters, and the share (per mille) of the peak rate that is reached up to each.
 const RATE_STEPS: [(f64, u64); 8] = [
     (10.0, 1000),
     (12.6, 900),
@@ -44,7 +44,7 @@ pub struct WalkCycle {
     pub peak: Rate,
 }
 
-/// Drawn walks: rate and loss of both directions of the link, repeating after ten minutes.
+/// Drawn walks: rate and loss of both link directions, repeating after ten minutes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WalkCycleProfile {
     /// Rate in steps of 100 ms.

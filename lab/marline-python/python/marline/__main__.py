@@ -1,4 +1,4 @@
-"""``python -m marline sweep FILE``: what ``marline-lab sweep --engine`` starts."""
+"""``python -m marline sweep FILE``, which ``marline-lab sweep --engine`` starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("sweep", help="run every combination of an experiment's table [sweep]")
     command.add_argument("file", metavar="FILE", help="the experiment, a TOML file")
-    command.add_argument("--seeds", type=int, default=10, metavar="N", help="runs of each variant")
+    command.add_argument("--seeds", type=int, default=10, metavar="N", help="number of runs of each variant")
     command.add_argument("--out", required=True, metavar="DIR", help="directory of runs and tables")
     command.add_argument("--engine", default="local", metavar="ENGINE", help="local, ray or ray=ADDRESS")
-    command.add_argument("--jobs", type=int, default=0, metavar="N", help="threads of engine local")
+    command.add_argument("--jobs", type=int, default=0, metavar="N", help="number of threads of engine local")
     command.add_argument("--format", default="csv", metavar="FORMAT,..", help="csv, parquet")
     command.add_argument("--trace-dir", metavar="DIR", help="directory of traces")
     asked = parser.parse_args()
@@ -41,7 +41,7 @@ def main() -> int:
     for warning in swept.warnings[:12]:
         print(f"WARNING: {warning}", file=sys.stderr)
     if swept.warnings_count > 12:
-        print(f"WARNING: and {swept.warnings_count - 12} more, see the table `runs`", file=sys.stderr)
+        print(f"WARNING: {swept.warnings_count - 12} more; see the table `runs`", file=sys.stderr)
     print(f"\nmessages, runs and sweep ({asked.format}) in {swept.directory}")
     return 1 if swept.failed else 0
 

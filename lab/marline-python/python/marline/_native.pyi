@@ -8,7 +8,7 @@ class ExperimentError(ValueError): ...
 
 @final
 class Forecast:
-    """Forecast of the answer to data sent on a path now: quantiles 0.5, 0.9 and 0.99, in microseconds."""
+    """Forecast of the time until data sent on a path now is answered: quantiles 0.5, 0.9 and 0.99, in microseconds."""
 
     def __new__(
         cls,

@@ -11,7 +11,7 @@ from ._sweep import Task, make as make_here
 # Maximum number of runs of a task, and number of tasks per processor, so that no processor waits long at the end.
 _MOST_RUNS = 1_000
 _TASKS_EACH = 4
-# A task continues where a killed one stopped. If this many are killed, the cluster is faulty.
+# A task continues where a killed one stopped. If this many are killed, the cluster counts as faulty.
 _RETRIES = 10
 
 # The plan of the worker's previous task: the next task probably has the same plan.
@@ -51,7 +51,7 @@ def _made(ray: Any, task: Task, plan: _native.Sweep) -> Iterator[int]:
     waiting: list[Any] = []
     try:
         for start, end in pieces:
-            # Only as many tasks as keep the cluster busy, not all tasks of a million runs.
+            # Submits only enough tasks to keep the cluster busy, not all tasks of a million runs.
             if len(waiting) >= _TASKS_EACH * processors:
                 done, waiting = ray.wait(waiting)
                 yield sum(ray.get(done))

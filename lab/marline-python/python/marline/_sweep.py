@@ -75,10 +75,10 @@ def sweep(
     continues, and a retried task makes only the missing runs.
 
     ``engine``: ``"local"``, native threads (``jobs``, 0: one per processor), or ``"ray"``, tasks of one variant and
-    many seeds on the Ray cluster at ``address`` (default: the one that Ray finds, else a local one). All its machines
+    many seeds on the Ray cluster at ``address`` (default: one found by Ray, or a local one). All its machines
     need the same build of this package, and the same path of ``store``.
 
-    A store cannot detect changes of Python classes. An experiment with your own policies therefore needs
+    A store cannot detect changes to Python classes. An experiment with your own policies therefore needs
     ``policies``, a text that changes with their code, such as the commit.
 
     Failed runs raise :class:`marline.RunFailed` after all others are made; with ``on_error="keep"`` they are in the
@@ -94,8 +94,8 @@ def sweep(
         experiment = Experiment.from_toml(experiment)
     if experiment._has_classes and not policies:
         raise ValueError(
-            "this experiment has policies written in Python, and what was run with one state of their code is no "
-            "result of another: name the state, as policies='commit 1f0c'"
+            "this experiment has policies written in Python, so results are only valid for one version of their code: "
+            "name the version, such as policies='commit 1f0c'"
         )
     place = Path(store).resolve()
     place.mkdir(parents=True, exist_ok=True)

@@ -145,8 +145,8 @@ class Experiment:
         """Runs every variant once with each seed, in virtual time.
 
         ``seeds``: a number of seeds starting with the experiment's own, or the seeds. ``jobs``: number of threads, 0:
-        one per processor; results do not depend on it. ``progress``: a progress bar, if tqdm is installed.
-        ``timelines``: also record the subflows, with this interval of samples in seconds. ``pcap``, ``qlog``:
+        one per processor; results do not depend on it. ``progress``: shows a progress bar, if tqdm is installed.
+        ``timelines``: also record the subflows, with this sample interval in seconds. ``pcap``, ``qlog``:
         directories, created if necessary, for a capture of each end of each run (``VARIANT-SEED-END.pcapng``) and a
         trace of each (``.sqlog``, with a drawing, ``.svg``): the files of ``marline-lab run --pcap --qlog``, byte for
         byte. Runs are repeated for them. Omitted files cause a warning.
@@ -184,7 +184,7 @@ def _reopened(name: str, text: str, directory: Path | None, classes: dict[str, t
 
 
 def _watch(running: _native.Running, progress: bool) -> None:
-    """Waits for the end in short intervals, between which Python handles Ctrl-C."""
+    """Waits for the end in short intervals, so that Python can handle Ctrl-C."""
     bar = None
     if progress:
         try:

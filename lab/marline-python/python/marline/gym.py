@@ -13,7 +13,7 @@
 them (all 0 for a path without a subflow), and then :data:`FEATURES_OF_ALL`.
 
 **Actions** ``weights``: shares of new data by path, each from 0 to 1. ``path``: the only path for new data, and the
-path for copies (the number of paths: none). ``copies``: shares of new data by path, and then for each path a value
+path for copies (the number of paths means none). ``copies``: shares of new data by path, and then for each path a value
 that allows copies on it if above 0.5. If no chosen path works, all working paths are used.
 
 **Reward** ``latency``: minus the latencies, in seconds, of the messages that arrived in the step. ``waiting``: minus
@@ -139,7 +139,7 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
 
     @property
     def digest(self) -> int:
-        """A hash over the run so far; equal runs have equal hashes."""
+        """A hash over the run so far. Equal runs have equal hashes."""
         return self._runs.native.counts()[0][0]
 
     @property
@@ -179,7 +179,7 @@ class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Floats, dict[str, Any]]:
-        """Starts all runs: with consecutive seeds from a number on, with a list of seeds, or with random ones."""
+        """Starts all runs: with consecutive seeds starting at a number, with a list of seeds, or with random ones."""
         first = seed if isinstance(seed, int) else None
         super().reset(seed=first)
         if isinstance(seed, int):

@@ -25,7 +25,7 @@ class SubflowView:
     backup: bool = False
     metered: bool = False
     wake_share: float = 0.0
-    """Share of a radio's wake-up cost that a packet on it causes now."""
+    """Share of a radio's wake-up cost that a packet sent now would cause."""
     health: str = "usable"
     """``usable``, ``degraded`` or ``unreachable``."""
     health_cause: str | None = None
@@ -34,9 +34,9 @@ class SubflowView:
     eligibility: str = "ready"
     """``ready``, ``cwnd-limited``, ``pacing-limited`` or ``not-active``."""
     room_bytes: int = 0
-    """Bytes that it accepts now; 0 unless it is ready."""
+    """Bytes that it accepts now. 0 unless it is ready."""
     opens_at_us: float | None = None
-    """When its pacer allows the next segment."""
+    """Time at which its pacer allows the next segment."""
     mss_bytes: int = 1400
     cwnd_bytes: int = 14000
     ssthresh_bytes: int | None = None
@@ -51,7 +51,7 @@ class SubflowView:
     delivery_bits_per_s: int | None = None
     forecast: Forecast = field(default_factory=Forecast)
     overdue_at_us: float | None = None
-    """When the answer to the oldest segment in flight is overdue."""
+    """Time at which the answer to the oldest segment in flight is overdue."""
     bytes_since_loss: int = 0
     bytes_between_losses: int = 0
     last_sent_at_us: float = 0.0
@@ -81,7 +81,7 @@ class Mapping:
     end: int
     carried_by: tuple[int, ...]
     delivered: bool = False
-    """True if a subflow delivered it; only for schedulers with ``watches_delivery``."""
+    """True if a subflow delivered it. Only for schedulers with ``watches_delivery``."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class SchedulerContext:
     repairs: bool = False
     """True if the peer supports :class:`Repair`."""
     outstanding: list[Mapping] = field(default_factory=list)
-    """Oldest first, at most 10,000; filled for schedulers with ``wants_outstanding``."""
+    """Oldest first, at most 10,000. Filled only for schedulers with ``wants_outstanding``."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -122,7 +122,7 @@ class Send:
 
 @dataclass(slots=True)
 class Repair:
-    """Send a coded repair of data that was sent before."""
+    """Send a coded repair of data that was sent earlier."""
 
     subflow: int
     start: int
@@ -131,7 +131,7 @@ class Repair:
 
 @dataclass(slots=True)
 class WaitUntil:
-    """Send nothing now; call again at this time at the latest."""
+    """Send nothing now, and call again at this time at the latest."""
 
     at_us: float
 
@@ -194,7 +194,7 @@ class Scheduler:
     watches_acks: bool = False
     """Report the event ``acked``."""
     watches_delivery: bool = False
-    """Note :attr:`Mapping.delivered`."""
+    """Record :attr:`Mapping.delivered`."""
     probe_patience_us: float | None = 0.0
     """Delay after an unanswered probe until its data is reinjected; ``None``: only after a retransmission timeout."""
 
@@ -245,7 +245,7 @@ class LocalAddress:
 
 @dataclass(slots=True)
 class RemoteAddress:
-    """An address of the peer; id 0 belongs to the initial subflow."""
+    """An address of the peer. Id 0 belongs to the initial subflow."""
 
     id: int
     address: str
@@ -306,7 +306,7 @@ class OpenSubflow:
 
 @dataclass(slots=True)
 class CloseSubflow:
-    """Close a subflow; its data is reinjected on others."""
+    """Close a subflow. Its data is reinjected on others."""
 
     subflow: int
 
@@ -347,7 +347,7 @@ class PathManager:
     """Decides which subflows exist."""
 
     next_timeout_us: float | None = None
-    """Time of the next call of :meth:`on_timeout`; read after each call, and reset to ``None`` before it."""
+    """Time of the next call of :meth:`on_timeout`. Read after each call, and reset to ``None`` before it."""
 
     def on_event(self, event: PathEvent, cx: PathContext) -> Iterable[PathAction] | None:
         """Handles an event."""
@@ -395,11 +395,11 @@ class CongestionControl:
     wants_group: bool = False
     """Provide the views of all subflows of the connection (for coupled controls)."""
     window_bytes: float
-    """At least a segment."""
+    """Congestion window in bytes, at least a segment."""
     ssthresh_bytes: float | None = None
-    """``None`` while unknown."""
+    """Slow-start threshold in bytes, ``None`` while unknown."""
     pacing_bits_per_s: float | None = None
-    """``None``: the core paces by window and round trip."""
+    """Pacing rate. ``None``: the core paces by window and round trip."""
 
     def __init__(self, mss_bytes: int, window_bytes: int) -> None:
         self.mss_bytes = mss_bytes

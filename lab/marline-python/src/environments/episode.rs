@@ -16,10 +16,10 @@ use super::steered::{SteeredScheduler, SteeringAction, path_of};
 
 /// Name of the scheduler within a run.
 const STEERED_NAME: &str = "steered";
-/// An episode begins this long before the workload, so that the first action applies to its first message. A step with
-/// the length of the gap between messages then starts just before its message.
+/// Time by which an episode begins before the workload, so that the first action applies to its first message. If
+/// steps are as long as the interval of messages, each starts just before its message.
 const EPISODE_LEAD: Duration = Duration::from_micros(1);
-/// Features of each path. Features are never negative, and all are 0 while the path has no subflow.
+/// Features of each path. They are never negative, and all are 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "active",
     "usable",
@@ -45,7 +45,7 @@ pub(super) const FEATURES_OF_ALL: [&str; 3] = ["unsent_mb", "messages_under_way"
 pub(super) enum Reward {
     /// Minus the latency in seconds of each message received in the step.
     Latency,
-    /// Minus the time in seconds that each message in transit waited during the step. Over an episode, the sum equals
+    /// Minus the time in seconds that each message in transit waited during the step. Over an episode, this adds up to
     /// the sum of the latencies, so each step gets its share.
     Waiting,
 }
@@ -69,7 +69,7 @@ pub(super) struct Episode {
     orders: Arc<Mutex<SteeringAction>>,
     seed: u64,
     from_client: bool,
-    /// Planned end of the workload, and the time at which the episode ends in any case.
+    /// Planned end of the workload, and latest end of the episode.
     end: Instant,
     deadline: Instant,
     messages: Option<usize>,
@@ -98,7 +98,8 @@ impl Scene {
     ) -> anyhow::Result<Scene> {
         ensure!(
             !matches!(experiment.workload(), Workload::Exchange { .. }),
-            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks or bulk"
+            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks \
+                or bulk"
         );
         ensure!(
             variant.mode.is_none() && !variant.plain,
@@ -189,7 +190,7 @@ impl Episode {
         self.finish_step(from, to)
     }
 
-    /// Bytes that both ends have also sent on another path.
+    /// Number of bytes that both ends have also sent on another path.
     pub(super) fn repeated_bytes(&self) -> u64 {
         reinjected_bytes(&self.paths)
     }

@@ -1,9 +1,9 @@
 //! Scheduler controlled step by step: shares of new data by path, and paths for copies.
 //!
-//! New data goes to the paths with a weight, in proportion to their weights within the step: among paths with room, to
-//! the one that is furthest behind its share. If only one path has a weight, data waits for it. If no path with a
+//! New data is sent on the paths with a weight, in proportion to their weights within the step: among paths with room,
+//! on the one that is furthest behind its share. If only one path has a weight, data waits for it. If no path with a
 //! weight is usable, all usable paths count equally, so that a wrong action is slow but does not block. Outstanding
-//! data is copied onto the paths for copies while they have room, oldest first.
+//! data is copied to the paths for copies while they have room, oldest first.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,19 +17,19 @@ const RUN_SEGMENTS: u64 = 8;
 /// Current action for all schedulers of a run.
 #[derive(Debug, Default)]
 pub(super) struct SteeringAction {
-    /// Weight by path. Negative and missing values count as 0.
+    /// Weight of each path. Negative and missing values count as 0.
     pub(super) weights: Vec<f32>,
-    /// True if copies are allowed, by path. Missing values count as false.
+    /// For each path, true if copies are allowed. Missing values count as false.
     pub(super) copies_on: Vec<bool>,
     /// Number of the action, so that schedulers notice new ones.
     pub(super) number: u64,
 }
 
-/// Follows [`SteeringAction`].
+/// Scheduler that follows [`SteeringAction`].
 #[derive(Debug)]
 pub(super) struct SteeredScheduler {
     orders: Arc<Mutex<SteeringAction>>,
-    /// Bytes assigned by path under the action with this number.
+    /// Bytes assigned to each path under the action with this number.
     given: Vec<u64>,
     number: u64,
 }

@@ -19,7 +19,7 @@ enum WorkerRequest {
 pub(super) struct WorkerResult {
     pub(super) observations: Vec<f32>,
     pub(super) rewards: Vec<f64>,
-    /// For each episode, whether it finished, and whether it timed out.
+    /// For each episode, true if it finished, and true if it timed out.
     pub(super) over: Vec<u8>,
     pub(super) latencies_s: Vec<Vec<f64>>,
     /// For each episode, on request: a hash of its events, and the bytes also sent on another path.
@@ -136,7 +136,7 @@ impl Episodes {
                             StepResult::default()
                         }
                         Some((_, true)) => {
-                            return Err("the episode is over: reset the environment".to_owned());
+                            return Err("the episode has ended: reset the environment".to_owned());
                         }
                         Some((episode, over)) => {
                             let stepped = episode.step(action);

@@ -123,7 +123,7 @@ fn context<'py>(py: Python<'py>, cx: &PathContext<'_>) -> PyResult<Bound<'py, Py
     ))
 }
 
-/// `marline.PathEvent`: kind, subflow, address id, and a flag (backup, degraded, or established before).
+/// Creates a `marline.PathEvent`: kind, subflow, address id, and a flag (backup, degraded, or previously established).
 fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, PyAny>> {
     let (kind, subflow, address, flag) = match *event {
         PathEvent::Established => ("established", None, None, None),

@@ -91,7 +91,7 @@ impl Scheduler for PyScheduler {
             let arguments = (range.0, range.1, carried_by, cause, since_us);
             let item_view = views::named(py, "Reinjection")?.call1(arguments)?;
             let answer = object.call_method1("next_reinjection", (item_view, view))?;
-            // The base class's default: behave like the built-in schedulers.
+            // The base class's default behaves like the built-in schedulers.
             if answer.is(py.NotImplemented()) {
                 return Ok(classes::reinject(item, cx));
             }
@@ -139,7 +139,7 @@ impl Scheduler for PyScheduler {
     }
 }
 
-/// Kind, subflow and data of an event.
+/// Returns the kind, subflow and data of an event.
 fn describe_event(event: SchedulerEvent) -> (&'static str, Option<u8>, Option<DataRange>) {
     match event {
         SchedulerEvent::SubflowUp(id) => ("subflow-up", Some(id.0), None),
@@ -206,7 +206,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     let wrong = |what: String| Err(PyValueError::new_err(what));
     let Some(view) = cx.subflow(subflow) else {
         let there: Vec<String> = cx.subflows.iter().map(|view| view.id.0.to_string()).collect();
-        return wrong(format!("no subflow {}; known: {}", subflow.0, there.join(", ")));
+        return wrong(format!("unknown subflow {}; known: {}", subflow.0, there.join(", ")));
     };
     if !view.is_ready() {
         return Ok(classes::wait(core::iter::once(view)));
@@ -217,7 +217,10 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
         return Ok(if empty { Decision::Wait } else { decision });
     }
     if start > next {
-        return wrong(format!("cannot send new data from {}: it begins at {}", start.0, next.0));
+        return wrong(format!(
+            "cannot send new data at {}: new data begins at {}",
+            start.0, next.0
+        ));
     }
     let fresh = cx.mappings.next_not_on(subflow, start.max(cx.data_una));
     let sent = DataRange::new(cx.data_una, next).intersection(&range);

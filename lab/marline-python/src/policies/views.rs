@@ -16,7 +16,7 @@ const MAX_SHOWN_MAPPINGS: usize = 10_000;
 
 static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// A class or function of `marline.policies`.
+/// Looks up a class or function of `marline.policies`.
 pub(super) fn named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let import = || py.import("marline.policies").map(|module| module.into_any().unbind());
     MODULE.get_or_try_init(py, import)?.bind(py).getattr(name)
@@ -38,7 +38,7 @@ pub(super) fn ids(set: SubflowSet) -> Vec<u8> {
     set.iter().map(|id| id.0).collect()
 }
 
-/// `marline.SubflowView`, with its fields in order.
+/// Creates a `marline.SubflowView`, with its fields in order.
 pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Bound<'py, PyAny>> {
     let (word, cause) = (view.health.path_health().name(), view.health.cause());
     let phase = match view.phase {
@@ -97,7 +97,8 @@ pub(super) fn subflows<'py>(
     PyList::new(py, all?)
 }
 
-/// `marline.SchedulerContext`. It contains outstanding data only if requested, because there may be much of it.
+/// Creates a `marline.SchedulerContext`. It contains outstanding data only if requested, because there may be much of
+/// it.
 pub(super) fn context<'py>(
     py: Python<'py>,
     cx: &SchedulerContext<'_>,
@@ -123,7 +124,7 @@ pub(super) fn context<'py>(
     ))
 }
 
-/// Data that was assigned to subflows and is not DATA_ACKed, the oldest first.
+/// Data that was assigned to subflows and is not DATA_ACKed, oldest first.
 fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> {
     let mut all = Vec::new();
     let mut next = cx.mappings.oldest();
@@ -141,5 +142,5 @@ pub(super) fn id(number: u64) -> PyResult<SubflowId> {
     if number < u64::from(SubflowSet::CAPACITY) {
         return Ok(SubflowId(number as u8));
     }
-    Err(pyo3::exceptions::PyValueError::new_err(format!("no subflow {number}")))
+    Err(pyo3::exceptions::PyValueError::new_err(format!("unknown subflow {number}")))
 }

@@ -219,12 +219,12 @@ fn an_invalid_trace_is_refused_with_the_reason() {
     assert!(
         said(&good.replace("mptcp:connection_started", "mptcp:sneezed")).contains("is unknown")
     );
-    assert!(said(&good.replace("\"local\"", "\"here\"")).contains("has no local"));
+    assert!(said(&good.replace("\"local\"", "\"here\"")).contains("has no field local"));
     let older = format!(
         "{good}{}",
         "\x1e{\"time\":0.5,\"name\":\"mptcp:address_removed\",\"data\":{\"address_id\":1}}\n"
     );
-    assert!(said(&older).contains("record 4: time 0.5 is before"));
+    assert!(said(&older).contains("record 4: time 0.5 is earlier"));
     // Events of other namespaces are skipped, and a partial last record is ignored.
     let others = format!(
         "{good}\x1e{{\"time\":0,\"name\":\"quic:x\",\"data\":{{}}}}\n\x1e{{\"time\":9,\"na"

@@ -3,14 +3,14 @@
 use marline_link::{DuplexSpec, Link, Packet};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
-/// Bytes of a full packet, and of an acknowledgment.
+/// Sizes of a full packet and of an acknowledgment in bytes.
 const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
-/// Initial RTT estimate of the first path, which was used before.
+/// Initial RTT estimate of the first path, which was in use earlier.
 const RTT: Duration = Duration::from_millis(96);
-/// Time after which a missing answer triggers a hedged copy: the RTT plus three variations of the jitter.
+/// Time after which a missing answer triggers a hedged copy: the RTT plus three times the jitter's deviation.
 const HEDGE_AFTER: Duration = Duration::from_millis(108);
-/// Silence after which the other path is used, and the interval between repetitions.
+/// Silence after which the other path is used, and interval between repetitions.
 const PROBE_AFTER: Duration = Duration::from_millis(120);
 /// Number of later acknowledged segments that indicate a loss.
 const DUPTHRESH: usize = 3;
@@ -24,28 +24,29 @@ pub(crate) enum Protection {
     Plain,
     /// Overdue packets are copied to the other path.
     Hedged,
-    /// This many last packets are also sent over the other path immediately.
+    /// Number of last packets that are also sent over the other path immediately.
     Tail(usize),
-    /// For some bursts after one with losses, all packets are also sent over the other path immediately.
+    /// All packets of some bursts after one with losses are also sent over the other path immediately.
     Selective,
-    /// This many parity packets are sent over the other path immediately, each over every n-th packet.
+    /// Number of parity packets that are sent over the other path immediately, each over every n-th packet.
     Xor(usize),
-    /// This many packets are sent over the other path immediately, each of which can replace any lost packet.
+    /// Number of repair packets that are sent over the other path immediately, each of which can replace any lost
+    /// packet.
     Ideal(usize),
 }
 
 /// A packet of the model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Packet of the burst, by number.
+    /// Number of a packet of the burst.
     Data(usize),
-    /// Repair, by number.
+    /// Number of a repair.
     Repair(usize),
-    /// Acknowledgment of a packet on this path, with a flag that is set if the receiver has the whole burst.
+    /// Acknowledgment of a packet on this path, and true if the receiver has the whole burst.
     Ack(Option<usize>, bool),
 }
 
-/// A packet with the burst it belongs to. Packets that arrive after their burst are useless.
+/// A packet and its burst. Packets that arrive after their burst are useless.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Piece {
     burst: Instant,
@@ -62,7 +63,7 @@ impl Packet for Piece {
     }
 }
 
-/// Both paths: to the receiver, and back.
+/// Links of both paths: to the receiver, and back.
 pub(crate) struct Paths {
     there: Vec<Link<Piece>>,
     back: Vec<Link<Piece>>,
@@ -90,7 +91,7 @@ impl Paths {
 
 /// A random moment within the sending of a burst.
 pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
-    // 0.6 ms per packet, and the transit time of the last one.
+    // 0.6 ms per packet, plus the transit time of the last one.
     Duration::from_millis(1).mul_f64((0.6 * packets as f64 + 40.0) * rng.unit())
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct Burst {
     start: Instant,
     death: Option<Instant>,
     outstanding: Vec<OutstandingPacket>,
-    /// Packets at the receiver, and the number of repairs of each kind.
+    /// Packets at the receiver, and numbers of repairs.
     known: Vec<bool>,
     repairs: Vec<bool>,
     last_ack_at: Instant,
@@ -119,7 +120,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// A burst of this many packets. The first path fails at `death`, until the next burst.
+    /// Runs a burst of this many packets. The first path fails at `death`, until the next burst.
     pub(crate) fn new(
         packets: usize,
         protection: Protection,
@@ -145,7 +146,7 @@ impl Burst {
     }
 
     /// Returns the time until the receiver has the whole burst, and the number of packets, including repairs and
-    /// copies, sent until the sender knew it.
+    /// copies, sent until the sender knew this.
     pub(crate) fn run(mut self, paths: &mut Paths) -> (Duration, usize) {
         for link in paths.there.iter_mut().chain(&mut paths.back) {
             link.set_up(self.start, true);
@@ -203,7 +204,7 @@ impl Burst {
         }
     }
 
-    /// The receiver.
+    /// Runs the receiver.
     fn receive(&mut self, now: Instant, paths: &mut Paths) {
         for path in 0..2 {
             while let Some(piece) = paths.there[path].poll(now) {
@@ -267,7 +268,7 @@ impl Burst {
         }
     }
 
-    /// The sender: repairs, copies, probes. Returns the time at which it must run again.
+    /// Runs the sender: repairs, copies, probes. Returns the time at which it must run again.
     fn act(&mut self, now: Instant, paths: &mut Paths) -> Option<Instant> {
         let mut timer = None;
         let mut answered: Vec<(Instant, usize)> = Vec::new();
@@ -299,7 +300,7 @@ impl Burst {
             let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
             let since = if hedged { sent_at } else { sent_at.max(self.last_ack_at) };
             if copied {
-                // Packets sent on both paths are repeated on the first one after a long silence.
+                // Packets sent on both paths are repeated on the first path after a long silence.
                 let at = sent_at.max(self.last_ack_at) + PROBE_AFTER * 3;
                 if at <= now {
                     self.send(now, paths, 1, Unit::Data(number));

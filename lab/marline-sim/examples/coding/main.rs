@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p marline-sim --example coding [BURSTS]` (default: 1000 bursts of each kind).
 //!
-//! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages); the sender is a
+//! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages). The sender is a
 //! model that favors coding: an ideal code (any n of n + k packets are enough), a window that is always open, a peer
 //! that immediately reports the missing packets, and repair packets without headers or computing time. Every method
 //! uses the same recovery: a segment counts as lost, and is sent again, when three later ones are acknowledged or 1.25
@@ -21,7 +21,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 type Setup = (&'static str, &'static str, &'static str, bool);
 
-/// The paths: name, first and second path, and whether the first fails during each burst.
+/// Pairs of paths: name, first and second path, and true if the first fails during each burst.
 const SETUPS: [Setup; 5] = [
     ("losses 1 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%", LTE, false),
     ("losses 3 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%", LTE, false),
@@ -35,7 +35,7 @@ const SETUPS: [Setup; 5] = [
     ("the path dies", "rate=20M,delay=47.5ms,jitter=uniform:6ms", LTE, true),
 ];
 const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
-/// Packets per burst.
+/// Numbers of packets per burst.
 const SIZES: [usize; 6] = [1, 3, 7, 20, 40, 70];
 /// Extra packets that are always sent, as a share of the burst (at least one).
 const SHARES: [f64; 2] = [0.1, 0.3];
@@ -44,15 +44,13 @@ const PERIOD: Duration = Duration::from_millis(2_000);
 
 struct Tally {
     times_ms: Vec<f64>,
-    /// Packets in addition to those of the burst.
+    /// Number of packets in addition to those of the burst.
     extra: f64,
 }
 
 fn main() {
     let bursts = env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
-    println!(
-        "time to the complete burst, ms, and extra packets, %; {bursts} bursts of each kind\n"
-    );
+    println!("time to complete a burst (ms) and extra packets (%); {bursts} bursts of each kind\n");
     let scenes: Vec<String> = std::thread::scope(|scope| {
         let each = |setup: &'static Setup| scope.spawn(move || table(setup, bursts));
         let running: Vec<_> = SETUPS.iter().map(each).collect();

@@ -1,5 +1,6 @@
-//! Table of datagrams at a constant rate over two lossy paths: lost or late through Marline over both, through Marline
-//! over each path alone, and as plain UDP, with the cost in extra bytes. docs/research/constant-rate.md shows it.
+//! Table of lost or late datagrams at a constant rate over two lossy paths: through Marline over both paths, through
+//! Marline over each path alone, and as plain UDP, with the cost in extra bytes. docs/research/constant-rate.md shows
+//! it.
 //!
 //! `cargo run --release -p marline-sim --example constant_rate [SEEDS [SECONDS [POLICY [LOSSES [RATE]]]]]`; with
 //! LOSSES, such as "5 + 0", and RATE, only those rows. Scenes run on as many threads as there are processors.
@@ -38,7 +39,8 @@ fn print(scene: &Scene, outcomes: &[Outcome]) {
         let [a, b, plain_a, plain_b] = outcome.single.each_ref().map(|single| mean(single));
         let (by, half) = outcome.difference_to_best();
         println!(
-            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, {plain_b:.2} | {by:+.2} ± \
+            "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, \
+                {plain_b:.2} | {by:+.2} ± \
              {half:.2} | {:.2} | {:.0} | {} |",
             scene.delay_ms[0],
             scene.delay_ms[1],
@@ -61,12 +63,13 @@ fn main() {
     let scenes =
         scenes(seconds, losses.as_deref(), arguments.next().and_then(|text| text.parse().ok()));
     println!(
-        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain UDP A, B % | relative \
+        "| delays ms | losses % | Mbit/s | deadline ms | Marline % | path A, B alone % | plain \
+            UDP A, B % | relative \
          to the best | bytes | longest gap ms | |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let next = AtomicUsize::new(0);
-    // Finished scenes, in order.
+    // Prints finished scenes in order.
     let done = Mutex::new((vec![None; scenes.len()], 0, [0; 2]));
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Relaxed)) {
@@ -86,6 +89,7 @@ fn main() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let [worse, cells] = done.into_inner().expect("no panic").2;
     println!(
-        "\n{worse} of {cells} cells are worse than the best single path, beyond the confidence interval."
+        "\n{worse} of {cells} cells are worse than the best single path, beyond the confidence \
+            interval."
     );
 }

@@ -9,7 +9,7 @@ use marline_link::{DuplexConfig, DuplexSpec, Link};
 use marline_sim::{LanePaths, LanePathsConfig, Pulse, PulsePlan};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Bytes of a datagram: seven packets of MPEG-TS.
+/// Datagram size in bytes: seven MPEG-TS packets.
 pub(crate) const BYTES: usize = 1_316;
 const START: Instant = Instant::from_secs(2);
 const HEADERS: usize = 28;
@@ -17,24 +17,24 @@ const HEADERS: usize = 28;
 /// One scene, which has a cell of the table for each deadline.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Scene {
-    /// Mbit/s of payload.
+    /// Payload rate in Mbit/s.
     pub(crate) rate: f64,
-    /// Random loss of each link, percent.
+    /// Random loss of each link in percent.
     pub(crate) loss: [f64; 2],
-    /// Delay of each link, one way, ms.
+    /// One-way delay of each link in ms.
     pub(crate) delay_ms: [u64; 2],
     pub(crate) seconds: u64,
 }
 
-/// Shares of datagrams lost or late, percent by seed, and the cost.
+/// Percentages of lost or late datagrams by seed, and the cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) both: Vec<f64>,
     /// Through Marline over each path alone, and as plain UDP over each path.
     pub(crate) single: [Vec<f64>; 4],
-    /// Bytes that both links carried for a lane over both, per byte of payload.
+    /// Bytes carried by both links for a lane over both, per byte of payload.
     pub(crate) price: f64,
-    /// The longest time without a datagram, ms.
+    /// The longest time without a datagram in ms.
     pub(crate) longest_gap_ms: f64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
 
 impl Outcome {
     /// Difference in percentage points between both paths and the best single path, and half of its confidence
-    /// interval (95 %, over the seeds, which all variants share); infinite for one seed.
+    /// interval (95 %, over the seeds, which all variants share). Infinite for one seed.
     pub(crate) fn difference_to_best(&self) -> (f64, f64) {
         let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
         let best = best.expect("four single-path runs");
@@ -55,7 +55,7 @@ impl Outcome {
         (mean, if half.is_nan() { f64::INFINITY } else { half })
     }
 
-    /// True if both paths are worse than the best single one beyond chance; half a datagram in ten thousand is
+    /// True if both paths are significantly worse than the best single one. Half a datagram in ten thousand is
     /// ignored.
     pub(crate) fn is_worse(&self) -> bool {
         let (by, half) = self.difference_to_best();
@@ -88,10 +88,11 @@ fn plan(scene: &Scene) -> PulsePlan {
     }
 }
 
-/// Delay of each datagram, if it arrived.
+/// Delay of each datagram that arrived.
 type Delays = Vec<Option<Duration>>;
 
-/// A lane over these links: the client's observations of the server's datagrams, the cost, and the longest gap in ms.
+/// Runs a lane over these links. Returns the client's observations of the server's datagrams, the cost, and the
+/// longest gap in ms.
 fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
     let registry = Registry::default();
     let lane = || {
@@ -151,14 +152,14 @@ fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
     delays
 }
 
-/// Share of lost or late datagrams, percent.
+/// Percentage of lost or late datagrams.
 fn lost_or_late_share(delays: &Delays, deadline_ms: u64) -> f64 {
     let deadline = Duration::from_millis(deadline_ms);
     let bad = delays.iter().filter(|delay| delay.is_none_or(|delay| delay > deadline)).count();
     bad as f64 / delays.len() as f64 * 100.0
 }
 
-/// Runs a scene over this many seeds and evaluates it for each deadline. The gap is the longest one.
+/// Runs a scene with this many seeds and evaluates it for each deadline. The gap is the longest one.
 pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
     let both: Vec<_> = (0..seeds).map(|seed| lane_delays(scene, policy, &[0, 1], seed)).collect();
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();

@@ -5,16 +5,16 @@ use marline_time::Instant;
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// Amount sent by one side.
+/// Amount of data sent by one side.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Nothing: shuts down its write side immediately.
+    /// Nothing: it shuts down the write side immediately.
     Nothing,
     /// This many bytes, then it shuts down.
     Bytes(u64),
-    /// As much as fits until this time, then shuts down.
+    /// As much as the connection accepts until this time, then it shuts down.
     Until(Instant),
-    /// As much as fits, without end.
+    /// As much as the connection accepts, without end.
     Endless,
 }
 
@@ -26,7 +26,7 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Sends `amount` of the bytes of `write_seed`; expects those of `read_seed`.
+    /// Sends `amount` of the bytes of `write_seed`, and expects those of `read_seed`.
     #[must_use]
     pub fn new(amount: Amount, write_seed: u64, read_seed: u64) -> Self {
         Bulk { amount, stream: Stream::new(write_seed, read_seed) }

@@ -2,7 +2,7 @@
 //! ends.
 //!
 //! The stream has no frames. Instead, both ends share a ledger for each direction: the writer appends each message
-//! that it begins, and the reader takes it when all its bytes have arrived.
+//! when it starts writing it, and the reader takes the message when all its bytes have arrived.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub struct Message {
     pub answer_bytes: u64,
     /// True for the last piece of a message, which may be written in several pieces.
     pub ends: bool,
-    /// When the writer reports it as sent.
+    /// When the writer reports the message as sent.
     pub sent: SentAt,
 }
 
@@ -38,7 +38,7 @@ pub enum SentAt {
     Begin,
     /// When the connection has accepted the last byte.
     Accepted,
-    /// Never: an answer, or a later piece.
+    /// Never, as for an answer or a later piece.
     Never,
 }
 
@@ -46,12 +46,12 @@ pub enum SentAt {
 #[derive(Clone, Debug, Default)]
 struct Ledger(Rc<RefCell<VecDeque<Message>>>);
 
-/// Data that one end of a connection writes, and its knowledge of the data it reads.
+/// The messages that one end of a connection writes, and its reactions to those it reads.
 pub trait Plan: core::fmt::Debug {
     /// Called when the connection is open.
     fn on_open(&mut self, _id: ConnectionId) {}
 
-    /// Returns the next message to write, which begins now. Called when the connection has accepted all earlier ones.
+    /// Returns the next message, to be written now. Called when the connection has accepted all earlier ones.
     fn next_message(&mut self, now: Instant) -> Option<Message>;
 
     /// Time at which [`next_message`](Self::next_message) may return a message even if nothing arrives.
@@ -79,26 +79,26 @@ pub trait Plan: core::fmt::Debug {
     }
 }
 
-/// One end of a connection with messages. In its report, `sent` contains the time at which each message began, and
-/// `received` the time at which each message of the peer had been read.
+/// One end of a connection with messages. In its report, `sent` contains the time at which writing of each message
+/// began, and `received` the time at which each of the peer's messages had been read.
 #[derive(Debug)]
 pub struct Messages {
     plan: Box<dyn Plan>,
     sends: Ledger,
     reads: Ledger,
-    /// Bytes of all messages begun, and the last message until it has been accepted.
+    /// Total bytes of all started messages, and the last message until it has been accepted.
     started_bytes: u64,
     current: Option<Message>,
-    /// Bytes of all messages read.
+    /// Total bytes of all messages read.
     complete: u64,
-    /// True if a message was accepted in part. The socket wakes the application when there is more room.
+    /// True if a message was partly accepted. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
 }
 
 impl Messages {
-    /// Both ends of a connection with these plans: the one that opens it, and the one that accepts it. Each writes
-    /// the bytes of its seed.
+    /// Creates both ends of a connection with these plans: the one that opens it, and the one that accepts it. Each
+    /// writes the bytes of its seed.
     #[must_use]
     pub fn pair(plans: [Box<dyn Plan>; 2], seeds: [u64; 2]) -> [Messages; 2] {
         let (forth, back) = (Ledger::default(), Ledger::default());

@@ -32,7 +32,7 @@ pub trait App: Debug {
     /// Called when the application may be able to act.
     fn wake(&mut self, socket: &mut Socket<'_>);
 
-    /// Time at which it must be woken even without an event.
+    /// Time at which the application must be woken even without an event.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }

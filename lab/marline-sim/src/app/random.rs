@@ -12,11 +12,11 @@ pub struct RandomPlan {
     pub write_bytes: u64,
     /// Maximum number of bytes per write.
     pub write_bytes_max: u64,
-    /// Longest pause between two writes.
+    /// Maximum pause between two writes.
     pub write_pause_max: Duration,
     /// Maximum number of bytes read before a pause.
     pub read_bytes_max: u64,
-    /// Longest pause in reading.
+    /// Maximum pause in reading.
     pub read_pause_max: Duration,
 }
 
@@ -28,13 +28,13 @@ pub struct Random {
     stream: Stream,
     target: u64,
     write_at: Option<Instant>,
-    /// Bytes to read before the next pause.
+    /// Number of bytes to read before the next pause.
     bytes_until_pause: u64,
     read_at: Instant,
 }
 
 impl Random {
-    /// An application with these limits; `rng` drives its decisions.
+    /// Creates an application with these limits. `rng` drives its decisions.
     #[must_use]
     pub fn new(plan: RandomPlan, write_seed: u64, read_seed: u64, mut rng: PcgRng) -> Self {
         let appetite = 1 + rng.below(plan.read_bytes_max);

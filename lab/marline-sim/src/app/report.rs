@@ -3,7 +3,7 @@
 use marline_core::CloseReason;
 use marline_time::{Duration, Instant, Rate};
 
-/// A gap without arrivals.
+/// A delivery gap: a time without arrivals.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hole {
     /// Time of the arrival before the gap.
@@ -15,13 +15,13 @@ pub struct Hole {
 /// Observations of an application.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Bytes the connection accepted.
+    /// Number of bytes that the connection accepted.
     pub written: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read: u64,
     /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
-    /// When it was first woken on an open connection.
+    /// Time at which the application was first woken on an open connection.
     pub opened_at: Option<Instant>,
     /// First and latest arrival.
     pub arrived: Option<(Instant, Instant)>,
@@ -29,21 +29,21 @@ pub struct Report {
     pub arrivals: Vec<(Instant, u64)>,
     /// The longest time between two arrivals.
     pub longest_hole: Hole,
-    /// True while the application pauses reading on its own.
+    /// True while the application deliberately pauses reading.
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
     pub latencies: Vec<Duration>,
-    /// When each unit was written, for applications that write units.
+    /// Time at which each unit was written, for applications that write units.
     pub sent: Vec<Instant>,
-    /// When each of the peer's units had been read, for applications that write units.
+    /// Time at which each of the peer's units had been read, for applications that write units.
     pub received: Vec<Instant>,
     /// Number of due units that were skipped.
     pub skipped: u64,
-    /// When the write side was shut down.
+    /// Time at which the write side was shut down.
     pub shutdown_at: Option<Instant>,
-    /// When the end of the peer's stream was read.
+    /// Time at which the end of the peer's stream was read.
     pub eof_at: Option<Instant>,
-    /// When and why the connection ended.
+    /// Time and reason of the connection's end.
     pub closed: Option<(Instant, CloseReason)>,
 }
 
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// Bytes that had arrived by `at`.
+    /// Number of bytes that had arrived by `at`.
     #[must_use]
     pub fn read_by(&self, at: Instant) -> u64 {
         let after = self.arrivals.partition_point(|(time, _)| *time <= at);

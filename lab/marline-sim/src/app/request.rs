@@ -5,7 +5,7 @@ use marline_time::{Duration, Instant};
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// Sizes in bytes of the messages of an exchange; 0 counts as 1.
+/// Message sizes of an exchange in bytes. 0 counts as 1.
 #[derive(Copy, Clone, Debug)]
 pub struct ExchangeSizes {
     /// Size of a request.
@@ -95,7 +95,7 @@ pub struct ResponseServer {
 }
 
 impl ResponseServer {
-    /// The counterpart of a [`RequestResponse`] with these sizes.
+    /// Creates the counterpart of a [`RequestResponse`] with these sizes.
     #[must_use]
     pub fn new(sizes: ExchangeSizes, write_seed: u64, read_seed: u64) -> Self {
         ResponseServer {

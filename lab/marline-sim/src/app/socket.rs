@@ -16,7 +16,7 @@ pub enum SocketStatus {
     Closed(CloseReason),
 }
 
-/// Request of an application for another connection of its host.
+/// Request of an application that concerns another connection of its host.
 #[derive(Debug)]
 pub enum Call {
     /// Wake the application of a connection.

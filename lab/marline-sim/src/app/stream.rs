@@ -1,4 +1,4 @@
-//! Sending and receiving common to all applications: writes verifiable bytes and verifies those read.
+//! Sending and receiving in all applications: writes verifiable bytes and verifies those read.
 
 use marline_core::{ReadError, WriteError};
 use marline_time::Instant;
@@ -31,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// Records opening and closing. Returns `false` while there is nothing to do.
+    /// Records the connection's opening and closing. Returns `false` while there is nothing to do.
     pub(super) fn begin(&mut self, socket: &Socket<'_>) -> bool {
         match socket.status() {
             SocketStatus::Connecting => false,
@@ -67,7 +67,7 @@ impl Stream {
         total
     }
 
-    /// Writes until `target` bytes have been written in total. Returns true when they have been.
+    /// Writes until `target` bytes have been written in total. Returns true if they have been.
     pub(super) fn write_to(&mut self, socket: &mut Socket<'_>, target: u64) -> bool {
         const PIECE: u64 = MAX_PIECE as u64;
         while self.report.written < target {
@@ -94,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// Releases the connection if both directions are finished or it is over.
+    /// Releases the connection if both directions are finished or it has ended.
     pub(super) fn release_if_finished(&mut self, socket: &mut Socket<'_>) {
         let finished = self.report.eof_at.is_some() && self.report.shutdown_at.is_some();
         if !self.released && (finished || self.report.closed.is_some()) {
@@ -103,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// `at`, unless the connection is over or released.
+    /// Returns `at`, unless the connection has ended or was released.
     pub(super) fn timer(&self, at: Instant) -> Option<Instant> {
         let over = self.released || self.report.closed.is_some();
         (!over && self.report.opened_at.is_some()).then_some(at)

@@ -6,12 +6,12 @@ use marline_time::Instant;
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// When units are written.
+/// Schedule of the units.
 #[derive(Clone, Debug)]
 pub enum Pace {
     /// Never: it only reads.
     Never,
-    /// Each unit at its time, or when the previous one has been accepted.
+    /// Each unit at its time, or after that when the previous one has been accepted.
     At {
         /// Size of a unit, at least 1.
         bytes: u64,
@@ -27,9 +27,9 @@ pub enum Pace {
     Flood {
         /// Size of a unit, at least 1.
         bytes: u64,
-        /// When the first is written.
+        /// Time at which the first unit is written.
         from: Instant,
-        /// When sending ends.
+        /// Time at which sending ends.
         until: Instant,
     },
 }
@@ -37,7 +37,7 @@ pub enum Pace {
 /// The peer's units.
 #[derive(Debug)]
 enum Reads {
-    /// All have this size.
+    /// All units have this size.
     Even(u64),
     /// Total bytes up to and including each unit.
     Ends(Vec<u64>),
@@ -70,7 +70,7 @@ pub struct Units {
     /// Total bytes up to and including each unit of [`Pace::Sized`].
     ends: Vec<u64>,
     started_count: usize,
-    /// True if a unit was accepted in part. The socket wakes the application when there is more room.
+    /// True if a unit was partly accepted. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
 }
@@ -121,7 +121,7 @@ impl Units {
         !self.blocked
     }
 
-    /// When the next unit is due.
+    /// Time at which the next unit is due.
     fn due_at(&self) -> Option<Instant> {
         match &self.pace {
             Pace::Never => None,

@@ -1,5 +1,5 @@
-//! Connections of a host with their applications, indexed by id and by wake-up time: a host may have thousands, and
-//! each packet belongs to only one.
+//! Connections of a host with their applications, indexed by id and by wake-up time, because a host may have thousands
+//! of connections and each packet belongs to only one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(super) struct Conn {
     pub(super) id: ConnectionId,
     pub(super) app: Box<dyn App>,
     pub(super) status: SocketStatus,
-    /// Current entry in the timers.
+    /// Current timer entry.
     timer_at: Option<Instant>,
 }
 
@@ -51,7 +51,8 @@ impl Conns {
         }
     }
 
-    /// Lets the application of a connection act. Returns the number of bytes it has read so far, and its calls.
+    /// Lets the application of a connection act. Returns the number of bytes that it has read so far, and its
+    /// requests.
     pub(super) fn wake(
         &mut self,
         now: Instant,

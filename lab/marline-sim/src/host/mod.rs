@@ -22,7 +22,7 @@ use conns::Conns;
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
-/// Creates the application for an accepted connection to this port; `None`: no application.
+/// Creates the application for an accepted connection to this port. `None`: no application.
 pub type ListenByPort = Box<dyn FnMut(u16) -> Option<Box<dyn App>>>;
 
 /// Receives the monitor events of a host's endpoint.
@@ -35,7 +35,7 @@ pub struct HostConfig {
     pub endpoint: EndpointConfig,
     /// Addresses with their flags. The world must use these addresses.
     pub addresses: Vec<LocalAddress>,
-    /// Bytes of headers between IP and TCP (UDP carrier: 8 and its framing; native TCP: 0).
+    /// Size of the headers between IP and TCP in bytes (UDP carrier: 8 and its framing; native TCP: 0).
     pub carrier_overhead: u16,
 }
 
@@ -47,7 +47,7 @@ pub struct Host {
     conns: Conns,
     /// Configuration and addresses of the last connection that was opened.
     last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
-    /// Unanswered calls of applications.
+    /// Pending requests of applications.
     calls: VecDeque<Call>,
     listen: Option<ListenByPort>,
     /// Lane for datagrams, on the same addresses as the streams.
@@ -67,10 +67,10 @@ impl fmt::Debug for Host {
 impl Host {
     /// Maximum number of monitor events kept.
     const MAX_MONITOR_EVENTS: usize = 100_000;
-    /// Maximum rounds of events and wake-ups at one instant. A larger number indicates a faulty application.
+    /// Maximum number of rounds of events and wake-ups at one instant. A larger number indicates a faulty application.
     const MAX_ROUNDS: usize = 100_000;
 
-    /// A host whose endpoint draws from `rng`.
+    /// Creates a host whose endpoint draws from `rng`.
     #[must_use]
     pub fn new(config: HostConfig, rng: Box<dyn Rng>) -> Self {
         Host {
@@ -146,7 +146,7 @@ impl Host {
         self.conns.iter().map(|conn| (conn.id, &conn.status))
     }
 
-    /// The report of the application of connection number `index`, in the order of creation.
+    /// The application report of the connection with this index in the order of creation.
     #[must_use]
     pub fn report(&self, index: usize) -> Option<&Report> {
         self.conns.get(index).map(|conn| conn.app.report())
@@ -182,7 +182,7 @@ impl Host {
         self.lane.as_deref_mut().filter(|_| is_lanes)
     }
 
-    /// Time of the process, which does not advance while the world has stopped this host.
+    /// The process's clock, which does not advance while the world has stopped this host.
     fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
         let now = clock.read(now, || self.due());
@@ -307,7 +307,7 @@ impl Node for Host {
         let [_, _, _, _, a, b, c, d, ..] = quoted.segment[..] else { return };
         let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
         let path = FourTuple { local: quoted.path.remote, remote: quoted.path.local };
-        // An error about a segment that is no longer in flight is ignored and changes nothing.
+        // An error about a segment that is no longer in flight changes nothing.
         let _ = self.endpoint.network_error(now, &path, seq, NetworkError::TooBig { max_segment });
         self.handle_all(now);
     }

@@ -6,7 +6,7 @@ use core::fmt::Debug;
 use marline_datagram::{FlowId, Lane};
 use marline_time::{Duration, Instant, PcgRng, Rng};
 
-/// An application of one flow of datagrams.
+/// An application with one flow of datagrams.
 pub trait DatagramApp: Debug {
     /// Flow id, which the other end also uses.
     fn flow(&self) -> FlowId;
@@ -14,26 +14,26 @@ pub trait DatagramApp: Debug {
     /// Processes a datagram of its flow.
     fn on_datagram(&mut self, now: Instant, payload: &[u8]);
 
-    /// Called after a possible change or at [`wakes_at`](Self::wakes_at). May send.
+    /// Called after a possible change or at [`wakes_at`](Self::wakes_at). May send datagrams.
     fn run(&mut self, now: Instant, lane: &mut Lane);
 
-    /// Time at which it must run next.
+    /// Time at which the application must run next.
     fn wakes_at(&self) -> Option<Instant>;
 
     /// Returns self for access to the concrete type and its report.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Traffic pattern of a call or a game: groups of datagrams of one size at a pace.
+/// Traffic pattern of a call or a game: groups of datagrams of one size at random intervals.
 #[derive(Copy, Clone, Debug)]
 pub struct PulsePlan {
     /// Start of sending.
     pub from: Instant,
     /// End of sending.
     pub until: Instant,
-    /// Smallest and largest time between two groups; drawn at random.
+    /// Minimum and maximum of the random time between two groups.
     pub gap: (Duration, Duration),
-    /// Smallest and largest number of datagrams in a group; drawn at random.
+    /// Minimum and maximum of the random number of datagrams in a group.
     pub group: (u32, u32),
     /// Size of a datagram in bytes, at least 8.
     pub bytes: usize,
@@ -42,13 +42,13 @@ pub struct PulsePlan {
 /// Record of sent and received datagrams.
 #[derive(Clone, Debug, Default)]
 pub struct PulseReport {
-    /// When each datagram was given to the lane.
+    /// Time at which each datagram was passed to the lane.
     pub sent: Vec<Instant>,
-    /// When each of the other end's datagrams first arrived, by number.
+    /// Time at which each of the other end's datagrams first arrived, by number.
     pub arrived: Vec<Option<Instant>>,
     /// Number of datagrams delivered a second time.
     pub twice: u64,
-    /// Number of datagrams that were never sent.
+    /// Number of received datagrams that had never been sent.
     pub wrong: u64,
 }
 

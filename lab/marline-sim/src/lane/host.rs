@@ -9,10 +9,10 @@ use marline_time::{Instant, ProcessClock};
 use super::app::DatagramApp;
 use crate::{Digest, Node, Outbox, Packet};
 
-/// Bytes of headers around a frame: IPv4 and UDP.
+/// Size of the headers around a frame in bytes: IPv4 and UDP.
 const OVERHEAD: u16 = 28;
 
-/// A host whose datagrams use a lane. Paths are identified by the addresses at both ends, as in a driver once the
+/// A host whose datagrams use a lane. Paths are identified by the addresses at both ends, as in a driver after the
 /// session's subflows have authenticated them.
 #[derive(Debug)]
 pub struct LaneHost {
@@ -26,7 +26,7 @@ pub struct LaneHost {
 }
 
 impl LaneHost {
-    /// A host with these paths.
+    /// Creates a host with these paths.
     #[must_use]
     pub fn new(mut lane: Lane, paths: Vec<(PathId, FourTuple)>, now: Instant) -> Self {
         for (id, _) in &paths {
@@ -71,7 +71,7 @@ impl LaneHost {
         apps.chain(self.lane.poll_timeout()).min()
     }
 
-    /// The time of the process.
+    /// The process's clock.
     fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
         let now = clock.read(now, || self.due());
@@ -135,7 +135,7 @@ impl Node for LaneHost {
             let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
                 continue;
             };
-            // These ports do not belong to a TCP header.
+            // These ports are not part of a TCP header.
             let template = Packet { flow: 1, ..Packet::new(*path, OVERHEAD) };
             outbox.push(&template, &self.frame);
         }

@@ -1,9 +1,9 @@
 //! Opaque bulk flow with its own congestion control, like a QUIC download through a tunnel.
 //!
-//! The outer lane only sees datagrams, some of 1,200 bytes and some of a few bytes. Inside is a sender with a window, a
-//! pacer, and loss recovery by packet numbers and acknowledgments, as RFC 9002 describes: another lane with one path,
-//! whose frames are the datagrams. Lost data is counted instead of sent again: new data counts as much as repeated
-//! data, so goodput is all data that arrives.
+//! The outer lane only sees datagrams, some of 1,200 bytes and some of a few bytes. They are the frames of another
+//! lane with one path: a sender with a window, a pacer, and loss recovery by packet numbers and acknowledgments, as in
+//! RFC 9002. Lost data is counted but not sent again. New data is as good as repeated data here, so goodput is all
+//! data that arrives.
 
 use core::any::Any;
 
@@ -17,14 +17,14 @@ const PATH: PathId = PathId(0);
 const STREAM: FlowId = FlowId(0);
 /// UDP payload of a full packet in bytes: the minimum that QUIC requires of a path.
 const PACKET_BYTES: u16 = 1_200;
-/// Payload of a full packet, and the amount of queued data that keeps the window full.
+/// Payload of a full packet in bytes, and the number of queued bytes that keeps the window full.
 const PAYLOAD_BYTES: usize = 1_150;
 const QUEUED_BYTES: usize = 4 * PAYLOAD_BYTES;
 
 /// Observations of one end.
 #[derive(Clone, Debug, Default)]
 pub struct QuicReport {
-    /// Time and bytes of each arrival of payload.
+    /// Time and number of bytes of each payload arrival.
     pub arrived: Vec<(Instant, u32)>,
     /// Number of packets that the outer lane rejected.
     pub refused: u64,
@@ -43,7 +43,7 @@ pub struct QuicLikeFlow {
 }
 
 impl QuicLikeFlow {
-    /// Both ends of a flow; the first one sends. The policy in `config` is not used.
+    /// Creates both ends of a flow, the sender first. The policy in `config` is not used.
     #[must_use]
     pub fn pair(
         flow: FlowId,

@@ -17,7 +17,7 @@ use crate::{LinkId, NodeId, Paths, SERVER_PORT, World, digest};
 pub struct LanePathsConfig {
     /// A link per address of the client, with the name that selects its random streams. Up is from the client.
     pub links: Vec<(String, DuplexConfig)>,
-    /// Backup flag of each path; missing ones are false.
+    /// Backup flag of each path. Missing ones are false.
     pub backup: Vec<bool>,
     /// Lane of the client.
     pub client: LaneConfig,
@@ -47,8 +47,8 @@ impl Drop for LanePaths {
 }
 
 impl LanePaths {
-    /// Builds the scene. All randomness is derived from `seeds`. Links with the same name draw the same numbers in
-    /// other scenes.
+    /// Builds the scene. All random numbers are derived from `seeds`. Links with the same name draw the same numbers
+    /// in other scenes.
     #[must_use]
     pub fn new(config: &LanePathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
@@ -98,7 +98,8 @@ impl LanePaths {
     }
 }
 
-/// The hosts of two lanes, the client's first, over paths with these backup flags and costs, between these ports.
+/// Creates the hosts of two lanes, the client's first, over paths with these backup flags and costs, between these
+/// ports.
 pub(crate) fn lanes(
     [client, server]: [&LaneConfig; 2],
     paths: &[(bool, PathCost)],

@@ -6,7 +6,7 @@ use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};
 use crate::packet::{ObservationPoint, Packet};
 
-/// Number of bytes of each packet in the digest: the header and all its options.
+/// Number of bytes of each packet that the digest includes: the header and all its options.
 const DIGEST_BYTES: usize = 60;
 /// Maximum number of packets that wait for a stopped host.
 const SOCKET_BUFFER: usize = 1_000;
@@ -55,7 +55,7 @@ impl<N: Node> World<N> {
         owner
     }
 
-    /// Gives a packet to a node. Observers see only segments, not routers' messages.
+    /// Passes a packet to a node. Observers see only segments, not routers' messages.
     fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
         let host = &mut self.nodes[node.0 as usize].inner;
         if let Some(mtu_bytes) = packet.too_big_mtu {

@@ -34,7 +34,7 @@ enum EventTarget {
     Action(u32),
 }
 
-/// An object with a next event, and the time of its earliest queue entry.
+/// Time of an object's next event, and of its earliest queue entry.
 #[derive(Debug)]
 struct Slot<T> {
     inner: T,
@@ -77,7 +77,7 @@ pub struct World<N = Host> {
     topology: Topology,
     actions: Vec<Option<Action<N>>>,
     pool: Pool,
-    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
+    #[expect(clippy::vec_box, reason = "packets move through queues, where a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
     /// Hosts of competing traffic, and the bytes that they have offered to each link.
@@ -87,7 +87,7 @@ pub struct World<N = Host> {
     stopped: BTreeMap<u32, WaitingPackets>,
     digest: Digest,
     stats: WorldStats,
-    /// Number of events at the current instant. A host that never becomes idle must fail, not hang.
+    /// Number of events at the current instant, so that a host that never becomes idle fails instead of hanging.
     events_now: u64,
 }
 
@@ -106,7 +106,7 @@ impl<N: Node> World<N> {
     /// Maximum number of events at one instant.
     const MAX_SIMULTANEOUS_EVENTS: u64 = 1_000_000;
 
-    /// An empty world. All its random streams are derived from `seeds`.
+    /// Creates an empty world. All its random streams are derived from `seeds`.
     #[must_use]
     pub fn new(seeds: SeedTree) -> Self {
         World {
@@ -204,7 +204,7 @@ impl<N: Node> World<N> {
 
     // ---- execution
 
-    /// Handles every event until `until`, and advances the time to it.
+    /// Handles all events up to `until`, and advances the time to it.
     ///
     /// # Panics
     /// If a host never becomes idle at some instant.
@@ -258,7 +258,7 @@ impl<N: Node> World<N> {
         self.events_now = if at > self.now { 0 } else { self.events_now + 1 };
         assert!(
             self.events_now < Self::MAX_SIMULTANEOUS_EVENTS,
-            "never idle at {at:?}: a million events at one instant, last {turn:?}"
+            "hosts never become idle at {at:?}: a million events at one instant, last {turn:?}"
         );
         self.now = self.now.max(at);
         match turn {

@@ -188,7 +188,7 @@ fn handover(told_ms: Option<u64>) -> Duration {
 #[test]
 fn a_handover_that_is_foreseen_leaves_a_short_hole() {
     let [blind, foreseen] = [None, Some(9_500)].map(handover);
-    println!("a hole of {blind:?}, predicted {foreseen:?}");
+    println!("a gap of {blind:?}, predicted {foreseen:?}");
     assert!(blind > Duration::from_millis(300), "the test proves nothing: {blind:?}");
     assert!(foreseen * 3 < blind, "{foreseen:?}");
 }

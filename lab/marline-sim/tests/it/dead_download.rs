@@ -18,7 +18,7 @@ fn holes(setting: Setting) -> Vec<Hole> {
     for (seed, dies_ms) in [(1, 1_500), (2, 1_503), (3, 1_511)] {
         let hole = run(setting, Instant::from_millis(dies_ms), seed);
         println!(
-            "WiFi dies at {dies_ms} ms ({}{}{}): hole {} = notice {} ({}) + open {} + resume {} ms; 20 MB at {} ms",
+            "WiFi dies at {dies_ms} ms ({}{}{}): gap {} = notice {} ({}) + open {} + resume {} ms; 20 MB at {} ms",
             if setting.timer.probing.is_some() { "probing" } else { "multimob" },
             if setting.helped { "" } else { ", no help" },
             if setting.fast { ", Fast JOIN" } else { "" },

@@ -12,7 +12,7 @@ fn a_dying_path_costs_its_srtt_two_tenths_and_a_round_trip() {
                 let outcome = run(way, dying, Instant::from_millis(at_ms), "min-rtt", seed);
                 let (hole, allowed) = (outcome.hole, outcome.allowed);
                 let line = format!(
-                    "{way:?}, path {dying} dies at {at_ms} ms: hole {hole:?}, allowed {allowed:?}"
+                    "{way:?}, path {dying} dies at {at_ms} ms: gap {hole:?}, allowed {allowed:?}"
                 );
                 println!("{line}");
                 if hole > allowed {

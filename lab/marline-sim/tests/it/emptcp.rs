@@ -152,6 +152,6 @@ fn wifi_that_dies_is_replaced_at_once() {
     let (sent, backup) = over_lte(&paths).expect("opened");
     let report = paths.client_report(0).expect("connected");
     let hole = report.hole_within(Instant::from_secs(9), Instant::from_secs(15)).length;
-    println!("{sent} bytes over LTE, a hole of {hole:?}");
+    println!("{sent} bytes over LTE, a gap of {hole:?}");
     assert!(sent > 2 * MB && !backup && hole < Duration::from_secs(3), "{sent} {hole:?}");
 }

@@ -75,7 +75,7 @@ fn fast_join_learns_the_ids_of_the_udp_carrier() {
     paths.at_set_path_up(at(5_030), 0, false);
     paths.world.run_until(at(19_900));
     let hole = hole(&paths, at(19_900));
-    println!("hole {hole:?}");
+    println!("gap {hole:?}");
     assert!(hole < ms(800), "{hole:?}");
     assert!(paths.client_report(0).expect("connected").latencies.len() >= 390);
 }
@@ -125,7 +125,7 @@ fn wifi_dies_cellular_takes_over_wifi_returns_cellular_sleeps_again() {
     println!("condemned {:?}, cellular up {:?}", times(&paths, condemned), up[0].0);
     assert!(up[0].0 > at(5_030) && up[0].0 < at(5_900), "{up:?}");
     let hole = hole(&paths, at(14_900));
-    println!("hole {hole:?}");
+    println!("gap {hole:?}");
     assert!(hole < ms(800), "{hole:?}");
     let peer = paths.world.node(paths.server).endpoint();
     let info = peer.info(peer.connections()[0]).expect("the connection exists");
@@ -197,7 +197,7 @@ fn a_peer_without_any_extension_is_served_too() {
     paths.at_set_path_up(at(15_000), 0, true);
     paths.world.run_until(at(14_900));
     let hole = hole(&paths, at(14_900));
-    println!("hole {hole:?}");
+    println!("gap {hole:?}");
     assert!(hole < ms(1_500), "{hole:?}");
     paths.world.run_until(at(62_000));
     assert_eq!((times(&paths, opened).len(), times(&paths, closed).len()), (1, 1));
@@ -254,7 +254,7 @@ fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) 
     paths
 }
 
-/// Delay of the push if WiFi loses all packets from this time on.
+/// Delay of the push if WiFi loses all packets after this time.
 fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Option<Duration> {
     let mut paths = waiting_phone(keepalive, WIFI, PUSH.since(Instant::ZERO));
     paths.at_set_path_up(dies_at, 0, false);

@@ -58,7 +58,7 @@ fn an_address_that_comes_back_is_not_withdrawn() {
         // Join: SYN, SYN/ACK, third ACK, data: two round trips, and one more for its fourth ACK; and the time
         // of a few segments on the link.
         let allowed = to.since(from) + Duration::from_millis(205);
-        println!("gone for {:?}: hole {:?}", to.since(from), hole.length);
+        println!("gone for {:?}: gap {:?}", to.since(from), hole.length);
         assert!(hole.length <= allowed, "{hole:?} of {allowed:?}");
     }
 }

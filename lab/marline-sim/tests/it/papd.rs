@@ -106,7 +106,7 @@ fn when_the_best_path_dies_the_other_carries_on() {
     paths.world.run_until(Instant::from_secs(25));
     let report = paths.client_report(0).expect("connected");
     let hole = report.hole_within(Instant::from_secs(12), Instant::from_secs(20));
-    println!("a hole of {:?}; after it {:.1} Mbit/s", hole.length, mbit(&paths, 15, 25));
+    println!("a gap of {:?}; after it {:.1} Mbit/s", hole.length, mbit(&paths, 15, 25));
     assert!(hole.length.as_millis() < 600, "{hole:?}");
     // 450 kB in 150 ms are 24 Mbit/s.
     assert!(mbit(&paths, 15, 25) > 18.0);

@@ -83,7 +83,7 @@ fn echoes_stay_within_the_budget_of_a_metered_path() {
             (sent, hole(&paths, 59, 69))
         };
         let ((metered, rescued), (free, unspared)) = (run(METERED), run(PathCost::NONE));
-        println!("seed {seed}: {metered:?} bytes, hole {rescued:?}; free {free:?}, {unspared:?}");
+        println!("seed {seed}: {metered:?} bytes, gap {rescued:?}; free {free:?}, {unspared:?}");
         for (metered, free) in metered.into_iter().zip(free) {
             // Only 2 kB per second for a minute. The server also knows the budget.
             assert!(metered <= 132_000, "seed {seed}: {metered} bytes over a metered path");

@@ -95,10 +95,10 @@ fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
     paths.at_set_path_up(Instant::from_millis(dies_ms), 0, false);
     paths.at_set_path_up(Instant::from_millis(1_100), 0, true);
     paths.world.run_until(Instant::from_secs(6));
-    assert_eq!(established(&paths, false).len(), 2, "dead from {dies_ms} ms on");
-    assert_eq!(established(&paths, true).len(), 2, "dead from {dies_ms} ms on");
+    assert_eq!(established(&paths, false).len(), 2, "dead after {dies_ms} ms");
+    assert_eq!(established(&paths, true).len(), 2, "dead after {dies_ms} ms");
     let report = paths.client_report(0).expect("it connected");
-    assert_eq!(report.received.len(), times.len(), "dead from {dies_ms} ms on");
+    assert_eq!(report.received.len(), times.len(), "dead after {dies_ms} ms");
     let both = times.iter().zip(&report.received);
     let late = both.filter(|(sent, _)| sent.since(Instant::ZERO) >= Duration::from_secs(2));
     let mut took: Vec<Duration> = late.map(|(sent, came)| came.since(*sent)).collect();
@@ -112,6 +112,6 @@ fn a_path_dying_after_the_handshake_does_not_cause_fallback() {
     for dies_ms in (59..=120).step_by(3) {
         let took = echoes_beside_a_path_that_died_at(dies_ms);
         let (p50, p90) = (took[took.len() / 2], took[took.len() * 9 / 10]);
-        assert!(p50 < ms(20) && p90 < ms(25), "dead from {dies_ms} ms on: {p50:?}, {p90:?}");
+        assert!(p50 < ms(20) && p90 < ms(25), "dead after {dies_ms} ms: {p50:?}, {p90:?}");
     }
 }

@@ -147,7 +147,7 @@ fn rounded_ms(duration: Duration) -> u64 {
 
 const LINUX: &str = "rack-tlp,pto=linux-3.10";
 
-/// One packet; the path is dead from then on.
+/// One packet, after which the path is dead.
 fn lone(scheduler: &str, recovery: &str) -> Setup {
     Setup::new(scheduler, recovery, 400, WARM + 2).outage(WARM, 0, None).run()
 }
@@ -211,7 +211,7 @@ fn the_default_sends_elsewhere_at_the_first_unanswered_probe() {
     assert_eq!(setup.complete(WARM), probe + 43);
 }
 
-/// Three packets; the path is dead from then on.
+/// Three packets, after which the path is dead.
 fn three(scheduler: &str) -> Setup {
     Setup::new(scheduler, LINUX, 3 * MSS, WARM + 2).outage(WARM, 0, None).run()
 }

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::dial::Dial;
 use crate::protocol::{DOWN, UP};
 
-/// From the server.
+/// Receives a stream from the server.
 pub async fn down(dial: &Dial) -> anyhow::Result<()> {
     let mut stream = dial.stream().await?;
     stream.write_u8(DOWN).await?;
@@ -24,7 +24,7 @@ pub async fn down(dial: &Dial) -> anyhow::Result<()> {
     }
 }
 
-/// To the server, which reports the received bytes.
+/// Sends a stream to the server, which reports the received bytes.
 pub async fn up(dial: &Dial) -> anyhow::Result<()> {
     let mut stream = dial.stream().await?;
     stream.write_u8(UP).await?;

@@ -21,7 +21,7 @@ const ON_TIME_NS: u64 = 150_000_000;
 /// Time after the last packet during which packets may still arrive.
 const TAIL: Duration = Duration::from_millis(1_500);
 
-/// One end's counts.
+/// Packet counts of one end.
 #[derive(Default)]
 struct End {
     sent: u64,
@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-/// Packets of a call of this length; the final bye carries the last count.
+/// Number of packets in a call of this length; the final packets carry the last count.
 fn packets(seconds: u64) -> u64 {
     seconds * 1_000 / INTERVAL.as_millis() as u64
 }
@@ -61,7 +61,7 @@ fn print(end: &End, sent: u64) {
     event("theirs", &[sent, end.on_time]);
 }
 
-/// Over a stream, for systems without datagrams.
+/// Runs the call over a stream, for systems without datagrams.
 pub async fn over_stream(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
     let mut stream = dial.stream().await?;
     stream.write_u8(CALL).await?;
@@ -72,7 +72,7 @@ pub async fn over_stream(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server's end of a stream.
+/// Serves a call over a stream.
 pub async fn serve_stream(stream: &mut Stream) -> anyhow::Result<()> {
     let packets = stream.read_u64().await?;
     talk(stream, packets).await;
@@ -113,7 +113,7 @@ async fn talk(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, packets
     end.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Over datagrams.
+/// Runs the call over datagrams.
 pub async fn over_datagrams(dial: &Dial, seconds: u64) -> anyhow::Result<()> {
     let socket = Arc::new(dial.datagrams().await?);
     event("start", &[clock::now()]);

@@ -6,7 +6,7 @@ use super::event;
 use crate::dial::Dial;
 use crate::protocol::ECHO;
 
-/// Opens the connections, some at a time.
+/// Opens the connections, several at a time.
 pub async fn open(dial: &Dial, count: u64) -> anyhow::Result<()> {
     let mut streams = Vec::new();
     while (streams.len() as u64) < count {

@@ -23,7 +23,7 @@ fn answered(message: &[u8]) {
     event("answer", &[u64::from_be_bytes(number), clock::now()]);
 }
 
-/// Over a stream.
+/// Runs the echoes over a stream.
 pub async fn over_stream(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
     let mut stream = dial.stream().await?;
     stream.write_u8(ECHO).await?;
@@ -52,7 +52,7 @@ pub async fn over_stream(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Over datagrams.
+/// Runs the echoes over datagrams.
 pub async fn over_datagrams(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
     let socket = dial.datagrams().await?;
     let mut ticks = tokio::time::interval(Duration::from_millis(interval_ms));

@@ -1,6 +1,7 @@
 //! A web page: 71 objects on 12 hosts, one connection per host, where later objects become known only when earlier
 //! ones have arrived. Sizes are those of the median desktop page of HTTP Archive in October 2024 (Web Almanac 2024):
-//! 18 kB of HTML, 78 of style sheets, 613 of scripts, 131 of fonts, 1,054 of images. Event: `loaded START END`.
+//! 18 kB of HTML, 78 kB of style sheets, 613 kB of scripts, 131 kB of fonts, 1,054 kB of images. Event: `loaded START
+//! END`.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::clock;
 use crate::dial::{Dial, Stream};
 use crate::protocol::{PAGE, REQUEST};
 
-/// Type of objects: number, bytes of each, and the type that refers to them.
+/// Object types: number of objects, mean size in bytes, and the type that refers to them.
 const TYPES: [(usize, u32, usize); 6] = [
     (2, 9_000, 0),
     (8, 9_750, 0),
@@ -23,7 +24,7 @@ const TYPES: [(usize, u32, usize); 6] = [
 ];
 const HOSTS: usize = 12;
 
-/// An object: host, bytes, and whose arrival makes it known.
+/// An object: host, size in bytes, and the object whose arrival makes it known.
 struct Object {
     host: usize,
     bytes: u32,
@@ -36,7 +37,7 @@ fn objects() -> Vec<Object> {
     for (kind, (count, bytes, found_in)) in TYPES.into_iter().enumerate() {
         first_of.push(objects.len());
         for number in 0..count {
-            // Sizes within a type spread from a quarter to seven quarters of their mean.
+            // Sizes within a type range from a quarter to seven quarters of their mean.
             let share = 1 + 6 * number / (count - 1).max(1);
             let found_in = match found_in {
                 0 => 0,
@@ -54,7 +55,7 @@ fn objects() -> Vec<Object> {
     objects
 }
 
-/// Loads the page this many times, one after the other, over new connections.
+/// Loads the page this many times in sequence, each time over new connections.
 pub async fn load(dial: &Dial, times: u64) -> anyhow::Result<()> {
     for _ in 0..times {
         event("start", &[clock::now()]);
@@ -98,7 +99,7 @@ async fn load_once(dial: &Dial) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One host's connection: requests are sent immediately, answers arrive in order.
+/// Fetches the objects of one host: requests are sent immediately, and answers arrive in order.
 async fn fetch(
     dial: Dial,
     objects: Arc<Vec<Object>>,

@@ -9,7 +9,7 @@ use super::{Contestant, Measure, Pool, Pools, number};
 pub struct Claim {
     /// Row.
     pub row: String,
-    /// Measure, with its unit.
+    /// Measure and unit.
     pub what: String,
     /// Marline's result.
     pub ours: f64,
@@ -19,21 +19,21 @@ pub struct Claim {
     pub alone: (f64, &'static str),
     /// The bound.
     pub bound: f64,
-    /// True if more is better.
+    /// True if larger values are better.
     pub more: bool,
     /// Origin of the bound.
     pub must: String,
 }
 
 impl Claim {
-    /// Returns true if the claim holds; a missing measurement does not hold.
+    /// Returns true if the claim holds. It does not hold if a measurement is missing.
     #[must_use]
     pub fn holds(&self) -> bool {
         if self.more { self.ours >= self.bound } else { self.ours <= self.bound }
     }
 }
 
-/// A number, or a blank for NaN.
+/// Formats a number, or a blank for NaN.
 fn known(value: f64) -> String {
     if value.is_nan() { String::new() } else { number(value) }
 }
@@ -67,7 +67,7 @@ pub(super) fn table(claims: &[Claim]) -> String {
     text
 }
 
-/// All claims about these rows.
+/// Makes all claims about these rows.
 pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
     let none = Pool::default();
     let mut claims = Vec::new();
@@ -162,7 +162,7 @@ impl Side<'_> {
         Claim { more: true, alone: (goodput(self.first), "first path"), ..claim }
     }
 
-    /// Claims a result within 10 % of the kernel's TCP on the same path, or better.
+    /// Claims that a result is at least 90 % of that of the kernel's TCP on the same path.
     fn one_path(&self) -> Claim {
         let alone = self.first.median("goodput_mbit_per_s");
         Claim {
@@ -217,7 +217,7 @@ fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
     };
     Some(Claim {
         row: "2d".to_owned(),
-        what: "small window, worst of the rows, % of the better path".to_owned(),
+        what: "small window, worst row, % of the better path".to_owned(),
         ours: worst(Contestant::Marline)?,
         kernel: worst(Contestant::Kernel)?,
         alone: (100.0, "the better path"),

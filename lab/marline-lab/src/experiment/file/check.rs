@@ -22,7 +22,7 @@ use crate::experiment::{
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
 
-/// Payload size of a buffer, bytes.
+/// Range of buffer sizes in bytes of payload.
 const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
 /// Default time to wait for the last messages after the planned end.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -153,7 +153,10 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
             checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
-            checker.report(&key_path, "give addresses for both hosts, or none to have them chosen");
+            checker.report(
+                &key_path,
+                "give addresses for both hosts, or for neither to have them chosen",
+            );
         }
     }
 }
@@ -193,8 +196,8 @@ fn fault(
         (None, Some(burst), None) => Moment::AroundBurst(burst),
         (None, None, Some(at)) => Moment::Between(at.least.ms(), at.most.ms()),
         _ => {
-            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), around_burst = \
-                        6, between = [\"7s\", \"8s\"]";
+            let what = "the time is missing; give one of: burst = 6 (with after = [\"0ms\", \
+                \"45ms\"]), around_burst = 6, between = [\"7s\", \"8s\"]";
             checker.report(&key_path, what);
             return None;
         }
@@ -301,8 +304,9 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
 fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, stacks: &[Stack]) {
     let registry = policies::registry();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
-        let why =
-            format!("stack `{stack}` is the kernel's: only its congestion control can be set");
+        let why = format!(
+            "stack `{stack}` belongs to the kernel: only its congestion control can be set"
+        );
         checker.refuse(key_path, "mode", &why, raw.mode.as_ref());
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());

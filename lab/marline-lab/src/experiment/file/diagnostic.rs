@@ -44,7 +44,7 @@ impl KeyPath {
         KeyPath(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// Byte range of the value in a text; for a missing value, of the table it belongs to.
+    /// Byte range of the value in a text. For a missing value, that of the table it belongs to.
     fn span(&self, text: &str) -> Option<Range<usize>> {
         let document = DeTable::parse(text).ok()?;
         let mut table = Some(document.get_ref());
@@ -69,7 +69,7 @@ impl KeyPath {
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnostic {
-    /// Byte range of the text, if the mistake has one.
+    /// Byte range of the mistake in the text, if known.
     span: Option<Range<usize>>,
     /// The mistake and the valid alternatives.
     what: String,
@@ -95,7 +95,7 @@ impl From<toml::de::Error> for Diagnostic {
     }
 }
 
-/// The first word in backticks that occurs within the span, else the span's first line.
+/// The first word in backticks that occurs within the span, or else the span's first line.
 fn narrow_span(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     let within = text.get(span.clone()).unwrap_or_default();
     let found = what.split('`').skip(1).step_by(2).find_map(|word| {
@@ -105,7 +105,7 @@ fn narrow_span(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     found.unwrap_or_else(|| span.start..span.start + within.lines().next().map_or(0, str::len))
 }
 
-/// All diagnostics of a file as text. `name` is the file's.
+/// Formats all diagnostics of a file as text. `name` is the file's name.
 pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut said = String::new();
     for diagnostic in diagnostics {
@@ -137,7 +137,7 @@ pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnost
     said
 }
 
-/// The likely correction, for a message that names a word and then the known ones: "unknown key `delya`; there are
+/// The likely correction, for a message that contains a word and then the known ones: "unknown key `delya`; there are
 /// rate, delay", "unknown field `nam`, expected one of `name`, `link`".
 fn suggestion(message: &str) -> Option<String> {
     const LISTS: [&str; 5] =
@@ -169,7 +169,7 @@ mod tests {
              |              ^^^^^^"
         );
         assert_eq!(said, expected);
-        // A missing key is reported at the table it is missing in.
+        // A missing key is reported at its table.
         let said =
             format_diagnostics("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");

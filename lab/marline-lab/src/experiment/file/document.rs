@@ -13,13 +13,13 @@ pub struct ExperimentFile {
     pub title: String,
     /// Paths, workload and faults.
     pub experiment: Experiment,
-    /// Interval of the samples of subflows in time lines; `None`: no time lines. Runs do not depend on this value.
+    /// Interval of subflow samples in time lines. `None`: no time lines. Runs do not depend on this value.
     pub timelines: Option<Duration>,
-    /// Write traces of simulated runs.
+    /// True if traces of simulated runs are written.
     pub qlog: bool,
     /// Variants with their stacks.
     pub contestants: Vec<Contestant>,
-    /// Right answers.
+    /// Checks of the results.
     pub checks: Vec<Check>,
     pub(super) name: String,
     pub(super) text: String,
@@ -31,7 +31,7 @@ pub struct ExperimentFile {
 pub struct Contestant {
     /// Policies, paths, buffers.
     pub variant: Variant,
-    /// Stacks on which it runs.
+    /// Stacks on which the variant runs.
     pub stacks: Vec<Stack>,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct RawFile {
     pub(super) stops: Vec<RawStop>,
     #[serde(default, rename = "check")]
     pub(super) checks: Vec<RawCheck>,
-    /// Parsed separately.
+    /// Sweep, which is parsed separately.
     #[serde(default, rename = "sweep")]
     pub(super) _sweep: toml::Table,
 }
@@ -171,13 +171,13 @@ pub(super) struct RawFault {
     pub(super) path: String,
     #[serde(default = "down")]
     pub(super) command: String,
-    /// Within this burst ...
+    /// Burst during which the fault occurs.
     pub(super) burst: Option<usize>,
-    /// ... this long after its beginning.
+    /// Range of the time from the burst's start to the fault.
     pub(super) after: Option<Span<Time>>,
-    /// Between the beginning of this burst and that of the next.
+    /// Burst whose interval, up to the next burst's start, contains the fault.
     pub(super) around_burst: Option<usize>,
-    /// Between these times after the start.
+    /// Range of the fault's time after the start.
     pub(super) between: Option<Span<Time>>,
     pub(super) lasts: Option<Time>,
 }

@@ -88,7 +88,7 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
     Ok(values)
 }
 
-/// A number with its unit.
+/// Parses a number with its unit.
 fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
     Ok(match value {
         Value::Integer(number) => (*number as f64, String::new()),
@@ -107,9 +107,9 @@ impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
         let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
-        ensure!((2..=VALUES_MAX).contains(&self.steps), "steps: from 2 to {VALUES_MAX}");
+        ensure!((2..=VALUES_MAX).contains(&self.steps), "steps: must be from 2 to {VALUES_MAX}");
         let log = self.scale == Scale::Log;
-        ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must begin above 0");
+        ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must start above 0");
         let whole = matches!((&self.from, &self.to), (Value::Integer(_), Value::Integer(_)));
         let step = |number: usize| {
             let share = number as f64 / (self.steps - 1) as f64;
@@ -150,7 +150,7 @@ pub(super) fn points(
             chosen.iter().map(|(axis, value)| (axis.key.clone(), plain(value))).collect();
         let mut file = applied(text, &chosen).map_err(|what| {
             let at: Vec<String> = values.iter().map(|(k, v)| format!("{k} = {v}")).collect();
-            anyhow::anyhow!("{name}: at {}: {what}", at.join(", "))
+            anyhow::anyhow!("{name}: with {}: {what}", at.join(", "))
         })?;
         (file.name, file.text) = (name.to_owned(), text.to_owned());
         file.experiment.trace_dir = trace_dir.cloned();
@@ -220,7 +220,8 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             set(entry.with_context(what)?, item, value)
         }
         _ => bail!(
-            "`{key}` is not a valid key; for example \"path.wifi.delay\", \"variant.NAME.send_buffer\", \
+            "`{key}` is not a valid key; for example \"path.wifi.delay\", \
+                \"variant.NAME.send_buffer\", \
              \"variant.NAME.scheduler.KEY\", \"workload.bytes\", \"fault.0.between\""
         ),
     }
@@ -238,7 +239,7 @@ fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Appends an item to a link's description: later items win.
+/// Appends an item to a link's description, where later items win.
 fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()> {
     let link = path.get("link").and_then(Value::as_str).unwrap_or_default();
     let comma = if link.is_empty() { "" } else { "," };
@@ -247,7 +248,7 @@ fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The entries of a list that have this name; `*`: all.
+/// The entries of a list with this name, or all for `*`.
 fn named<'a>(
     document: &'a mut Table,
     list: &str,

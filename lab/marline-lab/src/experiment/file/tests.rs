@@ -82,8 +82,8 @@ fn a_dialogue_has_pieces_and_a_limit() {
     for (from, to, wanted) in [
         ("[85, 500]", "[500, 85]", "x.toml:11:10: the smaller value must come first"),
         ("'22.5kB'", "0", "0 bytes: must be from 1"),
-        ("'dialogue'", "'ask'", "kind = \"ask\" has no `pieces`; it has request, answer"),
-        ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no `bytes`"),
+        ("'dialogue'", "'ask'", "kind = \"ask\" has no key `pieces`; it has request, answer"),
+        ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no key `bytes`"),
     ] {
         let error = refused(&text.replacen(from, to, 1));
         assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
@@ -108,7 +108,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ),
         ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
         ("count = 8", "count = 5", "unknown burst 5: there are 5, counted from 0"),
-        ("burst = 5", "", "x.toml:12:1: the time is missing, give one of: burst = 6"),
+        ("burst = 5", "", "x.toml:12:1: the time is missing; give one of: burst = 6"),
         ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time must come first"),
         ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
@@ -120,11 +120,11 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
             "'200kB'\nmode = 'interactive'",
             "x.toml:20:13: mode = \"interactive\" sets this key itself",
         ),
-        ("'200kB'", "'200kB'\nstacks = ['mptcp']", "the kernel's: only its congestion control"),
+        ("'200kB'", "'200kB'\nstacks = ['mptcp']", "to the kernel: only its congestion control"),
         (
             "kind = 'bursts'",
             "kind = 'bursts'\nlasts = '3s'",
-            "x.toml:9:9: kind = \"bursts\" has no `lasts`; it has bytes, gap",
+            "x.toml:9:9: kind = \"bursts\" has no key `lasts`; it has bytes, gap",
         ),
         ("[workload]", "[worklod]", "unknown field `worklod`"),
         ("burst = 5", "burst = = 5", "x.toml:14:9"),

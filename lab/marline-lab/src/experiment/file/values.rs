@@ -16,7 +16,7 @@ impl Time {
     }
 }
 
-/// A number of bytes: `8192` or `"200kB"`, decimal units.
+/// A number of bytes: `8192`, or `"200kB"` in decimal units.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) u64);
 
@@ -73,7 +73,9 @@ impl<'de, T: Deserialize<'de> + Copy> Deserialize<'de> for Span<T> {
             toml::Value::Array(values) => {
                 let count = values.len();
                 let [least, most]: [toml::Value; 2] = values.try_into().map_err(|_| {
-                    Error::custom(format!("expected one value, or [least, most], not {count}"))
+                    Error::custom(format!(
+                        "expected one value, or [least, most], not {count} values"
+                    ))
                 })?;
                 Ok(Span { least: read(least)?, most: read(most)? })
             }

@@ -1,8 +1,8 @@
 //! Copies of messages: the segments that carried a message, their paths, and the copy that completed it.
 //!
 //! A copy is a segment's part of a message. It counts when the receiving subflow delivers it: subflows deliver in
-//! order, so a copy behind a hole waits until the hole is filled, however early it arrived. Of several copies of a
-//! byte, the first that is delivered counts.
+//! order, so a copy after a gap waits until the gap is filled, however early it arrived. Of several copies of a byte,
+//! the first that is delivered counts.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ struct Inbox {
 struct Direction {
     /// Sizes of the messages.
     sizes: Sizes,
-    /// End of each message in the stream, computed on demand, if sizes differ.
+    /// End of each message in the stream, computed on demand if sizes differ.
     ends: Vec<u64>,
     copies: Vec<MessageCopy>,
     /// Received parts of the stream: disjoint and not adjacent.
@@ -74,10 +74,10 @@ struct Direction {
 /// Records the copies of all messages during a run.
 #[derive(Debug)]
 pub(super) struct Copies {
-    /// Path of a link, and whether the link leads away from the client.
+    /// Path of a link, and true if the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     places: StreamPositions,
-    /// Segments in transit, by packet number; lost ones stay.
+    /// Segments in transit, by packet number. Lost ones are not removed.
     in_transit: BTreeMap<u64, HeldSegment>,
     inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
     to_client: Direction,
@@ -113,7 +113,7 @@ impl Copies {
         }
     }
 
-    /// Copies beyond the limit.
+    /// Number of copies beyond the limit.
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -181,7 +181,7 @@ impl Copies {
         }
     }
 
-    /// Adds a row per copy, and per message without one.
+    /// Adds a row per copy, and per message without copies.
     pub(super) fn rows(
         &self,
         names: &[String],
@@ -265,7 +265,7 @@ impl MessageCopy {
 }
 
 impl Inbox {
-    /// A segment's position in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
+    /// A segment's position in the stream. Data without a mapping is plain TCP, which continues the mapped data or
     /// begins the stream.
     fn stream_offset(&mut self, place: &SegmentPosition) -> Option<u64> {
         let in_subflow = i64::from(place.subflow_offset);
@@ -276,7 +276,7 @@ impl Inbox {
         Some(stream)
     }
 
-    /// The next segment in order, and the position in the subflow from which it is new.
+    /// The next segment in order, and the position in the subflow at which its new data starts.
     fn pass_on(&mut self) -> Option<(HeldSegment, u64)> {
         let next = self.next;
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= next)?;
@@ -287,7 +287,7 @@ impl Inbox {
     }
 }
 
-/// Times at which a message was written, complete, and read, if the application records them.
+/// Times at which a message was written, completed and read, if the application records them.
 #[derive(Debug)]
 struct Message {
     written: Option<Instant>,
@@ -329,7 +329,7 @@ impl Direction {
         message
     }
 
-    /// The messages in a part of the stream, with the part of each.
+    /// The messages in a part of the stream, each with the included part.
     fn messages(&mut self, part: Range<u64>) -> Vec<(u32, Range<u64>)> {
         let mut found = Vec::new();
         let mut message = self.message_at(part.start);
@@ -355,11 +355,11 @@ impl Direction {
         }
     }
 
-    /// Marks a part of the stream as received; returns its new parts.
+    /// Marks a part of the stream as received and returns its new parts.
     fn take(&mut self, part: Range<u64>) -> Vec<Range<u64>> {
         let (mut from, mut new) = (part.start, Vec::new());
         let (mut start, mut end) = (part.start, part.end);
-        // An earlier part may overlap it.
+        // An earlier part may overlap this one.
         let first =
             self.received.range(..=part.start).next_back().map_or(part.start, |(at, _)| *at);
         let near: Vec<(u64, u64)> = self
@@ -392,7 +392,7 @@ impl Direction {
             let whole = self.span(self.progress.len() as u32);
             self.progress.push((whole.end - whole.start, None));
         }
-        debug_assert!(part.end <= span.end - span.start, "a part of the message");
+        debug_assert!(part.end <= span.end - span.start, "the part belongs to the message");
         let bytes = part.end - part.start;
         let (missing, complete) = &mut self.progress[message as usize];
         *missing = missing.saturating_sub(bytes);
@@ -421,7 +421,7 @@ impl Direction {
     }
 
     /// Messages that were written or sent, at least in part. If arrivals do not show when a message was complete
-    /// (repairs are not copies), the time of reading is used.
+    /// (repairs are not copies), the read time is used.
     fn messages_of(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
         let sent = self.copies.iter().map(|copy| copy.message as usize + 1).max().unwrap_or(0);
         let message = |index: usize| {

@@ -129,7 +129,7 @@ fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
     })
 }
 
-/// A TCP state as `ss` names it.
+/// A TCP state's name, as in `ss`.
 const fn word(state: SubflowState) -> &'static str {
     match state {
         SubflowState::Closed => "closed",

@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// How long an acknowledgment waits for later ones that replace it.
+/// Time for which an acknowledgment waits for later ones that replace it.
 pub(super) const THIN_WAIT: Duration = Duration::from_millis(10);
 
 /// Source and destination port.
@@ -39,7 +39,7 @@ impl<P> HeldSegments<P> {
         Some(self.entries.remove(index).1)
     }
 
-    /// Holds a segment. Returns one that must be released for lack of room.
+    /// Holds a segment. Returns one that must be released if there is no room.
     pub(super) fn hold(&mut self, flow: Flow, entry: Entry<P>) -> Option<P> {
         let pushed_out = (self.entries.len() >= Self::MAX_FLOWS).then(|| self.entries.remove(0));
         self.entries.push((flow, entry));
@@ -51,7 +51,7 @@ impl<P> HeldSegments<P> {
         times.min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// A segment held until `now`, in the order of arrival.
+    /// Takes a segment that may be held at most until `now`, in the order of arrival.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<P> {
         let index = self.entries.iter().position(|(_, entry)| entry.until <= now)?;
         Some(self.entries.remove(index).1.packet)

@@ -6,8 +6,8 @@ use super::super::tcp::{
 };
 use crate::{Packet, Rebind, Renumber};
 
-/// Adds an offset to the sender's numbers and subtracts the other one from the acknowledged numbers. Each offset is
-/// computed from the ports in the sender's order, so that both directions agree.
+/// Adds an offset to the sender's numbers, and subtracts the other direction's offset from the acknowledged numbers.
+/// Each offset is computed from the ports in the sender's order, so that both directions agree.
 pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     let (from, to) = ports(segment);
     let moved = sequence(segment).wrapping_add(offset(from, to));
@@ -28,17 +28,17 @@ pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     }
 }
 
-/// A large offset for every connection, which is not obvious from the ports.
+/// A large pseudorandom offset for every connection, computed from its ports.
 const fn offset(from: u16, to: u16) -> u32 {
     let ports = (from as u32) << 16 | to as u32;
     (ports ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b1) | 1 << 30
 }
 
-/// Lower ports do not belong to clients.
+/// Lowest port of clients.
 const CLIENT_PORTS: u16 = 1 << 15;
 
-/// A NAT that has lost its translations: segments from the client come from another port, and segments to the old one
-/// are lost. Returns `false` if the segment is lost.
+/// Acts as a NAT that has lost its translations: segments from the client get another port, and segments to the old
+/// one are lost. Returns `false` if the segment is lost.
 pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     let (from, to) = ports(segment);
     if rebind.from_client {
@@ -53,7 +53,7 @@ pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     to < CLIENT_PORTS
 }
 
-/// Forged acknowledgment of a segment with data. The middlebox knows only the sender's own window and the timestamp
+/// Forges an acknowledgment of a segment with data. The middlebox knows only the sender's own window and the timestamp
 /// that the sender echoes.
 pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     let payload = segment.len() - options_end(segment)?;

@@ -1,9 +1,9 @@
-//! Middleboxes that reject TCP options: they remove them or drop the segment.
+//! Middleboxes that reject TCP options: they remove the options or drop the segment.
 //!
 //! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than later, and
-//! removal more often than drops. An option is removed as these middleboxes do: its bytes become no-operations, so
-//! that no length changes, and the checksum is updated incrementally (RFC 1624), so that a damaged segment stays
-//! damaged. Packets that are not TCP, or cannot be parsed as TCP, pass.
+//! removal more often than drops. Options are removed in the same way as by these middleboxes: the bytes become
+//! no-operations, so that no length changes, and the checksum is updated incrementally (RFC 1624), so that a damaged
+//! segment stays damaged. Packets that are not TCP, or cannot be parsed as TCP, pass.
 
 use marline_time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
 
 const MPTCP: u8 = 30;
 
-/// Outcome for a packet.
+/// Treatment of a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PacketOutcome {
     Passes,
@@ -98,7 +98,7 @@ impl Segments {
 }
 
 impl TcpOption {
-    /// Returns true if these bytes (kind, length, contents) are such an option.
+    /// Returns true if these bytes (kind, length, contents) match the option.
     fn matches(self, option: &[u8]) -> bool {
         match self {
             TcpOption::Kind(kind) => option[0] == kind,

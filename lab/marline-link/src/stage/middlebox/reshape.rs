@@ -10,7 +10,7 @@ const MPTCP: u8 = 30;
 /// Maximum length of a merged packet in bytes.
 const MAX_MERGED_PACKET: usize = 1_500;
 
-/// Splits a segment; `None` if it is short enough or cannot be split.
+/// Splits a segment. `None` if it is short enough or cannot be split.
 pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
     let segment = packet.tcp_mut()?.to_vec();
     let start = options_end(&segment)?;

@@ -94,7 +94,7 @@ pub fn false_alarms(setting: Setting, wifi: &str, seed: u64) -> Vec<(Instant, Un
     silent.collect()
 }
 
-/// 20 MB to the client; WiFi loses everything from `dies_at` on.
+/// 20 MB to the client; WiFi loses everything after `dies_at`.
 pub fn run(setting: Setting, dies_at: Instant, seed: u64) -> Hole {
     let (paths, finished) = download(setting, WIFI, Some(dies_at), seed);
     let reader = paths.client_report(0).expect("connected");

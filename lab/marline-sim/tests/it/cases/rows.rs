@@ -82,7 +82,7 @@ fn between(rng: &mut impl Rng, least_ms: f64, most_ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6) as u64)
 }
 
-/// `count` times from [`START`] on, at this interval.
+/// `count` times at this interval, starting at [`START`].
 fn schedule(seed: u64, gap_ms: &RangeInclusive<f64>, count: usize) -> Vec<Instant> {
     let mut rng = SeedTree::new(seed).stream("workload");
     let mut at = START;

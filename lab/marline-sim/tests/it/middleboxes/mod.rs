@@ -97,7 +97,7 @@ const BOXES: &[Case] = &[
     case("ACKs thinned, with losses", "thin=8,loss=1%", Multipath, Multipath, 4_000),
     // A reset of the old subflow shows the rebinding; the new subflow has a translation.
     case("NAT rebinding", "rebind=1s", Multipath, Multipath, 0),
-    // The hole in the subflow cannot be filled, so it must be replaced.
+    // The gap in the subflow cannot be filled, so it must be replaced.
     case("data swallowed", "swallow=0.3%", Arrives, Multipath, 0),
     case("data swallowed towards the server", "up.swallow=0.3%", Arrives, Multipath, 0),
     case("all data swallowed", "swallow=100%", AsPlain, AsPlain, 0),
@@ -168,8 +168,8 @@ fn no_middlebox_breaks_a_connection_or_makes_it_hang() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// Data that a middlebox acknowledges and drops leaves a permanent hole in the subflow. The subflow is abandoned one
-/// timeout after this is certain, so that a hole costs half a second and not ten.
+/// Data that a middlebox acknowledges and drops leaves a permanent gap in the subflow. The subflow is abandoned one
+/// timeout after this is certain, so that a gap costs half a second and not ten.
 #[test]
 fn a_box_that_swallows_data_costs_little_time() {
     for boxes in ["swallow=0.3%", "up.swallow=0.3%", "down.swallow=0.3%"] {

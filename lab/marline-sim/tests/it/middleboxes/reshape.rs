@@ -58,7 +58,7 @@ fn data_unmapped_by_a_middlebox_is_resent_and_connections_survive() {
         let reshaper = Reshaper::draw(seed);
         let (end, back, slowest) = reshaper.run(seed, seed % 2 == 0);
         let alive = end.closed == [None, None] && end.wrong.is_none();
-        // A subflow may be abandoned once, if the middlebox has damaged every retransmission of a hole.
+        // A subflow may be abandoned once, if the middlebox has damaged every retransmission of a gap.
         if !alive || back < COUNT || slowest > WORST || end.lost.len() > 1 {
             complaints.push(format!(
                 "seed {seed}, {reshaper:?}: {back} echoed, slowest {slowest:?}: {end:?}"

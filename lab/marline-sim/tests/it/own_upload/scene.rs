@@ -49,7 +49,7 @@ pub(super) struct Plan {
     pub(super) seconds: u64,
 }
 
-/// Results, from [`MEASURED_FROM`] on.
+/// Results after [`MEASURED_FROM`].
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     /// Round trip: p50 and p99.
@@ -76,14 +76,16 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) const HEAD: &str = "| | uploads | game p50, p99 ms | lost % | shell p50, p99 ms | \
-        Mbit/s | lane waits ms | shell waits ms | queue WiFi, LTE ms | dropped | in flight, BDP | send buffers ms |\n\
+        Mbit/s | lane waits ms | shell waits ms | queue WiFi, LTE ms | dropped | in flight, BDP | \
+        send buffers ms |\n\
         |---|---|---|---|---|---|---|---|---|---|---|---|";
 
     pub(super) fn row(&self) -> String {
         let number =
             |value: f64| if value.is_nan() { "-".to_owned() } else { format!("{value:.0}") };
         format!(
-            "| {:.0}, {:.0} | {:.1} | {:.0}, {:.0} | {:.1} | {:.1} | {:.1} | {}, {} | {}, {} | {:.1}, {:.1} | {:.0} |",
+            "| {:.0}, {:.0} | {:.1} | {:.0}, {:.0} | {:.1} | {:.1} | {:.1} | {}, {} | {}, {} | \
+                {:.1}, {:.1} | {:.0} |",
             self.game_ms[0],
             self.game_ms[1],
             self.game_lost_percent,

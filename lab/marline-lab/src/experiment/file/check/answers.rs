@@ -1,4 +1,4 @@
-//! Validation of the checks of an experiment file: what the right answers are.
+//! Validation of an experiment file's checks, which define the correct answers.
 
 use super::Checker;
 use crate::emulation::script;
@@ -69,7 +69,7 @@ fn check(
     Some(Check { asks, measure, variant, workload, from, until, bound, is_least, of })
 }
 
-/// Index of the item with this name; without a name, of the first.
+/// Index of the item with this name. Without a name, index of the first item.
 fn place(
     checker: &mut Checker<'_>,
     at: &KeyPath,

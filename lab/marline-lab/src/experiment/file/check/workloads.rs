@@ -28,21 +28,21 @@ const KINDS: [(&str, &[&str]); 11] = [
 ];
 /// Maximum number of workloads in a run.
 const MAX_WORKLOADS: usize = 32;
-/// Size of a message, bytes, and number of messages of a run.
+/// Limits on the size of a message in bytes and on the number of messages of a run.
 const BYTES: RangeInclusive<u64> = 1..=256_000_000;
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
-/// Number of pages of a workload, each of which uses several ports.
+/// Limit on the number of pages of a workload, each of which uses several ports.
 const PAGES: RangeInclusive<u32> = 1..=100;
-/// Block size of a bulk stream, bytes: only the rate matters.
+/// Block size of a bulk stream in bytes. Only the rate matters, so any size would do.
 const BULK_BYTES: u64 = 65_536;
-/// A film without its length.
+/// Film settings except the length.
 const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
 /// Time between two frames of a video with a constant rate.
 const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
-/// Frames of a call, G.711 with an RTP header: bytes of a datagram, ms between two of them.
+/// Frames of a call, G.711 with an RTP header: datagram size in bytes, and interval in ms.
 const VOICE_BYTES: u64 = 172;
 const VOICE_FRAME_MS: u32 = 20;
-/// Latency above which a frame of a call is late: acceptable according to ITU-T G.114, from memory.
+/// Latency above which a frame of a call is late: the limit of acceptable quality in ITU-T G.114, from memory.
 const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 
 /// The workloads with their positions in the file. If there are several, those without a name are named after their
@@ -91,7 +91,8 @@ impl Keys<'_, '_> {
             return None;
         };
         for key in self.raw.given_keys().into_iter().filter(|key| !allowed.contains(key)) {
-            let what = format!("kind = \"{kind}\" has no `{key}`; it has {}", allowed.join(", "));
+            let what =
+                format!("kind = \"{kind}\" has no key `{key}`; it has {}", allowed.join(", "));
             self.checker.report(&self.key_path.key(key), what);
         }
         match kind {
@@ -166,7 +167,7 @@ impl Keys<'_, '_> {
         Some(bytes.0 as u32)
     }
 
-    /// Smallest and largest size.
+    /// Parses the smallest and largest size.
     fn sizes(&mut self, key: &str, span: Span<Bytes>) -> Option<(u32, u32)> {
         let (least, most) = (self.size(key, span.least)?, self.size(key, span.most)?);
         if least > most {
@@ -175,7 +176,7 @@ impl Keys<'_, '_> {
         Some((least, most))
     }
 
-    /// A single size.
+    /// Parses a single size.
     fn bytes(&mut self, usual: Option<u64>) -> Option<u32> {
         let usual = usual.map(|bytes| Span { least: Bytes(bytes), most: Bytes(bytes) });
         let bytes = self.need("bytes", "8192", self.raw.bytes.or(usual))?;
@@ -196,7 +197,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// A film whose player chooses the rate; with `rate`, a frame every 40 ms.
+    /// Parses a film whose player chooses the rate. With `rate`, a frame is sent every 40 ms.
     fn video(&mut self) -> Option<Workload> {
         let lasts_ms = self.lasts_ms()?;
         let Some(rate) = &self.raw.rate else {
@@ -223,7 +224,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// Requests and answers. By default, dialogues send requests as a whole and do not limit unanswered data.
+    /// Parses requests and answers. By default, dialogues send requests as a whole and do not limit unanswered data.
     fn questions(&mut self) -> Option<Workload> {
         let request = self.need("request", "100", self.raw.request);
         let answer = self.need("answer", "1000", self.raw.answer);

@@ -144,7 +144,14 @@ impl CubicWestwood {
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.has_queue() && self.exceeds_path_capacity())
+            || (self.has_queue()
+                && self.exceeds_path_capacity()
+                && !self.own_queue.keeps_queue_short(self.queue(), self.min_rtt))
+    }
+
+    /// Returns the smoothed queueing delay.
+    fn queue(&self) -> Duration {
+        self.srtt.saturating_sub(self.min_rtt)
     }
 
     /// Returns true if packets wait in a queue on the path.

@@ -68,12 +68,17 @@ impl OwnQueue {
         new_round: bool,
     ) -> Option<u64> {
         self.is_limited_by_window |= ack.cwnd_limited;
-        let target = MIN_TARGET.max(min_rtt / TARGET_SHARE);
+        let target = target(min_rtt);
         if new_round {
             let queue = ack.srtt.unwrap_or(min_rtt).saturating_sub(min_rtt);
             self.on_round(ack.now, queue > target * 2);
         }
         matches!(self.state, State::Limited { .. }).then(|| rate.bytes_in(min_rtt + target))
+    }
+
+    /// True if the window is limited and the queue is short. Its link has room for more, so a loss is random.
+    pub(super) fn keeps_queue_short(&self, queue: Duration, min_rtt: Duration) -> bool {
+        matches!(self.state, State::Limited { .. }) && queue <= target(min_rtt) * 2
     }
 
     fn on_round(&mut self, now: Instant, is_long: bool) {
@@ -101,4 +106,9 @@ impl OwnQueue {
             State::Others { .. } => State::Unlimited { long_rounds: 0 },
         };
     }
+}
+
+/// Queueing delay that is aimed at.
+fn target(min_rtt: Duration) -> Duration {
+    MIN_TARGET.max(min_rtt / TARGET_SHARE)
 }

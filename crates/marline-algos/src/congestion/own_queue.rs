@@ -112,3 +112,87 @@ impl OwnQueue {
 fn target(min_rtt: Duration) -> Duration {
     MIN_TARGET.max(min_rtt / TARGET_SHARE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN_RTT: Duration = Duration::from_millis(30);
+
+    /// Feeds rounds of one ACK each with this queueing delay; returns the last limit.
+    fn rounds(
+        queue: &mut OwnQueue,
+        now: &mut Instant,
+        count: u32,
+        delay_ms: u64,
+        is_bulk: bool,
+    ) -> Option<u64> {
+        let mut limit = None;
+        for _ in 0..count {
+            let rtt = MIN_RTT + Duration::from_millis(delay_ms);
+            *now += rtt;
+            let ack = AckSample {
+                now: *now,
+                delivered: 10_000,
+                total_delivered: 0,
+                lost: 0,
+                prior_in_flight: 100_000,
+                bytes_in_flight: 90_000,
+                rtt: Some(rtt),
+                srtt: Some(rtt),
+                min_rtt: Some(MIN_RTT),
+                rate: None,
+                cwnd_limited: is_bulk,
+                in_recovery: false,
+            };
+            limit = queue.limit(&ack, MIN_RTT, Rate::from_bits_per_s(8_000_000), true);
+        }
+        limit
+    }
+
+    #[test]
+    fn a_queue_that_shrinks_with_the_window_stays_limited() {
+        let (mut queue, mut now) = (OwnQueue::new(), Instant::from_secs(1));
+        assert_eq!(rounds(&mut queue, &mut now, 2, 300, true), None);
+        // 8 Mbit/s for 30 ms and a target of 20 ms.
+        assert_eq!(rounds(&mut queue, &mut now, 1, 300, true), Some(50_000));
+        assert_eq!(rounds(&mut queue, &mut now, 4, 100, true), Some(50_000));
+        assert_eq!(rounds(&mut queue, &mut now, 1_000, 20, true), Some(50_000));
+        assert!(queue.keeps_queue_short(Duration::from_millis(40), MIN_RTT));
+        assert!(!queue.keeps_queue_short(Duration::from_millis(41), MIN_RTT));
+        // The application pauses.
+        assert_eq!(rounds(&mut queue, &mut now, 1, 20, false), None);
+        assert!(!queue.keeps_queue_short(Duration::ZERO, MIN_RTT));
+    }
+
+    #[test]
+    fn a_queue_of_others_is_left_alone_for_longer_each_time() {
+        let (mut queue, mut now) = (OwnQueue::new(), Instant::from_secs(1));
+        for seconds in [10, 20, 40, 80, 80] {
+            assert!(rounds(&mut queue, &mut now, ROUNDS_TO_BOUND, 300, true).is_some());
+            assert!(rounds(&mut queue, &mut now, ROUNDS_OF_OTHERS - 1, 300, true).is_some());
+            assert_eq!(rounds(&mut queue, &mut now, 1, 300, true), None);
+            let until = now + Duration::from_secs(seconds);
+            while now < until {
+                assert_eq!(rounds(&mut queue, &mut now, 1, 300, true), None, "{seconds} s");
+            }
+        }
+        // A success shortens the time again.
+        assert!(rounds(&mut queue, &mut now, ROUNDS_TO_BOUND, 300, true).is_some());
+        assert!(rounds(&mut queue, &mut now, 1, 10, true).is_some());
+        assert_eq!(rounds(&mut queue, &mut now, ROUNDS_OF_OTHERS, 300, true), None);
+        now += RETRY[0];
+        rounds(&mut queue, &mut now, 1, 300, true);
+        assert!(rounds(&mut queue, &mut now, ROUNDS_TO_BOUND, 300, true).is_some());
+    }
+
+    #[test]
+    fn a_burst_or_an_application_with_little_data_is_not_limited() {
+        let (mut queue, mut now) = (OwnQueue::new(), Instant::from_secs(1));
+        for _ in 0..20 {
+            assert_eq!(rounds(&mut queue, &mut now, ROUNDS_TO_BOUND - 1, 300, true), None);
+            assert_eq!(rounds(&mut queue, &mut now, 1, 0, true), None);
+        }
+        assert_eq!(rounds(&mut queue, &mut now, 100, 300, false), None);
+    }
+}

@@ -44,6 +44,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
 use super::filter::{MaxRateFilter, Rounds};
+use super::own_queue::OwnQueue;
 use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
@@ -54,6 +55,8 @@ const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
 /// became slower.
 const RATE_ROUNDS: u64 = 4;
+/// The same for the limit on our own queue. Fewer would let the limit shrink with our share while others fill the queue.
+const QUEUE_ROUNDS: u64 = 8;
 /// Largest share of losses, smoothed over [`LOSS_MEMORY`], that counts as random. A path that loses more is congested
 /// or failing.
 const MAX_LOSS: f64 = 0.1;
@@ -91,6 +94,9 @@ pub struct CubicWestwood {
     rounds: Rounds,
     /// Largest delivery rate in the last [`RATE_ROUNDS`] round trips.
     fastest: MaxRateFilter,
+    /// Largest delivery rate in the last [`QUEUE_ROUNDS`] round trips.
+    lasting: MaxRateFilter,
+    own_queue: OwnQueue,
     /// Bytes in flight before the last ACK.
     in_flight: u64,
     srtt: Duration,
@@ -119,6 +125,8 @@ impl CubicWestwood {
             rate: 0.0,
             rounds: Rounds::default(),
             fastest: MaxRateFilter::new(RATE_ROUNDS),
+            lasting: MaxRateFilter::new(QUEUE_ROUNDS),
+            own_queue: OwnQueue::new(),
             in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -136,7 +144,14 @@ impl CubicWestwood {
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.has_queue() && self.exceeds_path_capacity())
+            || (self.has_queue()
+                && self.exceeds_path_capacity()
+                && !self.own_queue.keeps_queue_short(self.queue(), self.min_rtt))
+    }
+
+    /// Returns the smoothed queueing delay.
+    fn queue(&self) -> Duration {
+        self.srtt.saturating_sub(self.min_rtt)
     }
 
     /// Returns true if packets wait in a queue on the path.
@@ -171,7 +186,9 @@ impl CubicWestwood {
         }
     }
 
-    fn measure(&mut self, ack: &AckSample) {
+    /// Takes the measurements of an ACK. Returns true if a round trip has ended.
+    fn measure(&mut self, ack: &AckSample) -> bool {
+        let mut new_round = false;
         if let Some(srtt) = ack.srtt {
             self.srtt = srtt;
         }
@@ -180,10 +197,11 @@ impl CubicWestwood {
         }
         self.in_flight = ack.prior_in_flight;
         if let Some(sample) = ack.rate {
-            self.rounds.on_sample(&sample, ack.total_delivered);
+            new_round = self.rounds.on_sample(&sample, ack.total_delivered);
             // A shorter interval means that ACKs arrived together.
             if sample.interval >= self.min_rtt {
                 self.fastest.on_sample(self.rounds.count(), sample.rate);
+                self.lasting.on_sample(self.rounds.count(), sample.rate);
             }
             let rate = sample.rate.bits_per_s() as f64 / 8.0;
             if self.rate == 0.0 {
@@ -204,6 +222,14 @@ impl CubicWestwood {
         }
         self.pipe[0] = self.pipe[0].max(ack.prior_in_flight);
         self.last_ack = ack.now;
+        new_round
+    }
+
+    fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
+        let limit = self.own_queue.limit(ack, self.min_rtt, self.lasting.get(), new_round);
+        if let Some(bytes) = limit {
+            self.cubic.bound_window(bytes as f64);
+        }
     }
 
     /// Handles a pause: keeps the window if it was used, otherwise only the used part.
@@ -236,7 +262,7 @@ impl CubicWestwood {
 
 impl CongestionController for CubicWestwood {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        self.measure(ack);
+        let new_round = self.measure(ack);
         self.sample_siblings(ack, me, group);
         if self.episode == Episode::Random {
             if ack.lost > 0 && self.is_congested() {
@@ -246,10 +272,12 @@ impl CongestionController for CubicWestwood {
             } else {
                 // Growth continues.
                 self.cubic.on_ack(&AckSample { in_recovery: false, ..*ack }, me, &[]);
+                self.limit_own_queue(ack, new_round);
                 return;
             }
         }
         self.cubic.on_ack(ack, me, &[]);
+        self.limit_own_queue(ack, new_round);
     }
 
     fn on_signal(

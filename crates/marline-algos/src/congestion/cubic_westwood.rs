@@ -5,7 +5,7 @@
 //! interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with loss-based
 //! flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Five rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
+//! *How.* Six rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
 //! - *A loss without a queue is not congestion.* A queue shows before it overflows: the smoothed RTT exceeds the
 //!   smallest one by the queueing delay (1/[`QUEUE_SHARE`] of the smallest RTT, at least [`MIN_QUEUE_DELAY`]), and more
 //!   is in flight than the path delivers within the smallest RTT at its highest rate of the last [`RATE_ROUNDS`] round
@@ -25,6 +25,9 @@
 //! - *Pauses.* A window that was used is kept for [`WINDOW_VALIDITY`] (five minutes, as in RFC 7661) instead of one
 //!   timeout. If less than half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The
 //!   first burst is paced over half a round trip if there is no queue.
+//! - *A queue of our own stays short* ([`own_queue`](super::own_queue)): a bulk sender that fills a queue alone, or
+//!   together with other connections of its user, limits its window to what the path holds plus a small queue. While
+//!   that queue is short, a loss is not congestion.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
@@ -36,7 +39,7 @@
 //! because one loss per round trip would still halve it every three round trips. RFC 7661 reduces the window to the
 //! bytes in flight on a loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* behind a long queue, as with CUBIC. After a pause, a burst is sent within about one round
+//! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later. After a pause, a burst is sent within about one round
 //! trip.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};

@@ -8,7 +8,7 @@ use super::campaign::{Pair, SettingSamples};
 use super::contestants::Windows;
 use super::published::Published;
 use super::traffic::{App, FailurePlacement};
-use crate::estimate::{Estimate, RequiredRange};
+use crate::estimate::RequiredRange;
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::value::Value;
@@ -44,10 +44,6 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-fn with_unit(of: &Estimate, unit: &str) -> Value {
-    Value::from_estimate(of, unit)
-}
-
 /// Requires that TLP-MP saves time, too: without copies there is no overhead either.
 fn with_gain(row: Row, file: &File, of: &SettingSamples<'_>) -> anyhow::Result<Row> {
     let least = 100.0 * file.tolerance("improved")?;
@@ -66,7 +62,7 @@ fn improved(id: &'static str, file: &File, of: &SettingSamples<'_>) -> anyhow::R
         .at_least(100.0 * file.tolerance("improved")?)
         .with_remark(format!(
             "{}; faster in {:.1} % of the runs",
-            with_unit(&of.mean(Pair::saved_ms), "ms"),
+            Value::from_estimate(&of.mean(Pair::saved_ms), "ms"),
             100.0 * faster.value
         )))
 }

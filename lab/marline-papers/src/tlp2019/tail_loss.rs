@@ -49,7 +49,7 @@ pub(super) fn reproduce(
         |root| {
             settings.iter().map(|(app, windows)| episode(context, root, *app, *windows)).collect()
         },
-        |samples| Ok(vec![row(samples, &settings, always)]),
+        |samples: &Samples<Sample>| Ok(vec![row(samples, &settings, always)]),
     )?;
     let title = "The last 1 to 10 packets on WLAN are lost once, both paths live (99 % intervals)";
     all.tables.push(Table::new("ordinary-loss", title, rows));

@@ -119,7 +119,7 @@ impl BurstObserver {
 
     /// Share of the packets with data that were sent on 4G, until then.
     pub(super) fn lte_share_until(&self, until: Instant) -> f64 {
-        let sent = || self.sent.iter().filter(|sent| sent.at < until);
+        let sent = || self.sent.iter().filter(move |sent| sent.at < until);
         let on_lte = sent().filter(|sent| sent.path == LTE).count();
         on_lte as f64 / sent().count().max(1) as f64
     }

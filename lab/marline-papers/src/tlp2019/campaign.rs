@@ -137,27 +137,15 @@ pub(super) struct SettingSamples<'a> {
 
 /// The settings with their samples.
 pub(super) fn setting_samples<'a>(
-    settings: &'a [Setting],
+    settings: &[Setting],
     samples: &'a Samples<Sample>,
-) -> impl Iterator<Item = SettingSamples<'a>> {
-    let of = move |(index, setting): (usize, &Setting)| SettingSamples {
-        setting: *setting,
-        samples,
-        index,
-    };
-    settings.iter().enumerate().map(of)
+) -> Vec<SettingSamples<'a>> {
+    let of =
+        |(index, setting): (usize, &Setting)| SettingSamples { setting: *setting, samples, index };
+    settings.iter().enumerate().map(of).collect()
 }
 
 impl SettingSamples<'_> {
-    pub(super) fn name(&self) -> String {
-        let Setting { case, windows } = self.setting;
-        match (case.app, case.place) {
-            // A burst of one packet has no middle.
-            (App::Docs, _) => format!("{}, {}", case.app.name(), windows.text()),
-            _ => format!("{}, {}, {}", case.app.name(), case.place.text(), windows.text()),
-        }
-    }
-
     fn of<'b>(&self, sample: &'b Sample) -> impl Iterator<Item = &'b Pair> {
         sample.get(self.index).into_iter().flatten().flatten()
     }
@@ -174,14 +162,42 @@ impl SettingSamples<'_> {
 
     /// Mean over the traces.
     pub(super) fn mean(&self, of: impl Fn(&Pair) -> f64) -> Estimate {
-        self.ratio(|pair| (of(pair), 1.0))
+        self.ratio(|pair| Some((of(pair), 1.0)))
     }
 
-    /// Ratio of two means.
-    pub(super) fn ratio(&self, of: impl Fn(&Pair) -> (f64, f64)) -> Estimate {
+    /// Ratio of two means over the traces that have both numbers.
+    pub(super) fn ratio(&self, of: impl Fn(&Pair) -> Option<(f64, f64)>) -> Estimate {
         self.samples.ratio(|sample| {
-            let pairs = self.of(sample).map(&of);
+            let pairs = self.of(sample).filter_map(&of);
             pairs.fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1))
+        })
+    }
+
+    /// Share of the completion time that TLP-MP saves, in percent.
+    pub(super) fn saved_percent(&self) -> Estimate {
+        self.ratio(|pair| Some((100.0 * pair.saved_ms(), pair.standard.completion_ms)))
+    }
+
+    /// Mean of the traces that meet a condition relative to the mean of the others.
+    pub(super) fn ratio_of_groups(
+        &self,
+        of: impl Fn(&Pair) -> f64,
+        first: impl Fn(&Pair) -> bool,
+    ) -> Estimate {
+        // Sums and counts of both groups.
+        let sums = self.samples.map(|sample| {
+            let mut sums = [[0.0; 2]; 2];
+            for pair in self.of(sample) {
+                let group = &mut sums[usize::from(!first(pair))];
+                *group = [group[0] + of(pair), group[1] + 1.0];
+            }
+            sums
+        });
+        sums.estimate(|picked| {
+            let sum = |group: usize, which: usize| -> f64 {
+                picked.iter().map(|sums| sums[group][which]).sum()
+            };
+            sum(0, 0) / sum(0, 1) / (sum(1, 0) / sum(1, 1))
         })
     }
 
@@ -198,12 +214,12 @@ impl SettingSamples<'_> {
         self.samples.share(|sample| (u64::from(self.of(sample).all(&of)), 1))
     }
 
-    /// Mean over the roots of the extreme value of each root's traces.
-    pub(super) fn extreme_estimate(
+    /// Mean over the roots of a statistic of each root's traces.
+    pub(super) fn mean_over_roots(
         &self,
         of: impl Fn(&Pair) -> f64,
-        better: impl Fn(f64, f64) -> f64,
+        statistic: impl Fn(&[f64]) -> f64,
     ) -> Estimate {
-        self.samples.mean(|sample| self.of(sample).map(&of).reduce(&better).unwrap_or(f64::NAN))
+        self.samples.mean(|sample| statistic(&self.of(sample).map(&of).collect::<Vec<_>>()))
     }
 }

@@ -2,6 +2,7 @@
 
 use marline_lab::experiment::Variant;
 
+use crate::mechanism::Mechanism;
 use crate::plain::mptcp;
 
 /// Loss recovery of the stack of the time, Linux 3.14.
@@ -56,7 +57,12 @@ pub(super) fn standard(windows: Windows) -> Variant {
 }
 
 pub(super) fn multipath(windows: Windows) -> Variant {
-    historic_stack("TLP-MP", "tlp-mp,after=reinject", windows)
+    let probes = match Mechanism::switched_off() {
+        Some(Mechanism::TlpCopy) => "tlp-std",
+        Some(Mechanism::TlpMove) => "tlp-mp,after=rto",
+        _ => "tlp-mp,after=reinject",
+    };
+    historic_stack("TLP-MP", probes, windows)
 }
 
 /// The first contestant probes on one path only, the second on all.

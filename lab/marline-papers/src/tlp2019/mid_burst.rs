@@ -1,30 +1,23 @@
-//! Losses in the middle of a burst, which the study left for future work: TLP-MP compared with TLP-STD, and RACK
-//! compared with the stack of the time.
-
-use std::ops::RangeInclusive;
+//! Losses in the middle of a burst: fast retransmits stay on their path. Beyond the study: RACK compared with the
+//! stack of the time.
 
 use marline_lab::experiment::Variant;
-use serde::{Deserialize, Serialize};
 
-use super::contestants::{LINUX_314_RECOVERY, Windows, both_variants, multipath};
-use super::published::Published;
+use super::contestants::{LINUX_314_RECOVERY, Windows, multipath, standard};
 use super::single_burst::{BurstExperiment, BurstResults};
-use super::tail_loss::difference;
-use super::traffic::{App, draw_between};
+use super::traffic::LTE;
 use crate::estimate::{Estimate, RequiredRange, Samples};
-use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
-use crate::table::{Grid, Reproduction, Table};
+use crate::table::{Grid, Reproduction};
 use crate::value::Value;
 
-const JUDGED: Part = Part::new("mid-burst", 40, 160);
 const RECOVERY: Part = Part::fixed("recovery", 20);
 const REORDERING: Part = Part::fixed("reordering", 20);
-const APPS: [App; 3] = [App::Maps, App::NetflixSmall, App::NetflixLarge];
-/// Range of the shares of a burst that count as its middle.
-const MIDDLE: RangeInclusive<f64> = 0.1..=0.9;
+const FAST_RETRANSMIT: Part = Part::fixed("fast-retransmit", 20);
+/// Linux's lower bound of a retransmission timeout.
+const LEAST_TIMEOUT_MS: f64 = 200.0;
 
 /// Packets that are lost at a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -47,68 +40,33 @@ impl Loss {
     }
 }
 
-/// Results of both contestants for a loss in a burst.
-#[derive(Serialize, Deserialize)]
-struct Episode {
-    standard_ms: f64,
-    multipath_ms: f64,
-    more_packets: f64,
-}
-
-pub(super) fn reproduce(
-    context: &Context<'_>,
-    file: &PaperFile<Published>,
-    all: &mut Reproduction,
-) -> anyhow::Result<()> {
-    let settings: Vec<(App, Windows)> =
-        APPS.into_iter().flat_map(|app| Windows::ALL.map(|windows| (app, windows))).collect();
-    let slower = file.tolerance("slower")?;
-    let names = settings.iter().flat_map(|(app, windows)| {
-        Loss::ALL.map(|loss| format!("{}, {}, {}", app.name(), windows.text(), loss.text()))
-    });
-    let names: Vec<String> = names.collect();
-    let (_, rows) = context.judge_part(
-        JUDGED,
-        |root| {
-            let mut all = Vec::new();
-            for (app, windows) in &settings {
-                all.extend(episodes(context, root, *app, *windows)?);
-            }
-            Ok(all)
-        },
-        |samples| {
-            let of = names.iter().enumerate();
-            Ok(of.map(|(index, name)| row(samples, index, name, slower)).collect())
-        },
-    )?;
-    let title =
-        "A loss on WLAN anywhere in the middle of a burst, both paths live (99 % intervals)";
-    all.tables.push(Table::new("mid-burst", title, rows));
+pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<Row> {
     all.grids.push(recovery(context)?);
     all.grids.push(reordering(context)?);
-    Ok(())
+    fast_retransmit(context)
 }
 
-fn episodes(
-    context: &Context<'_>,
-    root: &Root,
-    app: App,
-    windows: Windows,
-) -> anyhow::Result<Vec<Episode>> {
-    let mut rng = root.rng(&format!("middle/{}", app.name()));
-    let drill =
-        BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
-    let place = draw_between(&mut rng, MIDDLE);
-    let [standard, multipath] = both_variants(windows);
-    let first = at_share(&drill.run(&standard, &[])?, place);
-    let standard = lose(&drill, &standard, first)?;
-    let multipath = lose(&drill, &multipath, first)?;
-    let episode = |(standard, multipath): (&BurstResults, &BurstResults)| Episode {
-        standard_ms: standard.completion_ms,
-        multipath_ms: multipath.completion_ms,
-        more_packets: difference(multipath, standard, |done| done.sent.len() as u64),
-    };
-    Ok(standard.iter().zip(&multipath).map(episode).collect())
+/// A fast retransmit of TLP-STD, and what 4G carries of the burst.
+fn fast_retransmit(context: &Context<'_>) -> anyhow::Result<Row> {
+    let samples = context.sample(FAST_RETRANSMIT, |root| {
+        let drill = BurstExperiment::new(context, SIZES[0].1, root.seed);
+        let standard = standard(Windows::Kept);
+        let first = at_share(&drill.run(&standard, &[])?, 0.5);
+        let done = drill.run(&standard, &[first])?;
+        let on_lte = done.sent.iter().filter(|sent| sent.path == LTE).count();
+        Ok((on_lte as f64, done.completion_ms))
+    })?;
+    let completion = samples.mean(|of: &(f64, f64)| of.1);
+    Ok(Row::new("Maps, one packet lost in the middle: packets that TLP-STD sends on 4G")
+        .statement("fast-retransmit-stays")
+        .paper_claim("none")
+        .estimate(&samples.mean(|of| of.0), "per burst")
+        .at_most(0.0)
+        .require_also(
+            &completion,
+            RequiredRange::at_most(LEAST_TIMEOUT_MS),
+            "complete before a retransmission timeout could occur",
+        ))
 }
 
 /// Number of the packet at this share of a burst's packets on WLAN.
@@ -129,35 +87,8 @@ fn lose(
     Ok([once, three, twice])
 }
 
-fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -> Row {
-    let mean = |of: fn(&Episode) -> f64| samples.mean(|episodes| of(&episodes[index]));
-    let (standard, multipath) = (mean(|e| e.standard_ms), mean(|e| e.multipath_ms));
-    let more_packets = mean(|episode| episode.more_packets);
-    let ratio = samples.ratio(|all| (all[index].multipath_ms, all[index].standard_ms));
-    let most = RequiredRange::at_most(1.0 + slower);
-    Row::new(format!("{name}: completion of TLP-MP relative to TLP-STD"))
-        .paper_claim("left for later")
-        .estimate(&ratio, "")
-        .require_range(most, format!("not slower by more than {} %", 100.0 * slower))
-        .require_also(
-            &more_packets,
-            RequiredRange::at_most(1.0),
-            "at most one packet more per burst",
-        )
-        .with_remark(format!(
-            "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
-            unit(&standard, "ms"),
-            unit(&multipath, "ms"),
-            unit(&more_packets, "")
-        ))
-}
-
-fn unit(of: &Estimate, unit: &str) -> Value {
-    Value::from_estimate(of, unit)
-}
-
 fn cell(of: &Estimate) -> Value {
-    unit(of, "")
+    Value::from_estimate(of, "")
 }
 
 fn variants_by_recovery() -> [Variant; 3] {

@@ -8,6 +8,6 @@ use serde::Deserialize;
 pub(super) struct Published {
     pub(super) docs_least_saving_ms: f64,
     pub(super) docs_largest_share: f64,
-    pub(super) handover_ms: f64,
-    pub(super) netflix_position: f64,
+    pub(super) lone_probe_ms: f64,
+    pub(super) probe_rtts: f64,
 }

@@ -10,7 +10,7 @@ use marline_time::{Instant, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{LTE, Repetition, Trace, WLAN};
-use super::watch::BurstObserver;
+use super::watch::{BurstObserver, Repeats};
 
 /// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
@@ -36,6 +36,12 @@ pub(super) struct AffectedBurst {
     pub(super) air_bytes: u64,
     /// True if WLAN lost data of the burst. Otherwise only an ACK of the previous burst was lost.
     pub(super) lost: bool,
+    /// Data of the burst that was sent again.
+    pub(super) repeats: Repeats,
+    /// Share of the packets with data on 4G before WLAN died, from the start of the last burst before it.
+    pub(super) lte_share: f64,
+    /// Smoothed round trip of WLAN when it died, ms.
+    pub(super) srtt_ms: f64,
 }
 
 /// Paths and applications of a trace.
@@ -94,6 +100,7 @@ pub(super) fn run(
     paths.world.observe(Box::new(watch));
     // Packets in flight from earlier bursts are not observed, because pauses are long.
     paths.world.run_until(dies);
+    let srtt_ms = wlan_srtt_ms(&paths);
     // The burst in flight, or else the next one.
     let hit = paths.client_report(0).context("cannot find the connection")?.received.len();
     anyhow::ensure!(hit >= last, "a burst takes too long");
@@ -115,7 +122,17 @@ pub(super) fn run(
         air_packets,
         air_bytes,
         lost: first_lost < bytes,
+        repeats: watch.repeats(before, bytes, from, from + COUNTED),
+        lte_share: (watch.lte_share_until(dies) * 1e4).round() / 1e4,
+        srtt_ms,
     })
+}
+
+/// Smoothed round trip of the server's first subflow, ms. 0 without one.
+fn wlan_srtt_ms(paths: &Paths) -> f64 {
+    let host = paths.world.node(paths.server);
+    let info = host.connections().find_map(|(id, _)| host.endpoint().info(id));
+    info.and_then(|info| info.subflows.first()?.srtt).map_or(0.0, rounded)
 }
 
 /// Milliseconds, rounded to a microsecond.

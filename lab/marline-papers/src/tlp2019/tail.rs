@@ -1,12 +1,15 @@
-//! Gain of TLP-MP by the number of packets lost at the end of a burst, which is the question of the study of 2017.
+//! Gain of probes by the number of packets lost at the end of a burst, which is the question of the study of 2017.
 //! The packets are lost once, or the path is dead from then on.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};
 
 use super::contestants::{Windows, both_variants, variant_without_probes};
+use super::published::Published;
 use super::single_burst::BurstExperiment;
 use crate::estimate::{Estimate, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
@@ -43,7 +46,11 @@ impl Loss {
 /// Completion times of the three contestants, ms: no probes, TLP-STD, TLP-MP.
 type Times = [f64; 3];
 
-pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
+pub(super) fn reproduce(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<Vec<Row>> {
     let cases: Vec<(Loss, u64)> =
         Loss::ALL.into_iter().flat_map(|loss| (1..=LONGEST).map(move |k| (loss, k))).collect();
     let samples = context.sample(PART, |root| {
@@ -71,7 +78,23 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     }
     all.grids.push(grid);
     all.figures.extend(Loss::ALL.map(|loss| figure(&samples, &cases, loss)));
-    Ok(())
+    let improved = 100.0 * file.tolerance("improved")?;
+    let row = |what: &str, loss: Loss, slow: usize| {
+        let of_loss =
+            || cases.iter().enumerate().filter(move |(_, case)| case.0 == loss).map(|case| case.0);
+        let saved = samples.ratio(|times| {
+            let sum = |which: usize| of_loss().map(|index| times[index][which]).sum::<f64>();
+            (100.0 * (sum(slow) - sum(slow + 1)), sum(slow))
+        });
+        let what =
+            format!("The last 1 to {LONGEST} of {SEGMENTS} packets, {}: {what}", loss.text());
+        Row::new(what).paper_claim("improved").estimate(&saved, "%").at_least(improved)
+    };
+    Ok(vec![
+        row("share of the time saved by TLP-STD's probes", Loss::Once, 0)
+            .statement("probe-avoids-timeout"),
+        row("share of the time saved by TLP-MP", Loss::Permanent, 1).statement("synthetic-gain"),
+    ])
 }
 
 fn measure_times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyhow::Result<Times> {

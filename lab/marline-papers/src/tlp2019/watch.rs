@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Paths, Placement};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
+use serde::{Deserialize, Serialize};
 
-use super::traffic::WLAN;
+use super::run::rounded;
+use super::traffic::{LTE, WLAN};
 
 /// Observes data towards the client. It starts when nothing is in flight, so that the first observed data begins a
 /// burst.
@@ -32,6 +34,40 @@ pub(super) struct SentSegment {
     pub(super) place: u64,
     /// Size including all headers.
     pub(super) wire_bytes: u64,
+}
+
+/// When the server sent data of a burst again, ms after WLAN died and the burst was written. `None`: not observed.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Repeats {
+    /// First retransmission on WLAN: the probe, if WLAN died before the burst.
+    pub(super) probe_ms: Option<f64>,
+    /// Second retransmission on WLAN: by the timer, if WLAN died before the burst.
+    pub(super) timer_ms: Option<f64>,
+    /// First segment on 4G that WLAN had carried.
+    pub(super) copy_ms: Option<f64>,
+    /// Second one.
+    pub(super) rest_ms: Option<f64>,
+    /// Bytes of all such segments, including headers.
+    pub(super) copied_bytes: u64,
+    /// Retransmissions on WLAN after the first copy on 4G.
+    pub(super) wlan_after_copy: u64,
+}
+
+impl Repeats {
+    fn add(&mut self, sent: &SentSegment, ms: f64) {
+        let (first, second) = match sent.path {
+            WLAN => (&mut self.probe_ms, &mut self.timer_ms),
+            _ => (&mut self.copy_ms, &mut self.rest_ms),
+        };
+        if first.is_some() {
+            second.get_or_insert(ms);
+        }
+        first.get_or_insert(ms);
+        match sent.path {
+            WLAN => self.wlan_after_copy += u64::from(self.copy_ms.is_some()),
+            _ => self.copied_bytes += sent.wire_bytes,
+        }
+    }
 }
 
 impl BurstObserver {
@@ -60,6 +96,32 @@ impl BurstObserver {
         let of_burst =
             self.sent.iter().filter(|sent| within.contains(&sent.place) && sent.at <= until);
         of_burst.fold((0, 0), |(packets, bytes), sent| (packets + 1, bytes + sent.wire_bytes))
+    }
+
+    /// Repetitions of a burst's data after `after`, until `until`.
+    pub(super) fn repeats(&self, from: u64, bytes: u64, after: Instant, until: Instant) -> Repeats {
+        let mut repeats = Repeats::default();
+        let (mut on_wlan, mut on_lte) = (BTreeSet::new(), BTreeSet::new());
+        let within = from..from + bytes;
+        let of_burst =
+            self.sent.iter().filter(|sent| within.contains(&sent.place) && sent.at <= until);
+        for sent in of_burst {
+            let again = match sent.path {
+                WLAN => !on_wlan.insert(sent.place),
+                _ => on_wlan.contains(&sent.place) && on_lte.insert(sent.place),
+            };
+            if again && sent.at >= after {
+                repeats.add(sent, rounded(sent.at.since(after)));
+            }
+        }
+        repeats
+    }
+
+    /// Share of the packets with data that were sent on 4G, until then.
+    pub(super) fn lte_share_until(&self, until: Instant) -> f64 {
+        let sent = || self.sent.iter().filter(move |sent| sent.at < until);
+        let on_lte = sent().filter(|sent| sent.path == LTE).count();
+        on_lte as f64 / sent().count().max(1) as f64
     }
 
     /// Time at which this many bytes of the first observed burst had arrived.

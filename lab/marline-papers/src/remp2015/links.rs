@@ -33,9 +33,9 @@ pub(super) const WIFI_INDEPENDENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:
 /// WiFi with shorter and worse bad periods.
 pub(super) const WIFI_SHORT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=50s:4s:30%:0.1%";
 /// LTE at home.
-pub(super) const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
+pub(super) const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms";
 /// LTE in the train. The delay comes from the cells.
-const TRAIN: &str = "rate=10M,delay=130ms,jitter=uniform:20ms,loss=0.1%";
+const TRAIN: &str = "rate=10M,delay=130ms,jitter=uniform:20ms";
 /// Names of the paths in the train.
 pub(super) const TRAIN_PATHS: [&str; 2] = ["lte1", "lte2"];
 

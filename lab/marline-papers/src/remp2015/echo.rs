@@ -155,8 +155,8 @@ pub(super) fn run_train(
     let moments = map_roots(&samples, context.master, Scene::moments);
     push_measured(grid, "train", names, &samples, &moments);
 
-    let mut grid = coincidence_grid();
-    coincidence_row(&mut grid, "never both at once", &samples, context.master);
+    let mut coincidences = coincidence_grid();
+    coincidence_row(&mut coincidences, "never both at once", &samples, context.master);
     for (part, roots, name, share) in [
         ("train-independent", 100, "independent", 0.0),
         ("train-common-25", 60, "25 % common failures", 0.25),
@@ -165,9 +165,9 @@ pub(super) fn run_train(
     ] {
         let part = Part::fixed(part, roots);
         let samples = context.sample(part, train(Coincidence::Share(share)))?;
-        coincidence_row(&mut grid, name, &samples, context.master);
+        coincidence_row(&mut coincidences, name, &samples, context.master);
     }
-    result.grids.push(grid);
+    result.grids.push(coincidences);
     Ok(rows)
 }
 

@@ -15,6 +15,7 @@ use super::round_trips::{MEASURED, push_moments};
 use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
+use crate::mechanism::Mechanism;
 use crate::paper::Context;
 use crate::plain::{mptcp, tcp};
 use crate::roots::{Part, Root};
@@ -29,8 +30,13 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     // The scheduler is also of that time. A scheduler that suspects paths by probes (`min-rtt`) retries sooner on a
     // path that responds again, even if it is the only path.
     let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(STUDY_RECOVERY);
-    let both = mptcp("ReMP").scheduler("redundant").recovery(STUDY_RECOVERY);
+    let both = mptcp("ReMP").scheduler(remp_scheduler()).recovery(STUDY_RECOVERY);
     [alone(paths[0]), alone(paths[1]), both]
+}
+
+/// ReMP's scheduler. Without its copies it is the one of its time.
+pub(super) fn remp_scheduler() -> &'static str {
+    if Mechanism::Redundancy.is_off() { "lowest-rtt" } else { "redundant" }
 }
 
 /// Number of roots whose round-trip times are kept for the figures and the tail.

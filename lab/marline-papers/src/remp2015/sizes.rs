@@ -6,6 +6,7 @@ use marline_lab::figure::{Figure, Plot};
 use marline_lab::workload::{Gap, Workload};
 use serde::{Deserialize, Serialize};
 
+use super::echo::remp_scheduler;
 use super::measure::{Tail, sorted};
 use super::published::Published;
 use crate::estimate::Samples;
@@ -73,6 +74,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
         let experiment = experiment(bytes, loss, context.count(count), gap_ms);
         let variant = match scheduler {
             "one path" => tcp(scheduler, "first"),
+            "redundant" => mptcp(scheduler).scheduler(remp_scheduler()),
             name => mptcp(name).scheduler(name),
         };
         let outcome = simulate(&experiment, &variant, root.seed)?;

@@ -10,13 +10,14 @@ mod fairness;
 pub(crate) mod links;
 mod measure;
 mod published;
+mod round_trips;
 mod sizes;
 mod what_if;
 mod worlds;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
-use crate::table::Reproduction;
+use crate::table::{Reproduction, Table};
 use published::Published;
 
 /// Reproduction of ReMP TCP (2015).
@@ -35,12 +36,22 @@ impl Paper for Remp2015 {
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file: PaperFile<Published> = PaperFile::parse(self.text())?;
         let mut result = Reproduction::default();
-        echo::run(context, &file, &mut result)?;
-        what_if::run(context, &file, &mut result)?;
-        detection::run(context, &file, &mut result)?;
-        fairness::run(context, &file, &mut result)?;
-        sizes::run(context, &mut result)?;
+        let mut grid = round_trips::round_trip_grid();
+        let what_if::HomeRows { mut principle, mut home } =
+            what_if::run_home(context, &file, &mut grid)?;
+        home.extend(echo::run_home(context, &file, &mut grid, &mut result)?);
+        let mut train = what_if::run_train(context, &file, &mut grid)?;
+        train.extend(echo::run_train(context, &file, &mut grid, &mut result)?);
+        result.grids.insert(0, grid);
+        principle.push(sizes::run(context, &file, &mut result)?);
+        principle.push(fairness::run(context, &file, &mut result)?);
+        detection::run(context, &mut result)?;
         coding::run(context, &mut result)?;
+        result.tables = vec![
+            Table::new("principle", "What redundancy does", principle),
+            Table::new("home", "Experiment 1: WiFi and LTE at home", home),
+            Table::new("train", "Experiment 2: two LTE connections in a train", train),
+        ];
         Ok(result)
     }
 }

@@ -1,5 +1,5 @@
-//! Table 1 and Figure 1 of the paper, and the gain in the train when connections lose their cells independently or at
-//! the same time.
+//! Figure 1 of the paper, with plain TCP on each path alone, and the gain in the train when connections lose their
+//! cells independently or at the same time.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
 use marline_lab::figure::{Figure, Plot};
@@ -8,16 +8,18 @@ use serde::{Deserialize, Serialize};
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
 use super::measure::{
-    self, Echoes, Moments, STATISTICS, bound_ms, map_roots, pooled_estimate, round_to_thousandth,
+    self, Echoes, Moments, Tail, bound_ms, map_roots, pooled_estimate, round_to_thousandth,
 };
-use super::published::{Published, RoundTrips};
-use crate::estimate::{RequiredRange, Samples};
+use super::published::Published;
+use super::round_trips::{MEASURED, push_moments};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
+use crate::mechanism::Mechanism;
 use crate::paper::Context;
 use crate::plain::{mptcp, tcp};
 use crate::roots::{Part, Root};
-use crate::table::{Grid, Reproduction, Table};
+use crate::table::{Grid, Reproduction};
 use crate::value::Value;
 
 /// Loss recovery of the study's Linux 3.14.
@@ -28,11 +30,16 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     // The scheduler is also of that time. A scheduler that suspects paths by probes (`min-rtt`) retries sooner on a
     // path that responds again, even if it is the only path.
     let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(STUDY_RECOVERY);
-    let both = mptcp("ReMP").scheduler("redundant").recovery(STUDY_RECOVERY);
+    let both = mptcp("ReMP").scheduler(remp_scheduler()).recovery(STUDY_RECOVERY);
     [alone(paths[0]), alone(paths[1]), both]
 }
 
-/// Number of roots whose round-trip times are kept for the figures.
+/// ReMP's scheduler. Without its copies it is the one of its time.
+pub(super) fn remp_scheduler() -> &'static str {
+    if Mechanism::Redundancy.is_off() { "lowest-rtt" } else { "redundant" }
+}
+
+/// Number of roots whose round-trip times are kept for the figures and the tail.
 const FIGURE_ROOTS: usize = 50;
 
 /// One run.
@@ -101,23 +108,40 @@ fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     (0..runs[0].len()).map(at).collect()
 }
 
-pub(super) fn run(
+/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the sending of two packets. A message
+/// that is sent again over WiFi takes longer.
+const LTE_LONGEST_MS: f64 = 221.0;
+
+/// Plain TCP on each path at home, and redundancy: rows, figures, and what the paper says about the links.
+pub(super) fn run_home(
     context: &Context<'_>,
     file: &PaperFile<Published>,
+    grid: &mut Grid,
     result: &mut Reproduction,
-) -> anyhow::Result<()> {
-    let count = context.count(links::MESSAGES);
-    let home = links::home_experiment(links::WIFI, links::LTE, count);
+) -> anyhow::Result<Vec<Row>> {
+    let home = links::home_experiment(links::WIFI, links::LTE, context.count(links::MESSAGES));
     let (samples, rows) = context.judge_part(
         Part::new("home", 100, 1200),
         |root| Scene::new(&home, ["wifi", "lte"], root),
-        |samples| home_rows(file, samples, context.master),
+        |samples| Ok(home_rows(samples, context.master)),
     )?;
-    result.tables.push(Table::new("home", "Experiment 1: WiFi and LTE at home", rows));
     let names = ["WiFi", "LTE", "ReMP"];
     result.figures.push(course_figure("home-course", "RTTs at home", names, &samples));
     result.figures.push(cdf_figure("home-cdf", "RTTs at home, cumulative", names, &samples));
+    let moments = map_roots(&samples, context.master, Scene::moments);
+    push_measured(grid, "home", names, &samples, &moments);
+    result.grids.push(links_grid(&file.published, &samples, &moments));
+    Ok(rows)
+}
 
+/// Plain TCP on each connection in the train, and redundancy, by share of common failures.
+pub(super) fn run_train(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    grid: &mut Grid,
+    result: &mut Reproduction,
+) -> anyhow::Result<Vec<Row>> {
+    let count = context.count(links::MESSAGES);
     let train = |coincidence| {
         move |root: &Root| {
             let experiment = links::train_experiment(coincidence, count, root.seed);
@@ -127,273 +151,129 @@ pub(super) fn run(
     let (samples, rows) = context.judge_part(
         Part::new("train", 100, 20_000),
         train(Coincidence::Never),
-        |samples| train_rows(file, samples, context.master),
+        |samples| Ok(vec![repeated_row(file, samples, context.master)?]),
     )?;
-    result.tables.push(Table::new("train", "Experiment 2: two LTE connections in a train", rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
     let title = "RTTs in the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
     let title = "RTTs in the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
+    let moments = map_roots(&samples, context.master, Scene::moments);
+    push_measured(grid, "train", names, &samples, &moments);
 
-    let mut grid = coincidence_grid();
-    coincidence_row(&mut grid, "never both at once", &samples, context.master);
-    let (samples, rows) = context.judge_part(
-        Part::new("train-independent", 100, 20_000),
-        train(Coincidence::Share(0.0)),
-        |samples| independent_rows(file, samples, context.master),
-    )?;
-    let title = "The train with independent connections";
-    result.tables.push(Table::new("train-independent", title, rows));
-    coincidence_row(&mut grid, "independent", &samples, context.master);
-    for (part, share) in
-        [("train-common-25", 0.25), ("train-common-50", 0.5), ("train-common-100", 1.0)]
-    {
-        let part = Part::fixed(part, 60);
-        let samples = context.sample(part, train(Coincidence::Share(share)))?;
-        let name = format!("{:.0} % common failures", 100.0 * share);
-        coincidence_row(&mut grid, &name, &samples, context.master);
-    }
-    result.grids.push(grid);
-    Ok(())
-}
-
-/// Name of a variant in its rows, the paper's numbers, and the reasons why some of ours are fitted.
-struct NamedVariant<'a> {
-    name: &'a str,
-    index: usize,
-    paper: RoundTrips,
-    /// Fitted parameters of average, worst and deviation.
-    fitted: [Option<&'a str>; 3],
-}
-
-/// Rows of average, worst and deviation of a variant.
-fn round_trips(
-    named: &NamedVariant<'_>,
-    samples: &Samples<Scene>,
-    moments: &Samples<[Moments; 3]>,
-    share: f64,
-) -> Vec<Row> {
-    let NamedVariant { name, index, paper, fitted } = *named;
-    let bounded = samples.all().iter().filter_map(|root| root.runs[index].over_bound);
-    let bounded: Vec<f64> = bounded.collect();
-    let mut rows = Vec::new();
-    for ((paper, (what, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted) {
-        let estimate = pooled_estimate(moments, |all| of(&all[index]));
-        let row = Row::new(format!("{name}: {what}"))
-            .paper(paper, "ms")
-            .estimate(&estimate, "ms")
-            .within_of_paper(share);
-        rows.push(match fitted {
-            Some(what) => row.mark_fitted(what),
-            None => row,
-        });
-    }
-    let average = rows.remove(0).bound_ratio(marline_sim::mean(&bounded));
-    rows.insert(0, average);
-    rows
-}
-
-/// Reduction of one value relative to another, percent.
-fn reduction_percent(mine: f64, other: f64) -> f64 {
-    100.0 * (1.0 - mine / other)
-}
-
-fn home_rows(
-    file: &PaperFile<Published>,
-    samples: &Samples<Scene>,
-    master: u64,
-) -> anyhow::Result<Vec<Row>> {
-    let (paper, share) = (&file.published, file.tolerance("average")?);
-    let moments = map_roots(samples, master, Scene::moments);
-    let wifi = Some(
-        "WiFi's delay, jitter and bad periods, set to match its average, deviation and worst case",
-    );
-    let lte = Some("LTE's delay and jitter, set to match its average and deviation");
-    let mut rows = Vec::new();
-    for named in [
-        NamedVariant { name: "WiFi alone", index: 0, paper: paper.wifi, fitted: [wifi; 3] },
-        NamedVariant { name: "LTE alone", index: 1, paper: paper.lte, fitted: [lte, None, lte] },
-        NamedVariant { name: "ReMP", index: 2, paper: paper.remp, fitted: [None; 3] },
+    let mut coincidences = coincidence_grid();
+    coincidence_row(&mut coincidences, "never both at once", &samples, context.master);
+    for (part, roots, name, share) in [
+        ("train-independent", 100, "independent", 0.0),
+        ("train-common-25", 60, "25 % common failures", 0.25),
+        ("train-common-50", 60, "50 % common failures", 0.5),
+        ("train-common-100", 60, "100 % common failures", 1.0),
     ] {
-        rows.extend(round_trips(&named, samples, &moments, share));
+        let part = Part::fixed(part, roots);
+        let samples = context.sample(part, train(Coincidence::Share(share)))?;
+        coincidence_row(&mut coincidences, name, &samples, context.master);
     }
-    let average = pooled_estimate(&moments, |[wifi, _, remp]| {
-        reduction_percent(remp.average(), wifi.average())
-    });
-    let worst =
-        pooled_estimate(&moments, |[wifi, _, remp]| reduction_percent(remp.worst(), wifi.worst()));
-    let worst_of_lte =
-        pooled_estimate(&moments, |[_, lte, remp]| reduction_percent(remp.worst(), lte.worst()));
-    rows.push(
-        Row::new("ReMP: reduction of WiFi's average")
-            .paper(paper.cut_against_wifi, "%")
-            .estimate(&average, "%")
-            .at_least(file.tolerance("cut_against_wifi_percent")?),
-    );
-    rows.push(
-        Row::new("ReMP: reduction of WiFi's worst RTT")
-            .paper(reduction_percent(paper.remp.worst, paper.wifi.worst), "%")
-            .estimate(&worst, "%")
-            .at_least(paper.worst_cut_against_wifi_said),
-    );
-    rows.push(
-        Row::new("ReMP: reduction of LTE's worst RTT")
-            .paper(reduction_percent(paper.remp.worst, paper.lte.worst), "%")
-            .estimate(&worst_of_lte, "%")
-            .at_least(paper.worst_cut_against_lte_said),
-    );
-    rows.extend(link_rows(paper, samples, &moments));
+    result.grids.push(coincidences);
     Ok(rows)
 }
 
-/// Claims of the paper about the links at home, from which the link model was chosen.
-fn link_rows(
+/// Adds the measured values of all three variants to the grid of Table 1.
+fn push_measured(
+    grid: &mut Grid,
+    scene: &str,
+    names: [&str; 3],
+    samples: &Samples<Scene>,
+    moments: &Samples<[Moments; 3]>,
+) {
+    for (index, name) in names.into_iter().enumerate() {
+        let bounded = samples.all().iter().filter_map(|root| root.runs[index].over_bound);
+        let over_bound = marline_sim::mean(&bounded.collect::<Vec<f64>>());
+        push_moments(grid, [scene, name, MEASURED], moments, index, [over_bound, f64::NAN]);
+    }
+}
+
+fn home_rows(samples: &Samples<Scene>, master: u64) -> Vec<Row> {
+    let compensates = |root: &Scene| root.runs[2].moments.worst() <= LTE_LONGEST_MS;
+    let share = samples.share(|root| (u64::from(compensates(root)), 1));
+    let tail = |index: usize| {
+        let drawn = samples.all().iter().take(FIGURE_ROOTS);
+        Tail::new(drawn.map(|root| root.runs[index].latencies_ms.as_slice()))
+    };
+    let [wifi, lte, remp] = [tail(0), tail(1), tail(2)];
+    let p99 = [&wifi, &lte, &remp].map(|tail| tail.quantile(0.99));
+    let better = if p99[0] < p99[1] { &wifi } else { &lte };
+    vec![
+        Row::new("ReMP: runs without a message that takes longer than LTE's longest RTT (221 ms)")
+            .statement("home-drops-compensated")
+            .paper_claim("all drops are compensated")
+            .estimate(&share.percent(), "%")
+            .require(samples.all().iter().all(compensates), "every run"),
+        Row::new("ReMP: p99, ratio to that of the better path alone")
+            .statement("home-tail")
+            .paper_claim("tremendous improvement of the tail")
+            .estimate(&remp.ratio(better, master, 0.99), "")
+            .at_most(1.0)
+            .with_remark(format!("{:.0} ms; WiFi {:.0} ms; LTE {:.0} ms", p99[2], p99[0], p99[1])),
+    ]
+}
+
+/// What the paper says about the links at home, from which they were chosen.
+fn links_grid(
     paper: &Published,
     samples: &Samples<Scene>,
     moments: &Samples<[Moments; 3]>,
-) -> Vec<Row> {
+) -> Grid {
     let lost = |index: usize| samples.mean(move |root| 100.0 * root.runs[index].lost);
     let later = pooled_estimate(moments, |[wifi, lte, _]| lte.average() - wifi.average());
     let first = samples.share(|root| root.pair.first_sooner_counts());
     let correlation = samples.mean(|root| root.pair.correlation());
-    vec![
-        Row::new("WiFi alone: packets lost")
-            .paper(paper.wifi_loss_percent, "%")
-            .estimate(&lost(0), "%")
-            .mark_fitted(
-                "the losses in bad and good periods were set close to the values that the paper cites",
-            ),
-        Row::new("LTE alone: packets lost")
-            .paper(paper.lte_loss_percent, "%")
-            .estimate(&lost(1), "%")
-            .mark_fitted("set to the value that the paper cites"),
-        Row::new("LTE's average minus WiFi's")
-            .paper(paper.lte_later_ms, "ms")
-            .estimate(&later, "ms")
-            .mark_fitted("both averages were fitted")
-            .with_remark(format!(
-                "the paper's table has {:.1} ms; without losses ours are 59 ms apart",
-                paper.lte.average - paper.wifi.average
-            )),
-        Row::new("messages that arrive sooner over WiFi than over LTE")
-            .paper_claim("almost always")
-            .estimate(&first.percent(), "%"),
-        Row::new("correlation of WiFi's and LTE's RTTs")
-            .paper_claim("very low")
-            .estimate(&correlation, "")
-            .with_remark("the model's links are independent"),
-    ]
-}
-
-fn smaller_average(first: f64, second: f64) -> f64 {
-    first.min(second)
+    let title = "The links at home, plain TCP on each alone (99 % intervals)";
+    let mut grid = Grid::new("links", title, &[("what", ""), ("paper", ""), ("ours", "")]);
+    let number = |value| Value::new(value, "");
+    let text = |text: &str| Value::Text(text.to_owned());
+    for (what, paper, ours) in [
+        ("packets lost on WiFi (%)", number(paper.wifi_loss_percent), lost(0)),
+        ("packets lost on LTE (%)", number(paper.lte_loss_percent), lost(1)),
+        ("LTE's average minus WiFi's (ms)", number(paper.lte_later_ms), later),
+        ("messages sooner over WiFi (%)", text("almost always"), first.percent()),
+        ("correlation of the RTTs", text("very low"), correlation),
+    ] {
+        grid.rows.push(vec![text(what), paper, Value::from_estimate(&ours, "")]);
+    }
+    grid
 }
 
 /// Average of redundancy, as a percentage of the better connection's.
 fn remaining_percent(all: [Moments; 3]) -> f64 {
-    100.0 * all[2].average() / smaller_average(all[0].average(), all[1].average())
+    100.0 * all[2].average() / all[0].average().min(all[1].average())
 }
 
 /// Smaller deviation of the two connections alone, divided by the deviation of redundancy.
 fn sigma_factor(all: [Moments; 3]) -> f64 {
-    smaller_average(all[0].sigma(), all[1].sigma()) / all[2].sigma()
+    all[0].sigma().min(all[1].sigma()) / all[2].sigma()
 }
 
-fn train_rows(
+/// The authors' repetition with plain TCP on each connection, of which they print no number.
+fn repeated_row(
     file: &PaperFile<Published>,
     samples: &Samples<Scene>,
     master: u64,
-) -> anyhow::Result<Vec<Row>> {
-    let (paper, share) = (&file.published, file.tolerance("average")?);
+) -> anyhow::Result<Row> {
     let moments = map_roots(samples, master, Scene::moments);
-    let cells = Some("cells and their gaps, set to match the averages of the three rows");
-    let fitted = [cells, None, None];
-    let mut rows = Vec::new();
-    for named in [
-        NamedVariant { name: "LTE 1 alone", index: 0, paper: paper.train_lte1, fitted },
-        NamedVariant { name: "LTE 2 alone", index: 1, paper: paper.train_lte2, fitted },
-        NamedVariant { name: "ReMP", index: 2, paper: paper.train_remp, fitted },
-    ] {
-        rows.extend(round_trips(&named, samples, &moments, share));
-    }
-    rows.push(
-        Row::new("ReMP: average relative to the better connection's")
-            .paper(paper.train_share_left, "%")
-            .estimate(&pooled_estimate(&moments, remaining_percent), "%")
-            .at_most(100.0 - file.tolerance("train_cut_percent")?)
-            .mark_fitted("both averages were fitted; judged below, with independent connections")
-            .with_remark("the text has \"more than halves (48.8 %)\": the remaining share"),
-    );
     let factor = pooled_estimate(&moments, sigma_factor);
-    let papers =
-        smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
-    rows.push(
-        Row::new("ReMP: reduction factor of the standard deviation")
-            .paper(papers, "")
-            .estimate(&factor, "")
-            .at_least(file.tolerance("train_sigma_factor")?),
-    );
-    rows.push(
-        Row::new("the factor stated in the paper's text")
-            .paper(paper.train_sigma_factor_said, "")
-            .estimate(&factor, "")
-            .with_remark("shown only: the paper's table contradicts its text"),
-    );
-    rows.extend(correlation_rows(samples, None));
-    Ok(rows)
-}
-
-/// Correlation of the two connections alone. Judged only if `most` is given.
-fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
-    let round_trips = samples.mean(|root| root.pair.correlation());
-    let late =
-        samples.estimate(|picked| Pair::lateness_correlation(picked.iter().map(|r| &r.pair)));
-    let rows = [
-        ("correlation of the connections' RTTs", round_trips),
-        ("correlation of late messages (more than twice the median)", late),
-    ];
-    let row = |(what, estimate)| {
-        let row = Row::new(what).paper_claim("nearly none").estimate(&estimate, "");
-        match most {
-            Some(most) => row.require_range(
-                RequiredRange { least: -most, most },
-                format!("between -{most} and {most}"),
-            ),
-            None => row.with_remark("imposed: the connections never fail at the same time"),
-        }
-    };
-    rows.into_iter().map(row).collect()
-}
-
-/// Claims about the train, when both connections may fail at the same time.
-fn independent_rows(
-    file: &PaperFile<Published>,
-    samples: &Samples<Scene>,
-    master: u64,
-) -> anyhow::Result<Vec<Row>> {
-    let (paper, share) = (&file.published, file.tolerance("average")?);
-    let moments = map_roots(samples, master, Scene::moments);
-    let mut rows = correlation_rows(samples, Some(file.tolerance("correlation")?));
-    let fitted = [None; 3];
-    let named = NamedVariant { name: "ReMP", index: 2, paper: paper.train_remp, fitted };
-    rows.extend(round_trips(&named, samples, &moments, share));
-    rows.push(
-        Row::new("ReMP: average relative to the better connection's")
-            .paper(paper.train_share_left, "%")
-            .estimate(&pooled_estimate(&moments, remaining_percent), "%")
-            .at_most(50.0)
-            .with_remark(
-                "the goal is the text's \"more than halves\"; the cells are those fitted above",
-            ),
-    );
-    rows.push(
-        Row::new("ReMP: reduction factor of the standard deviation")
-            .paper_claim("11.5 in its table, 19 in its text")
-            .estimate(&pooled_estimate(&moments, sigma_factor), "")
-            .at_least(file.tolerance("train_sigma_factor")?),
-    );
-    Ok(rows)
+    let least = file.tolerance("train_sigma_factor")?;
+    let row = Row::new("ReMP: average relative to the better connection's with plain TCP")
+        .statement("train-repeated")
+        .paper_claim("similar behavior")
+        .estimate(&pooled_estimate(&moments, remaining_percent), "%")
+        .at_most(50.0)
+        .require_also(
+            &factor,
+            RequiredRange::at_least(least),
+            format!("deviation smaller by a factor of at least {least}"),
+        );
+    let Estimate { value, low, high, .. } = factor;
+    Ok(row.with_remark(format!("factor {value:.1} [{low:.1}, {high:.1}]")))
 }
 
 fn coincidence_grid() -> Grid {
@@ -425,7 +305,7 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
         pooled_estimate(&moments, remaining_percent),
         pooled_estimate(&moments, sigma_factor),
     ];
-    let cell = |estimate: &crate::estimate::Estimate| Value::from_estimate(estimate, "");
+    let cell = |estimate: &Estimate| Value::from_estimate(estimate, "");
     let words = [Value::Text(name.to_owned())];
     grid.rows.push(words.into_iter().chain(estimates.iter().map(cell)).collect());
 }

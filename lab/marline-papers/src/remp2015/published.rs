@@ -28,17 +28,12 @@ pub(super) struct Published {
     pub(super) train_lte1: RoundTrips,
     pub(super) train_lte2: RoundTrips,
     pub(super) train_remp: RoundTrips,
-    /// Reduction of the average, percent.
+    /// Reduction of WiFi's average, percent.
     pub(super) cut_against_wifi: f64,
-    /// Reduction of the worst case, percent. The paper says "over" this value.
-    pub(super) worst_cut_against_wifi_said: f64,
-    pub(super) worst_cut_against_lte_said: f64,
-    /// Values from other studies that the paper says its measurements confirm.
+    /// Values from another study that the paper says its measurements confirm.
     pub(super) wifi_loss_percent: f64,
     pub(super) lte_loss_percent: f64,
     pub(super) lte_later_ms: f64,
     /// Average in the train, as a percentage of the better path's.
     pub(super) train_share_left: f64,
-    /// Ratio of the deviations, as stated in the text.
-    pub(super) train_sigma_factor_said: f64,
 }

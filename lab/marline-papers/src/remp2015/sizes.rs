@@ -6,8 +6,12 @@ use marline_lab::figure::{Figure, Plot};
 use marline_lab::workload::{Gap, Workload};
 use serde::{Deserialize, Serialize};
 
+use super::echo::remp_scheduler;
 use super::measure::{Tail, sorted};
+use super::published::Published;
 use crate::estimate::Samples;
+use crate::file::PaperFile;
+use crate::judge::Row;
 use crate::paper::Context;
 use crate::plain::{mptcp, tcp};
 use crate::roots::{Part, Root};
@@ -37,6 +41,10 @@ const SCHEDULERS: [&str; 9] = [
     "hedged",
     "auto-redundant",
 ];
+/// Indexes of the judged size and schedulers.
+const ONE_PACKET: usize = 1;
+const ONE_PATH: usize = 0;
+const REDUNDANT: usize = 2;
 /// Schedulers in the figures. More than six curves are hard to distinguish.
 const FIGURE_SCHEDULERS: [&str; 6] =
     ["one path", "min-rtt", "redundant", "redundant-idle", "hedged", "auto-redundant"];
@@ -66,6 +74,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
         let experiment = experiment(bytes, loss, context.count(count), gap_ms);
         let variant = match scheduler {
             "one path" => tcp(scheduler, "first"),
+            "redundant" => mptcp(scheduler).scheduler(remp_scheduler()),
             name => mptcp(name).scheduler(name),
         };
         let outcome = simulate(&experiment, &variant, root.seed)?;
@@ -79,7 +88,12 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
     LOSSES_PERCENT.iter().map(|loss| of_loss(*loss)).collect()
 }
 
-pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::Result<()> {
+/// The row of small messages with losses, and the grid of all sizes.
+pub(super) fn run(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    result: &mut Reproduction,
+) -> anyhow::Result<Row> {
     let samples = context.sample(Part::fixed("sizes", 20), |root| measure(context, root))?;
     let columns = [
         ("loss", ""),
@@ -125,7 +139,21 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         result.figures.push(figure(name, at, &samples));
     }
     result.grids.push(grid);
-    Ok(())
+    Ok(losses_row(&samples, context.master, file.tolerance("average")?))
+}
+
+/// Tail of small messages with losses and without.
+fn losses_row(samples: &Samples<Cells>, master: u64, share: f64) -> Row {
+    let tail = |loss: usize, scheduler: usize| {
+        let runs = samples.all().iter().map(|root| &root[loss][ONE_PACKET][scheduler]);
+        Tail::new(runs.map(|cell| cell.times_ms.as_slice()))
+    };
+    let ratio = |scheduler: usize| tail(1, scheduler).ratio(&tail(0, scheduler), master, 0.99);
+    Row::new("100 B, ReMP: p99 with 2 % loss, ratio to that without")
+        .statement("drops-cost-nothing")
+        .estimate(&ratio(REDUNDANT), "")
+        .within_of(share, 1.0, "that without loss")
+        .with_remark(format!("one path: {:.2}", ratio(ONE_PATH).value))
 }
 
 fn mean(cell: &Cell) -> f64 {

@@ -17,14 +17,15 @@ use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::links::{self, BYTES, Coincidence, TRAIN_PATHS};
-use super::measure::{Moments, STATISTICS, map_roots, pooled_estimate};
+use super::measure::{Moments, STATISTICS, Statistic, map_roots, pooled_estimate};
 use super::published::{Published, RoundTrips};
+use super::round_trips::{ALL, COMPUTED, Line, WITHOUT_AVERAGE, push_moments, push_published};
 use crate::estimate::Samples;
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
-use crate::table::{Reproduction, Table};
+use crate::table::Grid;
 
 /// Times at which each message was complete at the other end over one path, ms after the start of the workload.
 /// `None`: that path never carried it.
@@ -221,94 +222,206 @@ impl ComparedResults {
     }
 }
 
-pub(super) fn run(
+/// Index of the first computed contestant. Redundancy is the last one of three.
+const COMPUTED_FROM: usize = 3;
+const REMP: usize = 2;
+
+/// Measured and computed moments of all contestants.
+fn all_moments(samples: &Samples<ComparedResults>, master: u64) -> Samples<[Moments; 6]> {
+    map_roots(samples, master, |root| {
+        let ([a, b, c], [d, e, f]) = (root.run, root.what_if);
+        [a, b, c, d, e, f]
+    })
+}
+
+/// Rows of experiment 1, and before them the rows of the paper's principle.
+pub(super) struct HomeRows {
+    pub(super) principle: Vec<Row>,
+    pub(super) home: Vec<Row>,
+}
+
+/// Experiment 1, computed as in the paper.
+pub(super) fn run_home(
     context: &Context<'_>,
     file: &PaperFile<Published>,
-    result: &mut Reproduction,
-) -> anyhow::Result<()> {
-    let count = context.count(links::MESSAGES);
-    let paper = &file.published;
-    let home = links::home_experiment(links::WIFI, links::LTE, count);
-    let wifi = Some("the links at home, set to match plain TCP's results");
-    let names = ["WiFi", "LTE", "ReMP"];
-    let published = [paper.wifi, paper.lte, paper.remp];
-    let fitted = [[wifi; 3], [wifi, None, wifi]];
-    let (_, rows) = context.judge_part(
+    grid: &mut Grid,
+) -> anyhow::Result<HomeRows> {
+    let home = links::home_experiment(links::WIFI, links::LTE, context.count(links::MESSAGES));
+    let (samples, mut principle) = context.judge_part(
         Part::new("what-if-home", 60, 6_000),
         |root| ComparedResults::measure(&home, ["wifi", "lte"], root),
-        |samples| rows(file, samples, context.master, names, published, fitted),
+        |samples| {
+            let mut rows = principle_rows(file, samples, context.master)?;
+            rows.extend(home_rows(file, samples, context.master)?);
+            Ok(rows)
+        },
     )?;
-    let title = "What-if values from captures at home: computed as in the paper, and compared with measured runs";
-    result.tables.push(Table::new("what-if-home", title, rows));
-    let names = ["LTE 1", "LTE 2", "ReMP"];
-    let published = [paper.train_lte1, paper.train_lte2, paper.train_remp];
-    let cells = Some("the cells, set to match plain TCP's averages");
-    let fitted = [[cells, None, None]; 2];
-    let (_, rows) = context.judge_part(
+    let home = principle.split_off(PRINCIPLES);
+    let paper = &file.published;
+    let lines = [("WiFi", paper.wifi), ("LTE", paper.lte), ("ReMP", paper.remp)];
+    push_lines(grid, "home", lines, &samples, context.master);
+    Ok(HomeRows { principle, home })
+}
+
+/// Experiment 2, computed as in the paper.
+pub(super) fn run_train(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    grid: &mut Grid,
+) -> anyhow::Result<Vec<Row>> {
+    let count = context.count(links::MESSAGES);
+    let (samples, rows) = context.judge_part(
         Part::new("what-if-train", 60, 6_000),
         |root| {
             let train = links::train_experiment(Coincidence::Never, count, root.seed);
             ComparedResults::measure(&train, TRAIN_PATHS, root)
         },
-        |samples| self::rows(file, samples, context.master, names, published, fitted),
+        |samples| train_rows(file, samples, context.master),
     )?;
-    let title = "What-if values from captures in the train";
-    result.tables.push(Table::new("what-if-train", title, rows));
-    Ok(())
+    let paper = &file.published;
+    let lines =
+        [("LTE 1", paper.train_lte1), ("LTE 2", paper.train_lte2), ("ReMP", paper.train_remp)];
+    push_lines(grid, "train", lines, &samples, context.master);
+    Ok(rows)
 }
 
-fn rows(
+/// Number of [`principle_rows`].
+const PRINCIPLES: usize = 2;
+
+/// What redundancy is said to do, judged at home.
+fn principle_rows(
     file: &PaperFile<Published>,
     samples: &Samples<ComparedResults>,
     master: u64,
-    names: [&str; 3],
-    published: [RoundTrips; 3],
-    fitted: [[Option<&str>; 3]; 2],
 ) -> anyhow::Result<Vec<Row>> {
-    let share = file.tolerance("average")?;
-    let moments = map_roots(samples, master, |root| {
-        let ([a, b, c], [d, e, f]) = (root.run, root.what_if);
-        [a, b, c, d, e, f]
+    let on_both = samples.mean(|root| {
+        let missing: u64 = root.missing.iter().sum();
+        100.0 * (1.0 - missing as f64 / root.messages.max(1) as f64)
     });
-    let mut rows = Vec::new();
-    for (path, fitted) in fitted.iter().enumerate() {
-        let (name, paper) = (names[path], published[path]);
-        for ((paper, (kind, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted)
-        {
-            let row = Row::new(format!("{name} alone, computed from ReMP's capture: {kind}"))
-                .paper(paper, "ms")
-                .estimate(&pooled_estimate(&moments, |all| of(&all[3 + path])), "ms")
-                .within_of_paper(share);
-            rows.push(match fitted {
-                Some(what) => row.mark_fitted(*what),
-                None => row,
-            });
-        }
-        for (kind, of) in STATISTICS {
-            let difference = pooled_estimate(&moments, |all| of(&all[3 + path]) - of(&all[path]));
-            let what = format!("{name} alone, computed minus plain TCP's: {kind}");
-            rows.push(Row::new(what).estimate(&difference, "ms"));
-        }
-        let missing =
-            samples.mean(|root| 100.0 * root.missing[path] as f64 / root.messages.max(1) as f64);
-        let what = format!("{name}: messages missing from ReMP's capture on this path");
-        rows.push(Row::new(what).estimate(&missing, "%"));
+    let largest = pooled_estimate(&all_moments(samples, master), |all| {
+        let ratio = |(_, of): Statistic| of(&all[REMP]) / of(&all[COMPUTED_FROM + REMP]);
+        STATISTICS.map(|of| 100.0 * (ratio(of) - 1.0).abs()).into_iter().fold(0.0, f64::max)
+    });
+    let most = 100.0 * file.tolerance("what_if")?;
+    Ok(vec![
+        Row::new("ReMP at home: messages that both paths carried")
+            .statement("copies-on-all-paths")
+            .paper(100.0, "%")
+            .estimate(&on_both, "%")
+            .within_of_paper(file.tolerance("average")?),
+        Row::new("ReMP at home: largest difference of average, worst and deviation from the faster path's")
+            .statement("fastest-path-decides")
+            .paper_claim("none")
+            .estimate(&largest, "%")
+            .at_most(most)
+            .with_remark("the faster path's: from captures of plain TCP on each path"),
+    ])
+}
+
+/// Reduction of one value relative to another, percent.
+fn reduction_percent(mine: f64, other: f64) -> f64 {
+    100.0 * (1.0 - mine / other)
+}
+
+fn home_rows(
+    file: &PaperFile<Published>,
+    samples: &Samples<ComparedResults>,
+    master: u64,
+) -> anyhow::Result<Vec<Row>> {
+    let (paper, share) = (&file.published, file.tolerance("average")?);
+    let moments = all_moments(samples, master);
+    let line = |statement, name, paper, index, fitted| {
+        Line { statement, name, paper, index, columns: ALL, fitted }.row(&moments, share)
+    };
+    let wifi = Some("WiFi's delay, jitter and bad periods");
+    let lte = Some("LTE's delay and jitter, and that it loses nothing");
+    let reduction = |statement, what: &str, paper: f64, of: fn(&[Moments; 6]) -> f64| {
+        Row::new(format!("ReMP: reduction of {what}"))
+            .statement(statement)
+            .paper(paper, "%")
+            .estimate(&pooled_estimate(&moments, |all| of(&all)), "%")
+            .within_of_paper(share)
+    };
+    let (remp, from_wifi, from_lte) = (paper.remp.worst, paper.wifi.worst, paper.lte.worst);
+    Ok(vec![
+        line("home-wifi", "WiFi", paper.wifi, COMPUTED_FROM, wifi),
+        line("home-lte", "LTE", paper.lte, COMPUTED_FROM + 1, lte),
+        line("home-remp", "ReMP", paper.remp, REMP, None),
+        reduction("home-average", "WiFi's average", paper.cut_against_wifi, |all| {
+            reduction_percent(all[REMP].average(), all[COMPUTED_FROM].average())
+        }),
+        reduction(
+            "home-worst-of-wifi",
+            "WiFi's worst RTT",
+            reduction_percent(remp, from_wifi),
+            |all| reduction_percent(all[REMP].worst(), all[COMPUTED_FROM].worst()),
+        ),
+        reduction(
+            "home-worst-of-lte",
+            "LTE's worst RTT",
+            reduction_percent(remp, from_lte),
+            |all| reduction_percent(all[REMP].worst(), all[COMPUTED_FROM + 1].worst()),
+        ),
+    ])
+}
+
+fn train_rows(
+    file: &PaperFile<Published>,
+    samples: &Samples<ComparedResults>,
+    master: u64,
+) -> anyhow::Result<Vec<Row>> {
+    let (paper, share) = (&file.published, file.tolerance("average")?);
+    let moments = all_moments(samples, master);
+    let line = |statement, name, paper, index, columns, fitted| {
+        Line { statement, name, paper, index, columns, fitted }.row(&moments, share)
+    };
+    let gaps = Some("number and lengths of the gaps");
+    let alone = |all: &[Moments; 6], of: fn(&Moments) -> f64| {
+        of(&all[COMPUTED_FROM]).min(of(&all[COMPUTED_FROM + 1]))
+    };
+    let left = pooled_estimate(&moments, |all| {
+        100.0 * all[REMP].average() / alone(&all, Moments::average)
+    });
+    let factor = pooled_estimate(&moments, |all| alone(&all, Moments::sigma) / all[REMP].sigma());
+    let published_factor =
+        paper.train_lte1.sigma.min(paper.train_lte2.sigma) / paper.train_remp.sigma;
+    Ok(vec![
+        line("train-lte1", "LTE 1", paper.train_lte1, COMPUTED_FROM, ALL, gaps),
+        line("train-lte2", "LTE 2", paper.train_lte2, COMPUTED_FROM + 1, ALL, gaps),
+        line("train-remp", "ReMP", paper.train_remp, REMP, WITHOUT_AVERAGE, None),
+        Row::new("ReMP: average relative to the better connection's")
+            .statement("train-average")
+            .paper(paper.train_share_left, "%")
+            .estimate(&left, "%")
+            .within_of_paper(share)
+            .mark_fitted("both averages chose parameters: the cells' delays and the gaps"),
+        Row::new("ReMP: reduction factor of the standard deviation")
+            .statement("train-deviation")
+            .paper(published_factor, "")
+            .estimate(&factor, "")
+            .within_of_paper(share)
+            .with_remark("by Table 1; the text has 19"),
+    ])
+}
+
+/// Adds the published, computed and measured lines of an experiment to the grid.
+fn push_lines(
+    grid: &mut Grid,
+    scene: &str,
+    lines: [(&str, RoundTrips); 3],
+    samples: &Samples<ComparedResults>,
+    master: u64,
+) {
+    let moments = all_moments(samples, master);
+    for (index, (path, paper)) in lines.into_iter().enumerate() {
+        push_published(grid, scene, path, paper);
+        let missing = |root: &ComparedResults| {
+            100.0 * root.missing[index] as f64 / root.messages.max(1) as f64
+        };
+        let left_out = if index == REMP { f64::NAN } else { samples.mean(missing).value };
+        let words = [scene, path, COMPUTED];
+        push_moments(grid, words, &moments, COMPUTED_FROM + index, [f64::NAN, left_out]);
     }
-    let most = file.tolerance("what_if")?;
-    for (kind, of) in STATISTICS {
-        let difference = pooled_estimate(&moments, |all| of(&all[5]) - of(&all[2]));
-        let ratio = pooled_estimate(&moments, |all| of(&all[5]) / of(&all[2]));
-        let what = format!(
-            "ReMP, computed from the single paths' captures, ratio to the measured value: {kind}"
-        );
-        let remark = format!(
-            "difference {:.1} ms [{:.1}, {:.1}]",
-            difference.value, difference.low, difference.high
-        );
-        let row = Row::new(what).estimate(&ratio, "").within_of(most, 1.0, "the measured value");
-        rows.push(row.with_remark(remark));
-    }
-    Ok(rows)
 }
 
 #[cfg(test)]

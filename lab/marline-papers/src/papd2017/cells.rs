@@ -67,13 +67,13 @@ pub(super) fn run(
     let (of_small, small_rows) = context.judge_part(
         small.part,
         |root| small.measure(context, root.seed),
-        |samples| small_rows(small.cells, samples, file),
+        |samples| judge_small(small.cells, samples, file),
     )?;
     let gain = least_gain(&of_small);
     let (of_large, large_rows) = context.judge_part(
         large.part,
         |root| large.measure(context, root.seed),
-        |samples| large_rows(large.cells, samples, &gain, file),
+        |samples| judge_large(large.cells, samples, &gain, file),
     )?;
     for (table, samples, rows) in [(large, of_large, large_rows), (small, of_small, small_rows)] {
         all.tables.push(Table::new(table.name, table.title, rows));
@@ -92,7 +92,7 @@ fn least_gain(samples: &LineSamples) -> Estimate {
     estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.min_rtt))
 }
 
-fn large_rows(
+fn judge_large(
     cells: &[Cell],
     samples: &LineSamples,
     small_gain: &Estimate,
@@ -130,7 +130,7 @@ fn rate_kept_under_loss(lines: impl Iterator<Item = f64> + Clone) -> f64 {
     lines.zip(heavy).map(|(light, heavy)| heavy / light).fold(f64::INFINITY, f64::min)
 }
 
-fn small_rows(
+fn judge_small(
     cells: &[Cell],
     samples: &LineSamples,
     file: &PaperFile<Published>,

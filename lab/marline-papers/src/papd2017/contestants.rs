@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::download::Download;
 use crate::estimate::{Estimate, RequiredRange, Samples};
+use crate::mechanism::Mechanism;
 use crate::plain::{mptcp, tcp};
 use crate::value::Value;
 
@@ -46,7 +47,8 @@ pub(super) struct Scene {
 }
 
 fn with_bbr(variant: Variant, buffer: u64) -> Variant {
-    variant.congestion("bbr").buffers(Some(buffer), Some(buffer))
+    let congestion = if Mechanism::BbrFeed.is_off() { "cubic" } else { "bbr" };
+    variant.congestion(congestion).buffers(Some(buffer), Some(buffer))
 }
 
 impl Scene {
@@ -61,7 +63,8 @@ impl Scene {
 
     /// Throughput of PAPD as on the slides.
     pub(super) fn papd(&self, seed: u64) -> anyhow::Result<f64> {
-        self.rate(mptcp("PAPD").scheduler(PAPD), seed)
+        let scheduler = if Mechanism::ModeChoice.is_off() { MIN_RTT } else { PAPD };
+        self.rate(mptcp("PAPD").scheduler(scheduler), seed)
     }
 
     /// Throughput of plain TCP over the path of this name.

@@ -1,6 +1,6 @@
 //! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small buffer, five mobile
-//! scenarios, the argument of the slides that bonding cannot win with a buffer below RTT_max x best rate, and the
-//! claims of the slides in randomly drawn scenes.
+//! scenarios, and the argument of the slides that bonding cannot win with a buffer below RTT_max x best rate, with
+//! several buffers and in randomly drawn scenes.
 
 mod cells;
 mod contestants;
@@ -16,7 +16,7 @@ use marline_time::Duration;
 use crate::download::{Download, link};
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
-use crate::table::Reproduction;
+use crate::table::{Grid, Reproduction};
 use contestants::{LINK, NAMES};
 use published::Published;
 
@@ -59,10 +59,14 @@ impl Paper for Papd {
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let mut all = Reproduction::default();
-        cells::run(context, &file, &mut all)?;
-        mobile::run(context, &file, &mut all)?;
+        let title = "Throughput relative to the best path alone, also of PAPD with the rule";
+        let columns = [("scene", ""), ("minRTT", ""), ("PAPD", ""), ("PAPD with the rule", "")];
+        let mut ours = Grid::new("ours", title, &columns);
         sweep::run(context, &file, &mut all)?;
-        drawn::run(context, &file, &mut all)?;
+        drawn::run(context, &file, &mut all, &mut ours)?;
+        cells::run(context, &file, &mut all, &mut ours)?;
+        mobile::run(context, &file, &mut all, &mut ours)?;
+        all.grids.push(ours);
         Ok(all)
     }
 }

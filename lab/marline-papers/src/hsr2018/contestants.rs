@@ -15,24 +15,15 @@ const BUFFERS: [u64; 2] = [700_000, 700_000];
 /// Buffers of the study's Ubuntu, bytes: half of 4 and of 6 MB of kernel memory.
 const STUDY_BUFFERS: [u64; 2] = [2_000_000, 3_000_000];
 /// Schedulers over two carriers, in the order of [`Ride::two`].
-pub(super) const SCHEDULERS: [(&str, &str); 5] = [
+pub(super) const SCHEDULERS: [(&str, &str); 4] = [
     ("min-RTT", "lowest-rtt"),
     ("OR&P", "lowest-rtt+orp"),
-    ("PAPD", "lowest-rtt+orp+papd"),
-    ("PAPD without the rule", "lowest-rtt+orp+papd,rule=off"),
-    (
-        "PAPD fitted to these rides",
-        "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.1",
-    ),
+    ("PAPD with the rule", "lowest-rtt+orp+papd"),
+    ("PAPD", "lowest-rtt+orp+papd,rule=off"),
 ];
 /// Indexes into [`SCHEDULERS`].
 pub(super) const MIN_RTT: usize = 0;
 pub(super) const ORP: usize = 1;
-pub(super) const PAPD: usize = 2;
-pub(super) const FITTED_INDEX: usize = 4;
-/// Why the scheduler [`FITTED_INDEX`] is not judged.
-pub(super) const FITTED_REASON: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
-     hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].
 pub(super) const STUDIED_CONTROLS: [(&str, &str); 3] =
     [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
@@ -43,7 +34,7 @@ pub(super) struct Ride {
     /// Each carrier alone.
     pub(super) alone: [f64; 3],
     /// Schedulers over the first two carriers.
-    pub(super) two: [f64; 5],
+    pub(super) two: [f64; 4],
     /// The first three schedulers over all three carriers.
     pub(super) three: [f64; 3],
 }

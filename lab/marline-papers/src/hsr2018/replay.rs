@@ -23,7 +23,7 @@ const RECORDED: [&str; 2] = [
 /// Goodputs of a replay, Mbit/s: the schedulers, and each carrier alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Replay {
-    pub(super) two: [f64; 5],
+    pub(super) two: [f64; 4],
     pub(super) alone: [f64; 2],
 }
 

@@ -69,11 +69,6 @@ struct Moment {
 }
 
 impl Class {
-    /// True if cells change during a ride. Otherwise no loss or delay can be avoided.
-    pub(super) fn is_moving(&self) -> bool {
-        self.handoffs > 0.0
-    }
-
     /// Download on the ride for a seed.
     pub(super) fn ride(&self, seed: u64) -> anyhow::Result<Download> {
         let seeds = SeedTree::new(seed).branch(self.key);

@@ -4,10 +4,12 @@ use marline_lab::figure::{Bars, Figure};
 use marline_time::Duration;
 
 use super::contestants::{
-    LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, estimate_for_scene,
+    LARGE_BUFFER, MORE_THAN_ONE, Means, NAMES, Rates, SMALL_BUFFER, Scene, estimate_over_scenes,
+    least, line_of_ours, rates_of_scene,
 };
 use super::published::{Cell, Published, ms};
-use crate::download::{Download, link};
+use super::wires;
+use crate::download::Download;
 use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -16,10 +18,11 @@ use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-/// Why a row with the slides' PAPD column is not judged.
-const SHARE: &str = "share=0.1: derived from this column of both tables";
 /// Why minRTT's distance from the best path is not judged with the small buffer.
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
+/// Distance between two lines of the large buffer's table that differ only in the loss of the first path, which is
+/// 0.0001 and 0.1.
+const LIGHT_TO_HEAVY: usize = 6;
 
 /// One of the tables.
 struct BufferTable<'a> {
@@ -34,41 +37,47 @@ struct BufferTable<'a> {
     degrades: bool,
 }
 
+/// Results of each root, one for each line of a table.
+type LineSamples = Samples<Vec<Rates>>;
+
 pub(super) fn run(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
+    ours: &mut Grid,
 ) -> anyhow::Result<()> {
-    let halves = [
-        BufferTable {
-            name: "large-buffer",
-            title: "Large buffer: minRTT is good enough, and PAPD performs equally well",
-            cells: &file.published.large_buffer,
-            part: Part::new("large-buffer", 20, 40),
-            buffer: LARGE_BUFFER,
-            start: Duration::from_secs(2),
-            degrades: false,
-        },
-        BufferTable {
-            name: "small-buffer",
-            title: "Small buffer: minRTT falls behind the best path, and PAPD outperforms minRTT",
-            cells: &file.published.small_buffer,
-            part: Part::new("small-buffer", 20, 60),
-            buffer: SMALL_BUFFER,
-            start: Duration::from_secs(4),
-            degrades: true,
-        },
-    ];
-    for half in halves {
-        let (samples, rows) = context.judge_part(
-            half.part,
-            |root| half.measure(context, root.seed),
-            |samples| half.rows(samples, file),
-        )?;
-        all.tables.push(Table::new(half.name, half.title, rows));
-        let estimates = half.estimates(&samples);
-        all.grids.push(half.grid(&estimates));
-        all.figures.push(half.figure(&estimates));
+    let large = BufferTable {
+        name: "large-buffer",
+        title: "Large buffer: minRTT is good enough, and PAPD performs equally well",
+        cells: &file.published.large_buffer,
+        part: Part::new("large-buffer", 20, 40),
+        buffer: LARGE_BUFFER,
+        start: Duration::from_secs(2),
+        degrades: false,
+    };
+    let small = BufferTable {
+        name: "small-buffer",
+        title: "Small buffer: minRTT falls behind the best path, and PAPD outperforms minRTT",
+        cells: &file.published.small_buffer,
+        part: Part::new("small-buffer", 20, 60),
+        buffer: SMALL_BUFFER,
+        start: Duration::from_secs(4),
+        degrades: true,
+    };
+    let (of_small, small_rows) = context.judge_part(
+        small.part,
+        |root| small.measure(context, root.seed),
+        |samples| judge_small(small.cells, samples, file),
+    )?;
+    let gain = least_gain(&of_small);
+    let (of_large, large_rows) = context.judge_part(
+        large.part,
+        |root| large.measure(context, root.seed),
+        |samples| judge_large(large.cells, samples, &gain, file),
+    )?;
+    for (table, samples, rows) in [(large, of_large, large_rows), (small, of_small, small_rows)] {
+        all.tables.push(Table::new(table.name, table.title, rows));
+        table.show(&samples, all, ours);
     }
     Ok(())
 }
@@ -78,21 +87,83 @@ fn name(cell: &Cell) -> String {
     format!("RTT {near}/{far} ms, loss {first}/{second}")
 }
 
-/// Estimates of a cell: minRTT, both PAPDs, the best path.
-type Estimates = [Estimate; 4];
+/// PAPD's throughput relative to minRTT's, in the line in which it is least.
+fn least_gain(samples: &LineSamples) -> Estimate {
+    estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.min_rtt))
+}
+
+fn judge_large(
+    cells: &[Cell],
+    samples: &LineSamples,
+    small_gain: &Estimate,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Vec<Row>> {
+    let [within, equal] = [file.tolerance("table_ratio")?, file.tolerance("papd_of_min_rtt")?];
+    let of_best = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
+    let good = Row::new("minRTT / best path, least of the nine lines")
+        .statement("large-buffer-min-rtt")
+        .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
+        .estimate(&of_best, "")
+        .within_of_paper(within);
+    let text = format!("within {} % of minRTT's", 100.0 * equal);
+    // minRTT itself performs equally well. The second requirement is what PAPD adds.
+    let equally = Row::new("PAPD / minRTT, least of the nine lines")
+        .statement("large-buffer-papd")
+        .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
+        .estimate(&least_gain(samples), "")
+        .require_range(RequiredRange::within(equal, 1.0), text)
+        .require_also(small_gain, MORE_THAN_ONE, "more than minRTT's with the small buffer");
+    let kept = estimate_over_scenes(samples, |means: &[Means]| {
+        rate_kept_under_loss(means.iter().map(|at| at.min_rtt))
+    });
+    let stable = Row::new("minRTT at 0.1 loss / at 0.0001 on the first path, least of three lines")
+        .statement("bbr-stable-throughput")
+        .paper(rate_kept_under_loss(cells.iter().map(|cell| cell.min_rtt)), "")
+        .estimate(&kept, "")
+        .within_of_paper(within);
+    Ok(vec![stable, good, equally])
+}
+
+/// Least share of the throughput that is left under heavy loss, of the throughputs of the lines with a large buffer.
+fn rate_kept_under_loss(lines: impl Iterator<Item = f64> + Clone) -> f64 {
+    let heavy = lines.clone().skip(LIGHT_TO_HEAVY);
+    lines.zip(heavy).map(|(light, heavy)| heavy / light).fold(f64::INFINITY, f64::min)
+}
+
+fn judge_small(
+    cells: &[Cell],
+    samples: &LineSamples,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Vec<Row>> {
+    let near = 1.0 - file.tolerance("papd_of_best")?;
+    let papd = estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.best));
+    let outperforms = Row::new("PAPD / minRTT, least of the ten lines")
+        .statement("small-buffer-papd")
+        .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
+        .estimate(&least_gain(samples), "")
+        .require_range(MORE_THAN_ONE, "more than 1")
+        .require_also(
+            &papd,
+            RequiredRange::at_least(near),
+            format!("at least {near} times the best path's rate in every line"),
+        );
+    let min_rtt = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
+    let worst = Row::new("minRTT / best path, least of the ten lines")
+        .statement("small-buffer-min-rtt")
+        .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
+        .estimate(&min_rtt, "")
+        .within_of_paper(file.tolerance("table_ratio")?)
+        .mark_fitted(BUFFER);
+    Ok(vec![outperforms, worst])
+}
 
 impl BufferTable<'_> {
     fn scene(&self, context: &Context<'_>, cell: &Cell) -> anyhow::Result<Scene> {
-        let path = |number: usize| {
-            let (delay, loss) = (cell.rtt_ms[number] / 2.0, cell.loss[number] * 100.0);
-            let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
-            anyhow::Ok((NAMES[number], link(&text)?))
-        };
         // One period of PAPD: ten windows, each of four times the longest RTT but at least 0.2 s.
         let longest_ms = cell.rtt_ms[0].max(cell.rtt_ms[1]);
         let period = ms((40.0 * longest_ms).max(2_000.0));
         let [start, counts] = [self.start, period].map(|length| context.length(length));
-        let download = Download { paths: vec![path(0)?, path(1)?], length: start + counts };
+        let download = Download { paths: wires(cell.rtt_ms, cell.loss)?, length: start + counts };
         Ok(Scene { download, buffer: self.buffer, start })
     }
 
@@ -124,131 +195,52 @@ impl BufferTable<'_> {
         Ok(rates)
     }
 
-    fn rows(
-        &self,
-        samples: &Samples<Vec<Rates>>,
-        file: &PaperFile<Published>,
-    ) -> anyhow::Result<Vec<Row>> {
-        let within = file.tolerance("papd_cell")?;
-        let degraded = file.tolerance("min_rtt_of_best")?;
-        let mut rows = Vec::new();
-        let estimates = self.estimates(samples);
-        for (number, (cell, [min_rtt, ruleless, ruled, best])) in
-            self.cells.iter().zip(&estimates).enumerate()
-        {
-            let name = name(cell);
-            let row = Row::new(format!("{name}: minRTT"));
-            let row = row.paper(cell.min_rtt, "Mbit/s").estimate(min_rtt, "Mbit/s");
-            rows.push(match self.degrades {
-                true => {
-                    let ratio =
-                        estimate_for_scene(samples, number, |means| means.min_rtt / means.best);
-                    let text = format!("at most {degraded} times the best path's rate");
-                    row.require_also(&ratio, RequiredRange::at_most(degraded), text)
-                        .mark_fitted(BUFFER)
-                }
-                false => row,
-            });
-            let row = Row::new(format!("{name}: the best path"));
-            rows.push(row.paper(cell.best, "Mbit/s").estimate(best, "Mbit/s"));
-            for (papd, ours) in PAPDS.iter().zip([ruleless, ruled]) {
-                let row = Row::new(format!("{name}: {papd}")).paper(cell.papd, "Mbit/s");
-                rows.push(row.estimate(ours, "Mbit/s").within_of_paper(within).mark_fitted(SHARE));
-            }
-            for which in 0..PAPDS.len() {
-                rows.push(self.ratio(samples, number, which, file)?);
-            }
+    /// Adds the lines of the table to the results, as a grid and as a figure.
+    fn show(&self, samples: &LineSamples, all: &mut Reproduction, ours: &mut Grid) {
+        let lines: Vec<[Estimate; 3]> =
+            (0..self.cells.len()).map(|line| rates_of_scene(samples, line)).collect();
+        all.grids.push(self.grid(&lines));
+        all.figures.push(self.figure(&lines));
+        for (line, cell) in self.cells.iter().enumerate() {
+            ours.rows.push(line_of_ours(name(cell), samples, line));
         }
-        Ok(rows)
     }
 
-    /// Ratio that a table claims, for one cell.
-    fn ratio(
-        &self,
-        samples: &Samples<Vec<Rates>>,
-        number: usize,
-        which: usize,
-        file: &PaperFile<Published>,
-    ) -> anyhow::Result<Row> {
-        let cell = &self.cells[number];
-        let ratio = estimate_for_scene(samples, number, |means| means.papd[which] / means.min_rtt);
-        let row = Row::new(format!("{}: {} / minRTT", name(cell), PAPDS[which]));
-        let row = row.paper(cell.papd / cell.min_rtt, "").estimate(&ratio, "");
-        if !self.degrades {
-            return Ok(row.at_least(file.tolerance("papd_of_min_rtt")?));
-        }
-        let least = file.tolerance("papd_of_best")?;
-        let of_best = estimate_for_scene(samples, number, |means| means.papd[which] / means.best);
-        let text = format!("at least {least} times the best path's rate");
-        Ok(row.at_least(1.0).require_also(&of_best, RequiredRange::at_least(least), text))
-    }
-
-    fn estimates(&self, samples: &Samples<Vec<Rates>>) -> Vec<Estimates> {
-        let of = |number| {
-            [
-                estimate_for_scene(samples, number, |means| means.min_rtt),
-                estimate_for_scene(samples, number, |means| means.papd[0]),
-                estimate_for_scene(samples, number, |means| means.papd[1]),
-                estimate_for_scene(samples, number, |means| means.best),
-            ]
-        };
-        (0..self.cells.len()).map(of).collect()
-    }
-
-    fn grid(&self, estimates: &[Estimates]) -> Grid {
+    fn grid(&self, lines: &[[Estimate; 3]]) -> Grid {
         let columns = [
             ("case", ""),
             ("minRTT, paper", "Mbit/s"),
             ("minRTT", "Mbit/s"),
             ("PAPD, paper", "Mbit/s"),
             ("PAPD", "Mbit/s"),
-            ("PAPD with the rule", "Mbit/s"),
             ("best path, paper", "Mbit/s"),
             ("best path", "Mbit/s"),
         ];
         let mut grid = Grid::new(&format!("{}-cells", self.name), self.title, &columns);
-        for (cell, ours) in self.cells.iter().zip(estimates) {
-            let ours = ours.map(|one| Value::from_estimate(&one, ""));
-            let [min_rtt, papd, ruled, best] = ours;
-            let papers = [cell.min_rtt, cell.papd, cell.best].map(|value| Value::new(value, ""));
-            let [paper_min_rtt, paper_papd, paper_best] = papers;
-            grid.rows.push(vec![
-                Value::Text(name(cell)),
-                paper_min_rtt,
-                min_rtt,
-                paper_papd,
-                papd,
-                ruled,
-                paper_best,
-                best,
-            ]);
+        for (cell, ours) in self.cells.iter().zip(lines) {
+            let mut row = vec![Value::Text(name(cell))];
+            for (paper, ours) in [cell.min_rtt, cell.papd, cell.best].iter().zip(ours) {
+                row.extend([Value::new(*paper, ""), Value::from_estimate(ours, "")]);
+            }
+            grid.rows.push(row);
         }
         grid
     }
 
-    fn figure(&self, estimates: &[Estimates]) -> Figure {
-        let series =
-            ["minRTT, paper", "minRTT", "PAPD, paper", "PAPD", "PAPD with the rule", "best path"];
+    fn figure(&self, lines: &[[Estimate; 3]]) -> Figure {
+        let series = ["minRTT, paper", "minRTT", "PAPD, paper", "PAPD", "best path"];
         let mut bars = Bars::new(self.title, "throughput (Mbit/s)", &series);
-        for (cell, ours) in self.cells.iter().zip(estimates) {
-            let bar = |one: &Estimate| {
+        for (cell, ours) in self.cells.iter().zip(lines) {
+            let [min_rtt, papd, best] = ours.map(|one| {
                 let real = one.low.is_finite() && one.high.is_finite();
                 (one.value, real.then_some((one.low, one.high)))
-            };
-            let [min_rtt, papd, ruled, best] = ours;
+            });
             let Cell { rtt_ms: [_, far], loss: [first, second], .. } = cell;
             let label = match self.degrades {
                 true => format!("{far} ms, {second}"),
                 false => format!("{first}, {second}"),
             };
-            let group = [
-                (cell.min_rtt, None),
-                bar(min_rtt),
-                (cell.papd, None),
-                bar(papd),
-                bar(ruled),
-                bar(best),
-            ];
+            let group = [(cell.min_rtt, None), min_rtt, (cell.papd, None), papd, best];
             bars = bars.group(&label, &group);
         }
         let caption = match self.degrades {

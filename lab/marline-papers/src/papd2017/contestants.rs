@@ -5,8 +5,10 @@ use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::download::Download;
-use crate::estimate::{Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
+use crate::mechanism::Mechanism;
 use crate::plain::{mptcp, tcp};
+use crate::value::Value;
 
 /// The kernel's scheduler at the time.
 const MIN_RTT: &str = "lowest-rtt+orp";
@@ -14,8 +16,6 @@ const MIN_RTT: &str = "lowest-rtt+orp";
 const PAPD: &str = "lowest-rtt+orp+papd,rule=off";
 /// Our variant of PAPD. It skips the measurement where buffer and RTT already determine the result.
 const WITH_RULE: &str = "lowest-rtt+orp+papd";
-/// Names of the two PAPDs in rows.
-pub(super) const PAPDS: [&str; 2] = ["PAPD", "PAPD with the rule"];
 /// Ethernet with 100 Mbit/s, as the rate of IP packets of 1500 bytes.
 pub(super) const LINK: &str = "rate=97.5M,queue=1200kB";
 /// Payload of each of the two buffers, bytes.
@@ -23,6 +23,9 @@ pub(crate) const SMALL_BUFFER: u64 = 700_000;
 pub(crate) const LARGE_BUFFER: u64 = 8_000_000;
 /// Names of the paths. The losses are drawn by name.
 pub(super) const NAMES: [&str; 2] = ["first", "second"];
+
+/// A ratio that is greater than 1. PAPD without its redundant mode is minRTT, and its ratio to minRTT is exactly 1.
+pub(super) const MORE_THAN_ONE: RequiredRange = RequiredRange::at_least(1.0_f64.next_up());
 
 /// Throughputs of a root in a scene, Mbit/s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +47,8 @@ pub(super) struct Scene {
 }
 
 fn with_bbr(variant: Variant, buffer: u64) -> Variant {
-    variant.congestion("bbr").buffers(Some(buffer), Some(buffer))
+    let congestion = if Mechanism::BbrFeed.is_off() { "cubic" } else { "bbr" };
+    variant.congestion(congestion).buffers(Some(buffer), Some(buffer))
 }
 
 impl Scene {
@@ -59,7 +63,8 @@ impl Scene {
 
     /// Throughput of PAPD as on the slides.
     pub(super) fn papd(&self, seed: u64) -> anyhow::Result<f64> {
-        self.rate(mptcp("PAPD").scheduler(PAPD), seed)
+        let scheduler = if Mechanism::ModeChoice.is_off() { MIN_RTT } else { PAPD };
+        self.rate(mptcp("PAPD").scheduler(scheduler), seed)
     }
 
     /// Throughput of plain TCP over the path of this name.
@@ -110,4 +115,43 @@ pub(super) fn estimate_for_scene(
     of: impl Fn(Means) -> f64,
 ) -> Estimate {
     samples.estimate(|picked| of(Means::of(picked.iter().map(|root| &root[scene]))))
+}
+
+/// Estimate over the roots of a statistic of all scenes together.
+pub(super) fn estimate_over_scenes(
+    samples: &Samples<Vec<Rates>>,
+    of: impl Fn(&[Means]) -> f64,
+) -> Estimate {
+    let scenes = samples.all().first().map_or(0, Vec::len);
+    samples.estimate(|picked| {
+        let means = |scene: usize| Means::of(picked.iter().map(|root| &root[scene]));
+        of(&(0..scenes).map(means).collect::<Vec<_>>())
+    })
+}
+
+/// The least value of a ratio.
+pub(super) fn least<T>(all: &[T], ratio: impl Fn(&T) -> f64) -> f64 {
+    all.iter().map(ratio).fold(f64::INFINITY, f64::min)
+}
+
+/// Throughputs of minRTT, PAPD and the best path in a scene, Mbit/s.
+pub(super) fn rates_of_scene(samples: &Samples<Vec<Rates>>, scene: usize) -> [Estimate; 3] {
+    let of: [fn(Means) -> f64; 3] =
+        [|means| means.min_rtt, |means| means.papd[0], |means| means.best];
+    of.map(|of| estimate_for_scene(samples, scene, of))
+}
+
+/// Line of the grid `ours` for a scene.
+pub(super) fn line_of_ours(
+    name: String,
+    samples: &Samples<Vec<Rates>>,
+    scene: usize,
+) -> Vec<Value> {
+    let of: [fn(Means) -> f64; 3] =
+        [|means| means.min_rtt, |means| means.papd[0], |means| means.papd[1]];
+    let ratio = |of: fn(Means) -> f64| {
+        let ratio = estimate_for_scene(samples, scene, |means| of(means) / means.best);
+        Value::from_estimate(&ratio, "")
+    };
+    [Value::Text(name)].into_iter().chain(of.map(ratio)).collect()
 }

@@ -153,20 +153,18 @@ pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
     System { keepalive: Some(keepalive), ..tuned() }
 }
 
-/// Tuned MultiMob with joins as in RFC 8684.
+/// Extensions without Fast JOIN, so that joins are as in RFC 8684.
+const PLAIN_JOIN: Extensions =
+    Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
+
+/// Tuned MultiMob with plain joins.
 pub(super) fn tuned_with_plain_join() -> System {
-    let allowed = Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
-    System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
+    System { allowed: PLAIN_JOIN, name: "MultiMob, tuned, plain JOIN", ..tuned() }
 }
 
-/// Tuned client with a server that acts as a kernel does and knows no extension.
-pub(super) fn to_stock_server() -> System {
-    System { allowed: Extensions::NONE, server: kernel_backup().server, ..tuned() }
-}
-
-/// Client that acts as a kernel does, with a server that supports all extensions.
-pub(super) fn from_stock_client() -> System {
-    System { allowed: Extensions::ALL, server: tuned().server, ..kernel_backup() }
+/// MultiMob with the authors' parameters and plain joins.
+pub(super) fn authors_with_plain_join() -> System {
+    System { allowed: PLAIN_JOIN, name: "MultiMob, authors' parameters, plain JOIN", ..authors() }
 }
 
 /// Today's kernel, with the cellular path as backup.

@@ -2,7 +2,7 @@
 //! mostly idle ones move.
 
 use anyhow::Context as _;
-use marline::monitor::MonitorKind;
+use marline::monitor::{ConnectionId, MonitorKind};
 use marline::paths::AddressPairFault;
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_sim::{ExchangeSizes, Pace, Paths, ResponseServer, Units};
@@ -19,7 +19,8 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const NEIGHBORS: Part = Part::new("neighbours", 40, 160);
+/// At least 105 successful roots are needed to show a share of 95 %.
+const NEIGHBORS: Part = Part::new("neighbours", 110, 440);
 /// Connections besides the active one.
 const OTHER_CONNECTIONS: usize = 9;
 /// Size of requests and answers.
@@ -250,7 +251,7 @@ fn first_request(paths: &Paths, number: usize, silent: Instant) -> Option<[Insta
     let report = paths.client_report(number)?;
     let index = report.sent.iter().position(|at| *at > silent)?;
     let whole = (index as u64 + 1) * BYTES;
-    let arrivals = paths.server_report(number).map_or(&[][..], |server| &server.arrivals);
+    let arrivals = paths.server_report(number).map_or(&[][..], |server| server.arrivals.as_slice());
     let read = arrivals.iter().find(|(_, bytes)| *bytes >= whole).map_or(END, |(at, _)| *at);
     let answered = report.received.get(index).copied().unwrap_or(END);
     Some([report.sent[index], read, answered])

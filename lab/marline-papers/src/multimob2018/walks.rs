@@ -278,23 +278,15 @@ impl<'a> Deciles<'a> {
     }
 
     fn compare_parameters(&self, ours: &mut ParameterComparison) {
-        let [mesh, backup, kernel] =
-            [systems::vanilla_full_mesh(), systems::vanilla_backup(), systems::kernel_backup()]
-                .map(|system| systems::index_of(&system));
+        let mesh = systems::index_of(&systems::vanilla_full_mesh());
         ours.push("walks: worst decile of the longest delay, ratio to full mesh", "", |place| {
             self.worst_ratio(place, mesh)
-        });
-        ours.push("walks: worst decile of the longest delay, ratio to backup flag", "", |place| {
-            self.worst_ratio(place, backup)
         });
         ours.push("walks: cellular joules, ratio to full mesh", "", |place| {
             self.energy_ratio(place)
         });
         ours.push("walks: time with the LTE radio awake, ratio to full mesh", "", |place| {
             self.awake_ratio(place)
-        });
-        ours.push("walks: median longest delay, ratio to kernel, backup flag", "", |place| {
-            self.ratio(&self.worst[place], &self.worst[kernel], 0.5)
         });
     }
 

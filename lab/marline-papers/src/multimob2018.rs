@@ -4,7 +4,7 @@
 mod handover;
 pub(crate) mod loads;
 mod neighbors;
-mod peers;
+mod ours;
 mod phone_scenario;
 mod published;
 mod push;
@@ -19,6 +19,7 @@ mod weak_wifi;
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
+use ours::ParameterComparison;
 use published::Published;
 
 const TEXT: &str = include_str!("../papers/multimob2018.toml");
@@ -37,15 +38,15 @@ impl Paper for MultiMob {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
-        let mut all = Reproduction::default();
-        walks::reproduce(context, &file, &mut all)?;
-        stationary::reproduce(context, &file, &mut all)?;
-        silence::reproduce(context, &file, &mut all)?;
+        let (mut all, mut ours) = (Reproduction::default(), ParameterComparison::new());
+        walks::reproduce(context, &file, &mut all, &mut ours)?;
+        stationary::reproduce(context, &file, &mut all, &mut ours)?;
+        silence::reproduce(context, &file, &mut all, &mut ours)?;
         handover::reproduce(context, &file, &mut all)?;
-        weak_wifi::reproduce(context, &file, &mut all)?;
-        push::reproduce(context, &file, &mut all)?;
+        push::reproduce(context, &mut all)?;
         neighbors::reproduce(context, &mut all)?;
-        peers::reproduce(context, &mut all)?;
+        weak_wifi::reproduce(context, &mut all)?;
+        all.grids.push(ours.into_grid());
         Ok(all)
     }
 }

@@ -190,6 +190,7 @@ impl PhoneScenario {
         paths.world.run_until(end);
         let joules = joules(&paths, end);
         let metered = paths.world.observer::<Meter>().map(|meter| meter.read(end));
+        let awake = end.since(Instant::ZERO).saturating_sub(joules[LTE].idle_time);
         let due = workload.count().unwrap_or(0) as usize;
         let open = |paths: &Paths| {
             paths.client_report(0).is_some_and(|r| r.received.len() + (r.skipped as usize) < due)
@@ -213,6 +214,7 @@ impl PhoneScenario {
             gap_ms: ms(report.hole_within(START, over).length),
             opened: count_opened(&paths, LTE),
             joules,
+            lte_awake_s: metered.as_ref().map_or(0.0, |_| awake.as_secs_f64()),
             metered,
         })
     }
@@ -277,6 +279,8 @@ pub(super) struct WorkloadResult {
     pub(super) opened: usize,
     /// Energy of WiFi and LTE while the application was active.
     pub(super) joules: [Energy; 2],
+    /// Time for which the LTE radio was awake while the application was active, s.
+    pub(super) lte_awake_s: f64,
     /// Energy of LTE with other constants. `None`: there is no LTE.
     pub(super) metered: Option<Metered>,
 }

@@ -5,9 +5,10 @@ use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, TimedState};
 use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::{Duration, Instant};
+use marline_wire::TcpSegment;
 use serde::{Deserialize, Serialize};
 
-use super::systems::{self, System};
+use super::systems;
 use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
 use crate::table::Grid;
@@ -16,7 +17,7 @@ use crate::value::Value;
 /// Note shown with energies.
 pub(super) const CONSTANTS: &str = "constants of Huang et al. 2012, from memory";
 
-/// Energy of the traffic on the cellular radio in one run, J.
+/// Energy of the traffic on the cellular radio in one run, J, and its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Metered {
     /// Energy with the model's constants.
@@ -27,6 +28,8 @@ pub(super) struct Metered {
     low: Vec<f64>,
     /// Energy with each of the model's constants at 120 %.
     high: Vec<f64>,
+    /// Payload in both directions, with repeats.
+    pub(super) payload_bytes: u64,
 }
 
 /// Names of the varied constants.
@@ -59,6 +62,7 @@ pub(super) struct Meter {
     down: LinkId,
     model: Sensitivity,
     aro: Radio,
+    payload_bytes: u64,
 }
 
 impl Meter {
@@ -69,6 +73,7 @@ impl Meter {
             down: *paths.down.get(cellular)?,
             model: Sensitivity::new(RadioParameters::published(RadioKind::Lte), Instant::ZERO),
             aro: Radio::new(aro(), Instant::ZERO),
+            payload_bytes: 0,
         })
     }
 
@@ -79,24 +84,27 @@ impl Meter {
             aro: self.aro.energy(now).traffic_j(),
             low: swings.iter().map(|swing| swing.low_j).collect(),
             high: swings.iter().map(|swing| swing.high_j).collect(),
+            payload_bytes: self.payload_bytes,
         }
     }
 
-    fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) {
+    fn packet(&mut self, now: Instant, direction: Direction, packet: &Packet) {
+        let bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
         self.model.packet(now, direction, bytes);
         self.aro.packet(now, direction, bytes);
+        let payload = TcpSegment::parse(&packet.segment).map_or(0, |tcp| tcp.payload.len());
+        self.payload_bytes += payload as u64;
     }
 }
 
 impl Observer for Meter {
     fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
-        let bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
         match sighting {
             ObservationPoint::Sent { link: Some(link), .. } if link == self.up => {
-                self.packet(now, Direction::Up, bytes);
+                self.packet(now, Direction::Up, packet);
             }
             ObservationPoint::Delivered { link, .. } if link == self.down => {
-                self.packet(now, Direction::Down, bytes);
+                self.packet(now, Direction::Down, packet);
             }
             _ => {}
         }
@@ -111,7 +119,7 @@ impl Observer for Meter {
 pub(super) type EnergySelector<T> = fn(&T, usize) -> Option<&Metered>;
 
 /// Cellular energy of a system relative to full mesh, with one set of constants.
-fn ratio_to_mesh<T>(
+pub(super) fn ratio_to_mesh<T>(
     samples: &Samples<T>,
     drawn: EnergySelector<T>,
     system: usize,
@@ -122,46 +130,31 @@ fn ratio_to_mesh<T>(
     samples.ratio(|root| (joules(root, system), joules(root, mesh)))
 }
 
-/// Rows of the cellular energy of a system relative to full mesh: by the model's constants and by ARO's. `most` is
-/// the limit. `None`: no requirement.
-pub(super) fn rows<T>(
+/// Row of a system's cellular energy relative to full mesh, without a requirement.
+pub(super) fn row<T>(
     samples: &Samples<T>,
     drawn: EnergySelector<T>,
-    system: &System,
-    most: Option<f64>,
-) -> [Row; 2] {
-    let place = systems::index_of(system);
+    system: usize,
+    what: impl Into<String>,
+) -> Row {
     let mean = |place| samples.mean(|root| drawn(root, place).map_or(f64::NAN, |m| m.model)).value;
     let mut range = (f64::INFINITY, 0.0_f64);
     for index in 0..parameters().len() {
         let turned: [&dyn Fn(&Metered) -> f64; 2] = [&|m| m.low[index], &|m| m.high[index]];
         for of in turned {
-            let ratio = ratio_to_mesh(samples, drawn, place, of).value;
+            let ratio = ratio_to_mesh(samples, drawn, system, of).value;
             range = (range.0.min(ratio), range.1.max(ratio));
         }
     }
-    let remark = format!(
+    let ratio = ratio_to_mesh(samples, drawn, system, |m| m.model);
+    Row::new(what).estimate(&ratio.percent(), "%").with_remark(format!(
         "{CONSTANTS}; {:.2} and {:.1} J per run; with each constant at 80 and at 120 % the ratio lies between {:.1} \
          and {:.1} %",
-        mean(place),
+        mean(system),
         mean(systems::index_of(&systems::vanilla_full_mesh())),
         100.0 * range.0,
         100.0 * range.1
-    );
-    let row = |constants: &str, estimate: Estimate| {
-        let what = format!("{}: cellular joules, ratio to full mesh, {constants}", system.name);
-        let row = Row::new(what).paper_claim("much less").estimate(&estimate.percent(), "%");
-        match most {
-            Some(most) => row.at_most(100.0 * most),
-            None => row,
-        }
-    };
-    [
-        row("constants from memory", ratio_to_mesh(samples, drawn, place, |m| m.model))
-            .with_remark(remark),
-        row("constants of ARO", ratio_to_mesh(samples, drawn, place, |m| m.aro))
-            .with_remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
-    ]
+    ))
 }
 
 /// A cell of a grid.

@@ -7,6 +7,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 use serde::{Deserialize, Serialize};
 
+use super::ours::ParameterComparison;
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
 use super::quantiles::{RankedSamples, count_where};
@@ -71,18 +72,21 @@ pub(super) fn reproduce(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
+    ours: &mut ParameterComparison,
 ) -> anyhow::Result<()> {
     let bytes = if context.effort == Effort::Quick { 8_000_000 } else { DOWNLOAD.bytes };
     let download = Download { bytes, ..DOWNLOAD };
+    let timer_ms = file.published.receive_timer_ms;
     let (links, rows) = context.judge_part(
         DOWNLOADS,
         |root| measure(root, download),
-        |links| Ok(verdicts(links, context.master, file)),
+        |links| Ok(verdicts(links, timer_ms)),
     )?;
     let title =
         "20 MB by HTTP GET; WiFi loses everything from 1.5 s on; sampled links (99 % intervals)";
     all.tables.push(Table::new("download", title, rows));
     all.grids.push(parts(&links, context.master));
+    compare_parameters(&links, timer_ms, ours);
     if let Some(first) = links.all().first() {
         for (system, fetch) in systems::multipath().iter().zip(&first.fetches) {
             all.figures.push(figure(system.name, fetch));
@@ -164,42 +168,68 @@ fn median(
     count_where(links, master, |drawn| ranked.quantile(drawn, 0.5))
 }
 
-fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) -> Vec<Row> {
-    let mut rows = Vec::new();
-    let timer_ms = file.published.receive_timer_ms;
-    for (place, system) in systems::multipath().iter().enumerate() {
-        let name = system.name;
-        let hole = median(links, master, place, |fetch| fetch.hole.whole);
-        let timer = median(links, master, place, |fetch| fetch.hole.timer);
-        let row = Row::new(format!("{name}: median gap")).estimate(&hole, "ms");
-        rows.push(match timer.value.is_finite() {
-            true => row
-                .with_remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value)),
-            false => row.with_remark("the client did not react: the server's own timers expired"),
-        });
-        if !system.multimob {
-            continue;
-        }
-        let share = |what: &str, of: &dyn Fn(&Links, &Fetch) -> bool| {
-            let met = |links: &Links| of(links, &links.fetches[place]);
-            let share = links.share(|links| (u64::from(met(links)), 1));
-            Row::new(format!("{name}: {what}")).estimate(&share.percent(), "%").at_least(95.0)
-        };
-        let opened = share("opened by the client's receive timer", &|_, fetch| {
-            fetch.hole.by_client && fetch.hole.timer.is_some_and(|ms| ms <= timer_ms + 1.0)
-        });
-        rows.push(opened.paper_claim("client opens additional path after inactivity period"));
-        let within = share("gap within timer, promotion and two RTTs", &|links, fetch| {
-            let limit_ms = timer_ms + PROMOTION_MS + 2.0 * links.lte_rtt_ms;
-            fetch.hole.whole.is_some_and(|ms| ms <= limit_ms)
-        });
-        rows.push(within.with_remark(format!(
-            "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), RTTs of \
-             the root's LTE"
-        )));
-        rows.push(share("all bytes arrive intact", &|_, fetch| fetch.came));
+/// Share of the downloads of a system with this property.
+fn share(
+    links: &Samples<Links>,
+    place: usize,
+    is_met: impl Fn(&Links, &Fetch) -> bool,
+) -> Estimate {
+    let met = |links: &Links| is_met(links, &links.fetches[place]);
+    links.share(|links| (u64::from(met(links)), 1)).percent()
+}
+
+impl Fetch {
+    /// True if the client's receive timer fired, no later than this.
+    fn has_timer_within(&self, most_ms: f64) -> bool {
+        // Times of packets are rounded.
+        self.hole.by_client && self.hole.timer.is_some_and(|ms| ms <= most_ms + 1.0)
     }
-    rows
+
+    /// True if the client opened the LTE path after its receive timer.
+    const fn has_opened_after_timer(&self) -> bool {
+        self.hole.by_client && self.hole.decision.is_some()
+    }
+
+    /// True if the download ended, and its gap was no longer than the receive timer and the join.
+    fn has_continued(&self, links: &Links, timer_ms: f64) -> bool {
+        let limit_ms = timer_ms + PROMOTION_MS + 2.0 * links.lte_rtt_ms;
+        self.came && self.hole.whole.is_some_and(|ms| ms <= limit_ms)
+    }
+}
+
+fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
+    let authors = systems::index_of(&systems::authors());
+    let row = |what: &str, is_met: &dyn Fn(&Links, &Fetch) -> bool| {
+        let share = share(links, authors, is_met);
+        Row::new(format!("authors' parameters: {what}")).estimate(&share, "%").at_least(95.0)
+    };
+    vec![
+        row("receive timer of the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
+            .statement("sender-announces-its-timeout")
+            .paper_claim("reset to the sender's RTO")
+            .with_remark(format!("within {timer_ms:.0} ms, the module's floor; 1.5 s if unknown")),
+        row("LTE opened after the receive timer", &|_, fetch| fetch.has_opened_after_timer())
+            .statement("inactivity-opens-a-path")
+            .paper_claim("client opens an additional path after an inactivity period"),
+        row("download continued over LTE", &|links, fetch| fetch.has_continued(links, timer_ms))
+            .statement("server-continues-over-the-new-path")
+            .paper_claim("server continues the connection on the additional path")
+            .with_remark(
+                "every byte arrives; gap within timer, promotion (260 ms) and two round trips of LTE",
+            ),
+    ]
+}
+
+fn compare_parameters(links: &Samples<Links>, timer_ms: f64, ours: &mut ParameterComparison) {
+    ours.push("download: receive timer of the sender's timeout", "%", |place| {
+        share(links, place, |_, fetch| fetch.has_timer_within(timer_ms))
+    });
+    ours.push("download: LTE opened after the receive timer", "%", |place| {
+        share(links, place, |_, fetch| fetch.has_opened_after_timer())
+    });
+    ours.push("download: continued over LTE", "%", |place| {
+        share(links, place, |links, fetch| fetch.has_continued(links, timer_ms))
+    });
 }
 
 fn parts(links: &Samples<Links>, master: u64) -> Grid {

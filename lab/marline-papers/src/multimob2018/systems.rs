@@ -8,6 +8,7 @@ use marline_lab::experiment::Variant;
 use marline_sim::Paths;
 use marline_time::Duration;
 
+use crate::mechanism::Mechanism;
 use crate::plain::mptcp;
 
 /// A configuration of both ends for WiFi and LTE.
@@ -75,9 +76,9 @@ impl System {
         System {
             client: End::MultiMob(parameters),
             server: End::MultiMob(parameters),
-            backup: true,
+            backup: !Mechanism::BreakBeforeMake.is_off(),
             multimob: true,
-            shared_path_health: true,
+            shared_path_health: !Mechanism::Oracle.is_off(),
             allowed: Extensions::ALL,
             ..System::with_both_ends(name, mptcp(""))
         }
@@ -92,6 +93,9 @@ impl System {
         client.lone_keepalive = self.keepalive.unwrap_or(client.lone_keepalive);
         let mut server = self.server.connection(Role::Server)?;
         server.allow_extensions = self.allowed;
+        if self.multimob {
+            switch_off_mechanism(&mut client, &mut server)?;
+        }
         Ok((client, server))
     }
 
@@ -108,6 +112,26 @@ impl System {
             }
         }
     }
+}
+
+/// Takes the mechanism that is switched off, if any, out of MultiMob's configurations.
+fn switch_off_mechanism(
+    client: &mut ConnectionConfig,
+    server: &mut ConnectionConfig,
+) -> anyhow::Result<()> {
+    let vanilla = mptcp("").scheduler("lowest-rtt").connection()?.policies;
+    match Mechanism::switched_off() {
+        Some(Mechanism::BreakBeforeMake) => client.policies.path_manager = vanilla.path_manager,
+        Some(Mechanism::FastJoin) => {
+            server.allow_extensions = server.allow_extensions.difference(Extensions::FAST_JOIN);
+        }
+        Some(Mechanism::FollowClient) => {
+            server.policies.scheduler = vanilla.scheduler;
+            server.allow_extensions = server.allow_extensions.difference(Extensions::FOLLOW_CLIENT);
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// All systems, [`multipath`] first.
@@ -153,20 +177,18 @@ pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
     System { keepalive: Some(keepalive), ..tuned() }
 }
 
-/// Tuned MultiMob with joins as in RFC 8684.
+/// Extensions without Fast JOIN, so that joins are as in RFC 8684.
+const PLAIN_JOIN: Extensions =
+    Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
+
+/// Tuned MultiMob with plain joins.
 pub(super) fn tuned_with_plain_join() -> System {
-    let allowed = Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
-    System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
+    System { allowed: PLAIN_JOIN, name: "MultiMob, tuned, plain JOIN", ..tuned() }
 }
 
-/// Tuned client with a server that acts as a kernel does and knows no extension.
-pub(super) fn to_stock_server() -> System {
-    System { allowed: Extensions::NONE, server: kernel_backup().server, ..tuned() }
-}
-
-/// Client that acts as a kernel does, with a server that supports all extensions.
-pub(super) fn from_stock_client() -> System {
-    System { allowed: Extensions::ALL, server: tuned().server, ..kernel_backup() }
+/// MultiMob with the authors' parameters and plain joins.
+pub(super) fn authors_with_plain_join() -> System {
+    System { allowed: PLAIN_JOIN, name: "MultiMob, authors' parameters, plain JOIN", ..authors() }
 }
 
 /// Today's kernel, with the cellular path as backup.

@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::loads::ASSISTANT;
 use super::phone_scenario::{PhoneScenario, WorkloadResult};
-use super::published::Published;
 use super::quantiles::{RankedSamples, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
-use crate::estimate::{Estimate, Samples};
-use crate::file::PaperFile;
-use crate::judge::Row;
+use crate::estimate::Samples;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
-use crate::table::{Grid, Reproduction, Table};
+use crate::table::{Grid, Reproduction};
 use crate::value::Value;
 
-const WEAK: Part = Part::new("weak", 60, 240);
+const WEAK: Part = Part::fixed("weak", 60);
+
+/// A longest delay of at least this multiple of WiFi alone's is no benefit.
+const NO_BENEFIT: f64 = 0.99;
 
 /// Results of a run, by each of [`systems::all`].
 #[derive(Serialize, Deserialize)]
@@ -70,15 +70,8 @@ fn links(root: &Root) -> [String; 2] {
     [wifi, lte]
 }
 
-pub(super) fn reproduce(
-    context: &Context<'_>,
-    file: &PaperFile<Published>,
-    all: &mut Reproduction,
-) -> anyhow::Result<()> {
-    let (runs, rows) = context.judge_part(WEAK, measure, |runs| verdicts(runs, file))?;
-    let title = "Intermittent WiFi and a slow, lossy LTE link with long queues: longest delay per 80 s run (99 % \
-                 intervals)";
-    all.tables.push(Table::new("weak", title, rows));
+pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
+    let runs = context.sample(WEAK, measure)?;
     all.grids.push(grid(&runs, context.master));
     all.figures.push(figure(&runs));
     Ok(())
@@ -92,55 +85,31 @@ fn measure(root: &Root) -> anyhow::Result<Run> {
     Ok(Run { systems: systems::all().iter().map(seen).collect::<anyhow::Result<_>>()? })
 }
 
-fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
-    let alone = systems::index_of(&systems::plain_tcp());
-    let least = 1.0 - file.tolerance("benefit")?;
-    let mut rows = Vec::new();
-    for (place, system) in systems::multipath().iter().enumerate() {
-        let ratio = runs.ratio(|run| (run.systems[place].worst_ms, run.systems[alone].worst_ms));
-        let joules = runs.mean(|run| run.systems[place].lte_j).value;
-        let what = format!("{}: mean longest delay, ratio to WiFi alone", system.name);
-        let row = Row::new(what).estimate(&ratio, "");
-        let row = row.with_remark(format!("{joules:.1} J of LTE per run ({CONSTANTS})"));
-        rows.push(match system.name == systems::vanilla_full_mesh().name {
-            true => row.paper_claim("multiple paths are not always beneficial").at_least(least),
-            false => row,
-        });
-    }
-    let mesh = systems::index_of(&systems::vanilla_full_mesh());
-    let later = runs.share(|run| {
-        let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
-        (u64::from(mesh >= least * alone), 1)
-    });
-    rows.push(not_always_row(&later));
-    Ok(rows)
-}
-
-/// "Not always", taken literally: full mesh gained nothing in more than one run in twenty.
-pub(super) fn not_always_row(later: &Estimate) -> Row {
-    let what = "full mesh: runs in which the longest delay is no shorter than WiFi alone's";
-    let row = Row::new(what).paper_claim("multiple paths are not always beneficial");
-    row.estimate(&later.percent(), "%").at_least(5.0)
-}
-
 fn grid(runs: &Samples<Run>, master: u64) -> Grid {
     let columns = [
         ("system", ""),
         ("longest delay, p10", "ms"),
         ("longest delay, p50", "ms"),
         ("longest delay, p90", "ms"),
+        ("mean longest delay, ratio to WiFi alone", ""),
+        ("runs without a shorter one", "%"),
         ("median delay", "ms"),
         ("missed", "per run"),
         ("LTE", "J"),
     ];
     let title = format!("Intermittent WiFi and a poor LTE link; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
+    let alone = systems::index_of(&systems::plain_tcp());
     for (place, system) in systems::all().iter().enumerate() {
         let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         let mean = |of: fn(&RunDelays) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         let decile = |share| cell(count_where(runs, master, |drawn| worst.quantile(drawn, share)));
         cells.extend([0.1, 0.5, 0.9].map(decile));
+        let pair = |run: &Run| (run.systems[place].worst_ms, run.systems[alone].worst_ms);
+        let useless = |run: &Run| pair(run).0 >= NO_BENEFIT * pair(run).1;
+        let useless = runs.share(|run| (u64::from(useless(run)), 1)).percent();
+        cells.extend([cell(runs.ratio(pair)), cell(useless)]);
         cells.extend([
             mean(|seen| seen.median_ms),
             mean(|seen| seen.missed as f64),

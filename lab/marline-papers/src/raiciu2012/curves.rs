@@ -137,13 +137,10 @@ pub(super) const PAPER: Curve =
     Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalize=paper");
 /// Rules of the code at the time of the paper.
 pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalize=paper");
-/// Marline's rule for M1 with the kernel's for M2.
+/// Marline's rule for M1, which was chosen for the peaks on the study's links, with the kernel's for M2.
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
 /// Marline's default scheduler.
 pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-rtt");
-/// Why [`WIDE`] is not judged on the study's links.
-pub(super) const WIDE_FITTED: &str =
-    "retransmit=wide, chosen for the peaks of M1+M2 on these links";
 
 impl Curve {
     /// Plain TCP on one path.

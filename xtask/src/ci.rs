@@ -185,8 +185,28 @@ fn interop(root: &Path) -> TaskResult {
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     const KEPT: &str = "docs/research/papers";
+    run_page_commands(root, OUT)?;
     let program = small_papers(root, OUT)?;
     run(&mut command(root, &program, &["report", "--out", OUT, "--check", KEPT]))
+}
+
+/// Runs the commands of docs/research/README.md that begin with `marline-lab`, word for word, with results in a
+/// directory of the checkout. The runs are reused by [`small_papers`].
+fn run_page_commands(root: &Path, out: &str) -> TaskResult {
+    const PAGE: &str = "docs/research/README.md";
+    let program = build_test_program(root, "marline-lab")?;
+    let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+    let quoted = page.split('`').skip(1).step_by(2);
+    let commands: Vec<&str> = quoted.filter_map(|text| text.strip_prefix("marline-lab ")).collect();
+    if commands.len() != 5 {
+        return Err(format!("{PAGE}: {} commands of marline-lab, not five", commands.len()));
+    }
+    for line in commands {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        words.extend(["--out", out]);
+        run(&mut command(root, &program, &words)).map_err(|error| format!("{line}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Runs every paper in virtual time as a quick run, with results in a directory of the checkout. Returns the program.

@@ -20,7 +20,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, description and function of each step.
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -88,6 +88,11 @@ const STEPS: [Step; 18] = [
         live_datagrams,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
+    (
+        "mutations",
+        "the seeds' mechanisms switched off in turn: the rows that claim one fail, and no others without a reason",
+        mutations,
+    ),
     (
         "newcomer",
         "the documented commands for the Python package and a custom policy, run in an archive of the tree",
@@ -254,6 +259,12 @@ fn papers(root: &Path) -> TaskResult {
     // integration would be compiled again.
     let test = ["test", "--workspace", "--test", "papers", "--", "--ignored", "--nocapture"];
     run(&mut command(root, "cargo", &test))
+}
+
+fn mutations(root: &Path) -> TaskResult {
+    let program = ["run", "--release", "-p", "marline-lab-cli", "--", "mutations"];
+    let out = ["--master", "101", "--out", "target/nightly-mutations"];
+    run(command(root, "cargo", &program).args(out))
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@
 pub mod agree;
 pub mod compare;
 pub mod engine;
+pub mod ground;
 pub mod import;
 pub mod link;
 pub mod link_supervisor;
+pub mod mutations;
 pub mod net;
 pub mod paper;
 pub mod plot;
@@ -63,6 +65,10 @@ pub enum Command {
     WhatIf(what_if::Args),
     /// Reproduce published measurements in virtual time, with the published value, ours and a verdict.
     Paper(paper::Args),
+    /// Switch off each mechanism of the seed systems in turn, and list the rows that notice.
+    Mutations(mutations::Args),
+    /// Run the default scheduler in the scenes of the seed systems, next to each system.
+    Ground(ground::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),
     /// Draw a trace (qlog) as an SVG: positions in the stream over time, with copies and reinjections.
@@ -144,6 +150,8 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(args) => report::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Agree(args) => agree::run(&args),
+        Command::Ground(args) => ground::run(&args),
+        Command::Mutations(args) => mutations::run(&args),
         Command::Paper(args) => paper::run(&args),
         Command::End { job } => {
             marline_lab::experiment::run_end(&job, marline_cli::times::time_of_day)?;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -12,8 +13,8 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, ProcessorTimes,
-    Reproduction, Row, RunInfo, Table, Value, Verdict,
+    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Mechanism, Paper, PaperFile,
+    ProcessorTimes, Reproduction, Row, RunInfo, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -145,33 +146,70 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     Ok(result)
 }
 
-/// Runs one key and stores the results.
+/// Runs one key and stores the results. Those without a mechanism that is switched off are stored apart.
 ///
 /// # Errors
 /// The paper's errors, or the results cannot be written.
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
+    in_context(paper.key(), args, |context| {
+        let (start, cpu_before) = (Instant::now(), process_seconds());
+        let (result, digest) = papers::run(paper, context)?;
+        let kept =
+            context.spent.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<f64>();
+        let info = RunInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            program: context.program.to_owned(),
+            machine: Machine::current(),
+            master: args.master,
+            effort: effort_words(args.effort()),
+            scale: args.scale,
+            jobs: context.jobs,
+            seconds: start.elapsed().as_secs_f64(),
+            cpu_s: process_seconds() - cpu_before + kept,
+            digest,
+        };
+        papers::store(context.results, &result, &info)?;
+        Ok((result, info))
+    })
+}
+
+/// Calls `run` with the context of a key: its directory, roots and progress bar.
+///
+/// # Errors
+/// Those of `run`, invalid options, or the directory cannot be created.
+pub(crate) fn in_context<T>(
+    key: &str,
+    args: &Runs,
+    run: impl FnOnce(&Context<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     anyhow::ensure!(
         args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
         "--scale {}: above 0, at most 100",
         args.scale
     );
-    let directory = args.out.join(paper.key());
+    let mutation = Mechanism::switched_off();
+    let directory = match mutation {
+        Some(mechanism) => args.out.join("mutations").join(mechanism.name()),
+        None => args.out.join(key),
+    };
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let traces = args.trace_dir.clone().or_else(papers::trace_directory);
-    let jobs = args.jobs.map_or_else(available, usize::from);
-    let bar = bar(paper.key());
+    let bar = bar(key);
     let progress = |what: &str, done: usize, of: usize| {
         bar.set_length(of as u64);
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let (program, spent) = (keep::program()?, ProcessorTimes::default());
+    let (mut program, spent) = (keep::program()?, ProcessorTimes::default());
+    if let Some(mechanism) = mutation {
+        write!(program, " without {}", mechanism.name())?;
+    }
     let context = Context {
-        key: paper.key(),
+        key,
         master: args.master,
         effort: args.effort(),
         scale: args.scale,
-        jobs,
+        jobs: args.jobs.map_or_else(available, usize::from),
         program: &program,
         results: &directory,
         traces: traces.as_deref(),
@@ -181,25 +219,9 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
     if args.fresh {
         papers::remove_stored(&context)?;
     }
-    let (start, cpu_before) = (Instant::now(), process_seconds());
-    let ran = papers::run(paper, &context);
+    let result = run(&context);
     bar.finish_and_clear();
-    let (result, digest) = ran?;
-    let kept = spent.into_inner().unwrap_or_default().values().sum::<f64>();
-    let info = RunInfo {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        program,
-        machine: Machine::current(),
-        master: args.master,
-        effort: effort_words(args.effort()),
-        scale: args.scale,
-        jobs,
-        seconds: start.elapsed().as_secs_f64(),
-        cpu_s: process_seconds() - cpu_before + kept,
-        digest,
-    };
-    papers::store(&directory, &result, &info)?;
-    Ok((result, info))
+    result
 }
 
 fn effort_words(effort: Effort) -> String {

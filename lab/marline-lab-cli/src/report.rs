@@ -100,8 +100,11 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         let kept = stored_verdicts(docs, key)?;
-        rewrite_file(&docs.join(format!("{key}.md")), |page| page_with_verdicts(page, &kept))?;
-        all.push((key, kept));
+        let statements = &section.file.statements;
+        rewrite_file(&docs.join(format!("{key}.md")), |page| {
+            page_with_verdicts(page, statements, &kept)
+        })?;
+        all.push((key, statements.len(), kept));
     }
     rewrite_file(&docs.join("README.md"), |page| page_with_summary(page, &all))
 }

@@ -1,6 +1,7 @@
 //! Bulk download over links that a link spec cannot describe, for papers about throughput.
 
 use anyhow::Context as _;
+use marline::policy::Role;
 use marline_lab::experiment::{Variant, reinjected_bytes};
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, Report};
@@ -38,9 +39,19 @@ impl Download {
         anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
         let links = used.iter().map(|(_, link)| link.clone()).collect();
         // The hosts of the paper ran kernels, which use the interface MTU as the path MTU.
-        let mut scene = PathsConfig::new(links, variant.connection()?).with_known_mtu();
+        let mut scene = PathsConfig::new(links, variant.end(Role::Client)?).with_known_mtu();
+        scene.server = variant.end(Role::Server)?;
+        for (name, _) in &used {
+            scene.backup.push(variant.path_spec(name)?.backup);
+        }
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
+        if let Some(parameters) = variant.interactive()? {
+            for host in [paths.client, paths.server] {
+                let endpoint = paths.world.node_mut(host).endpoint_mut();
+                endpoint.set_path_health_monitor(parameters.path_health_monitor());
+            }
+        }
         paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
         paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("cannot connect")?;
         paths.world.run_until(Instant::ZERO + self.length);

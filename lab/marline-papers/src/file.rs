@@ -53,11 +53,47 @@ pub struct PaperFile<P> {
     /// Assumptions about details that the paper does not state.
     #[serde(default)]
     pub assumptions: Vec<String>,
+    /// What the paper prints, in its order. Empty for keys that judge our own defaults.
+    #[serde(default, rename = "statement")]
+    pub statements: Vec<Statement>,
     /// The paper's numbers.
     pub published: P,
     /// Tolerances by name. They are shares unless the name has a unit.
     #[serde(default)]
     pub tolerance: BTreeMap<String, f64>,
+}
+
+/// A statement of the paper. One row judges it ([`Row::statement`](crate::Row::statement)), unless nothing here can.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    /// Identifier, unique in the file.
+    pub id: String,
+    /// Where the paper prints it: section, figure, table or slide.
+    pub place: String,
+    /// The statement in one sentence.
+    pub says: String,
+    /// What stands in for a statement that no row can judge, such as one about a phone or an operator's network.
+    #[serde(default)]
+    pub stands_in: Option<String>,
+    /// Identifier of an earlier statement that the paper contradicts by this one.
+    #[serde(default)]
+    pub contradicts: Option<String>,
+    /// Mechanisms without which the statement must fail, by name ([`Mechanism`](crate::Mechanism)).
+    #[serde(default)]
+    pub claims: Vec<String>,
+    /// Reasons why the statement may also fail without a mechanism that it does not claim, by mechanism.
+    #[serde(default)]
+    pub affected_by: BTreeMap<String, String>,
+}
+
+impl Statement {
+    /// A statement that claims no mechanism.
+    #[must_use]
+    pub fn new(id: &str, place: &str, says: &str) -> Statement {
+        let [id, place, says] = [id, place, says].map(str::to_owned);
+        Statement { id, place, says, ..Statement::default() }
+    }
 }
 
 impl<P: DeserializeOwned> PaperFile<P> {

@@ -65,6 +65,9 @@ impl Verdict {
 pub struct Row {
     /// Metric.
     pub what: String,
+    /// Identifier of the statement of the paper that the row judges. Empty: none.
+    #[serde(default)]
+    pub statement: String,
     /// Value of the paper. `None`: the paper has none.
     pub paper: Option<Value>,
     /// Our value.
@@ -91,6 +94,7 @@ impl Row {
     pub fn new(what: impl Into<String>) -> Row {
         Row {
             what: what.into(),
+            statement: String::new(),
             paper: None,
             ours: None,
             bound_ratio: None,
@@ -101,6 +105,13 @@ impl Row {
             fitted: String::new(),
             remark: String::new(),
         }
+    }
+
+    /// Names the statement of the paper that the row judges: an identifier in `papers/KEY.toml`.
+    #[must_use]
+    pub fn statement(mut self, id: impl Into<String>) -> Row {
+        self.statement = id.into();
+        self
     }
 
     /// Sets the paper's number and its unit.

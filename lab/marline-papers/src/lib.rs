@@ -22,6 +22,7 @@ mod kernel;
 mod live;
 mod markdown;
 mod matrix;
+mod mechanism;
 mod multimob2018;
 mod multimob_live;
 mod output;
@@ -33,6 +34,7 @@ mod recorded;
 mod remp2015;
 pub mod report;
 mod roots;
+mod statements;
 mod table;
 mod tlp2019;
 mod traces;
@@ -40,16 +42,19 @@ mod value;
 mod verdicts;
 
 pub use agree::{Agreement, agreement};
-pub use file::PaperFile;
+pub use file::{PaperFile, Statement};
 pub use judge::{Row, Verdict};
-pub use markdown::{page_with_summary, page_with_verdicts};
+pub use markdown::{page_with_summary, page_with_text, page_with_verdicts};
 use marline_lab::estimate;
 pub use marline_lab::estimate::{
     CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
 };
+pub use matrix::default_on_seed_ground;
+pub use mechanism::{Mechanism, MutationEffect};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};
 pub use roots::{Part, Root, remove_stored};
+pub use statements::{statement_faults, statements};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};

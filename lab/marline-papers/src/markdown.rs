@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use crate::file::Statement;
 use crate::judge::Verdict;
 use crate::verdicts::{StoredRow, StoredTable, StoredVerdicts};
 
@@ -15,8 +16,16 @@ const END: &str = "<!-- end of results -->";
 ///
 /// # Errors
 /// Missing marks, or marks in the wrong order.
-pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Result<String> {
+pub fn page_with_verdicts(
+    page: &str,
+    statements: &[Statement],
+    verdicts: &StoredVerdicts,
+) -> anyhow::Result<String> {
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
+    if !statements.is_empty() {
+        text.push_str(&statement_table(statements, verdicts));
+        return page_with_text(page, &text);
+    }
     for table in &verdicts.tables {
         let _ = writeln!(text, "\n**{}**{}", table.title, verdict_counts(table));
         let mut separator = "\n";
@@ -30,29 +39,63 @@ pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Resu
             }
         }
     }
-    with_text(page, &text)
+    page_with_text(page, &text)
 }
 
-/// Page with a line for each key between its marks: the number of rows with each verdict.
+/// Page with a line for each key between its marks: the numbers of its statements and of rows with each verdict. The
+/// middle item of each key is the number of statements.
 ///
 /// # Errors
 /// Those of [`page_with_verdicts`].
-pub fn page_with_summary(page: &str, all: &[(&str, StoredVerdicts)]) -> anyhow::Result<String> {
+pub fn page_with_summary(
+    page: &str,
+    all: &[(&str, usize, StoredVerdicts)],
+) -> anyhow::Result<String> {
     let mut text = String::from(
-        "| key | accepted | not accepted | inconclusive | fitted | CPU-minutes |\n\
-         |---|---|---|---|---|---|\n",
+        "| key | statements | accepted | not accepted | inconclusive | fitted | CPU-minutes |\n\
+         |---|---|---|---|---|---|---|\n",
     );
-    for (key, verdicts) in all {
+    for (key, statements, verdicts) in all {
         let shown =
             [Verdict::Accepted, Verdict::NotAccepted, Verdict::Inconclusive, Verdict::Fitted];
         let counts = shown.map(|verdict| verdicts.count(verdict).to_string()).join(" | ");
         let minutes = verdicts.processor_minutes;
-        let _ = writeln!(text, "| [{key}]({key}.md) | {counts} | {minutes} |");
+        let stated = if *statements == 0 { "-".to_owned() } else { statements.to_string() };
+        let _ = writeln!(text, "| [{key}]({key}.md) | {stated} | {counts} | {minutes} |");
     }
-    with_text(page, &text)
+    page_with_text(page, &text)
 }
 
-fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
+/// A line for each statement: where the paper prints it, what it says, our value, and the verdict.
+fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> String {
+    let mut text = String::from(
+        "\n| place | the paper says | ours | goal | verdict |\n|---|---|---|---|---|\n",
+    );
+    for Statement { id, place, says, stands_in, contradicts, .. } in statements {
+        let other = contradicts.as_ref().and_then(|id| statements.iter().find(|one| one.id == *id));
+        let against =
+            other.map_or_else(String::new, |other| format!(" (contradicts {})", other.place));
+        let judged = match (verdicts.row_of(id), stands_in) {
+            (Some(row), _) => {
+                let verdict = match row.has_verdict(Verdict::Accepted) {
+                    true => row.verdict.clone(),
+                    false => format!("**{}**", row.verdict),
+                };
+                [row.ours.as_str(), row.asked.as_str(), verdict.as_str()].join(" | ")
+            }
+            (None, Some(stands_in)) => format!("not judged here: {stands_in} | | -"),
+            (None, None) => "| | **no row**".to_owned(),
+        };
+        let _ = writeln!(text, "| {place} | {says}{against} | {judged} |");
+    }
+    text
+}
+
+/// Page with this text between its marks.
+///
+/// # Errors
+/// Those of [`page_with_verdicts`].
+pub fn page_with_text(page: &str, text: &str) -> anyhow::Result<String> {
     let around = || {
         let (before, rest) = page.split_once(BEGIN)?;
         Some((before, rest.split_once(END)?.1))
@@ -152,7 +195,7 @@ mod tests {
             ..Reproduction::default()
         };
         let verdicts = StoredVerdicts::from_result(&result, &crate::tests::info());
-        let made = page_with_verdicts(&page, &verdicts).expect("marks");
+        let made = page_with_verdicts(&page, &[], &verdicts).expect("marks");
         assert!(made.starts_with("# Page\n\n<!-- results") && made.ends_with("-->\n\nMore.\n"));
         assert!(!made.contains("stale"));
         let lines: Vec<&str> = made.lines().filter(|line| line.starts_with(['-', '*'])).collect();
@@ -165,9 +208,25 @@ mod tests {
                 "- Goal at most 1.5 ms: **inconclusive:** c 1.4 [1, 2] ms.",
             ]
         );
-        assert_eq!(page_with_verdicts(&made, &verdicts).expect("marks"), made);
-        let summary = page_with_summary(&page, &[("key", verdicts.clone())]).expect("marks");
-        assert!(summary.contains("| [key](key.md) | 4 | 2 | 1 | 1 | 0 |\n"), "{summary}");
-        assert!(page_with_verdicts("# No marks", &verdicts).is_err());
+        assert_eq!(page_with_verdicts(&made, &[], &verdicts).expect("marks"), made);
+        let summary = page_with_summary(&page, &[("key", 7, verdicts.clone())]).expect("marks");
+        assert!(summary.contains("| [key](key.md) | 7 | 4 | 2 | 1 | 1 | 0 |\n"), "{summary}");
+        let statement = |id: &str, stands_in: Option<&str>| Statement {
+            stands_in: stands_in.map(str::to_owned),
+            ..Statement::new(id, "figure 1", "A says.")
+        };
+        let stated = [statement("s", None), statement("t", Some("a simulated phone"))];
+        let rows = vec![Row::new("a").statement("s").measured(2.0, "ms").at_most(3.0)];
+        let result =
+            Reproduction { tables: vec![Table::new("t", "T", rows)], ..Default::default() };
+        let kept = StoredVerdicts::from_result(&result, &crate::tests::info());
+        let made = page_with_verdicts(&page, &stated, &kept).expect("marks");
+        for line in [
+            "| figure 1 | A says. | 2 ms | at most 3 ms | accepted |",
+            "| figure 1 | A says. | not judged here: a simulated phone | | - |",
+        ] {
+            assert!(made.contains(line), "{made}");
+        }
+        assert!(page_with_verdicts("# No marks", &[], &verdicts).is_err());
     }
 }

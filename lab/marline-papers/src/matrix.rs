@@ -5,6 +5,7 @@
 //! budget, with the best of all.
 
 mod beside;
+mod ground;
 mod measure;
 mod scenes;
 
@@ -19,6 +20,8 @@ use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
 use measure::{Cell, Ride, SceneCells};
 use scenes::{SCENES, Scene};
+
+pub use ground::default_on_seed_ground;
 
 const TEXT: &str = include_str!("../papers/matrix.toml");
 const PART: Part = Part::new("scenes", 20, 40);
@@ -42,8 +45,13 @@ pub(crate) struct Setup {
 #[serde(deny_unknown_fields)]
 struct Contestant {
     name: String,
-    scheduler: String,
-    congestion: String,
+    #[serde(default)]
+    scheduler: Option<String>,
+    #[serde(default)]
+    congestion: Option<String>,
+    /// Mode, instead of a scheduler.
+    #[serde(default)]
+    mode: Option<String>,
     /// True if the contestant sends repairs, which exceed the budget and are not counted as copies.
     #[serde(default)]
     repairs: bool,
@@ -52,8 +60,13 @@ struct Contestant {
 impl Contestant {
     fn variant(&self) -> Variant {
         let variant = Variant::new(&self.name);
-        let variant = variant.scheduler(&self.scheduler).congestion(&self.congestion);
-        Variant { repair: self.repairs, ..variant }
+        Variant {
+            scheduler: self.scheduler.clone(),
+            congestion: self.congestion.clone(),
+            mode: self.mode.clone(),
+            repair: self.repairs,
+            ..variant
+        }
     }
 }
 
@@ -214,7 +227,16 @@ impl View<'_> {
                 let sum = Cell::sum(picked.iter().map(|root| &root[number][contestant]));
                 100.0 * sum.extra_bytes / sum.payload_bytes
             };
-            grid.push(&words("extra bytes (%)"), &contestants.map(extra).collect::<Vec<_>>());
+            let extra: Vec<f64> = contestants.clone().map(extra).collect();
+            grid.push(&words("extra bytes (%)"), &extra);
+            let joules = |contestant: usize| {
+                let cells = picked.iter().map(|root| &root[number][contestant]);
+                Cell::sum(cells).cellular_j / picked.len() as f64
+            };
+            let joules: Vec<f64> = contestants.map(joules).collect();
+            if joules.iter().any(|joules| *joules > 0.0) {
+                grid.push(&words("cellular radio (J)"), &joules);
+            }
         }
         grid
     }

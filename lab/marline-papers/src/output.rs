@@ -142,11 +142,11 @@ fn cells(value: Option<&Value>) -> [String; 4] {
 }
 
 fn table_csv(table: &Table) -> String {
-    let head = "what,paper,paper_low,paper_high,paper_unit,ours,ours_low,ours_high,ours_unit,\
+    let head = "what,statement,paper,paper_low,paper_high,paper_unit,ours,ours_low,ours_high,ours_unit,\
                 bound_ratio,requirement,verdict,roots,needed,fitted,remark\n";
     let mut text = head.to_owned();
     for row in &table.rows {
-        let mut fields = vec![row.what.clone()];
+        let mut fields = vec![row.what.clone(), row.statement.clone()];
         fields.extend(cells(row.paper.as_ref()));
         fields.extend(cells(row.ours.as_ref()));
         fields.push(row.bound_ratio.map_or_else(String::new, |ratio| ratio.to_string()));

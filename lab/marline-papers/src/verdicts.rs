@@ -40,9 +40,9 @@ pub struct StoredTable {
     pub rows: Vec<StoredRow>,
 }
 
-/// A row: metric, the paper's value, ours, requirement, verdict.
+/// A row: metric, the paper's value, ours, requirement, verdict, and the judged statement if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "[String; 5]")]
+#[serde(try_from = "Vec<String>")]
 pub struct StoredRow {
     /// Metric.
     pub what: String,
@@ -54,11 +54,21 @@ pub struct StoredRow {
     pub asked: String,
     /// Verdict in words, as [`Row::verdict_words`], but without the parameter after `fitted`.
     pub verdict: String,
+    /// Identifier of the statement that the row judges. Empty: none.
+    pub statement: String,
 }
 
-impl From<[String; 5]> for StoredRow {
-    fn from([what, paper, ours, asked, verdict]: [String; 5]) -> StoredRow {
-        StoredRow { what, paper, ours, asked, verdict }
+impl TryFrom<Vec<String>> for StoredRow {
+    type Error = String;
+
+    fn try_from(mut cells: Vec<String>) -> Result<StoredRow, String> {
+        if cells.len() == 5 {
+            cells.push(String::new());
+        }
+        let cells: [String; 6] =
+            cells.try_into().map_err(|cells: Vec<String>| format!("{} cells", cells.len()))?;
+        let [what, paper, ours, asked, verdict, statement] = cells;
+        Ok(StoredRow { what, paper, ours, asked, verdict, statement })
     }
 }
 
@@ -76,6 +86,7 @@ impl StoredRow {
                 Verdict::Fitted => Verdict::Fitted.name().to_owned(),
                 _ => row.verdict_words(),
             },
+            statement: row.statement.clone(),
         }
     }
 
@@ -119,7 +130,7 @@ impl StoredVerdicts {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
-            "# Made by `marline-lab report --docs`: what, paper, ours, goal, verdict of each row.\n\
+            "# Made by `marline-lab report --docs`: what, paper, ours, goal, verdict, statement of each row.\n\
              master = {}\neffort = {}\nprocessor_minutes = {}\n",
             self.master,
             quote(&self.effort),
@@ -128,9 +139,10 @@ impl StoredVerdicts {
         for StoredTable { name, title, rows } in &self.tables {
             let (name, title) = (quote(name), quote(title));
             let _ = writeln!(text, "\n[[tables]]\nname = {name}\ntitle = {title}\nrows = [");
-            for StoredRow { what, paper, ours, asked, verdict } in rows {
-                let cells = [what, paper, ours, asked, verdict].map(|cell| quote(cell));
-                let _ = writeln!(text, "  [{}],", cells.join(", "));
+            for StoredRow { what, paper, ours, asked, verdict, statement } in rows {
+                let cells = [what, paper, ours, asked, verdict, statement].map(|cell| quote(cell));
+                let used = if statement.is_empty() { &cells[..5] } else { &cells[..] };
+                let _ = writeln!(text, "  [{}],", used.join(", "));
             }
             text.push_str("]\n");
         }
@@ -145,6 +157,12 @@ impl StoredVerdicts {
             .flat_map(|table| &table.rows)
             .filter(|row| row.has_verdict(verdict))
             .count()
+    }
+
+    /// The row that judges a statement.
+    #[must_use]
+    pub fn row_of(&self, statement: &str) -> Option<&StoredRow> {
+        self.tables.iter().flat_map(|table| &table.rows).find(|row| row.statement == statement)
     }
 
     /// Differences of a result from the stored verdicts, one line each. Verdicts are compared only where the
@@ -179,6 +197,9 @@ impl StoredRow {
     /// Difference of a row with the same name. Values alone may differ.
     fn change(&self, row: &Row) -> Option<String> {
         let now = StoredRow::from_row(row);
+        if now.statement != self.statement {
+            return Some(format!("judges `{}`, not `{}`", now.statement, self.statement));
+        }
         if now.asked != self.asked {
             return Some(format!("the goal is `{}`, not `{}`", now.asked, self.asked));
         }
@@ -200,7 +221,11 @@ mod tests {
 
     fn result(limit: f64) -> Reproduction {
         let rows = vec![
-            Row::new("a \"b\" \\").paper(1.0, "ms").measured(2.0, "ms").at_most(limit),
+            Row::new("a \"b\" \\")
+                .statement("s")
+                .paper(1.0, "ms")
+                .measured(2.0, "ms")
+                .at_most(limit),
             Row::new("fitted").measured(2.0, "ms").at_most(3.0).mark_fitted("k=2"),
             Row::new("shown").measured(3.0, "ms"),
         ];

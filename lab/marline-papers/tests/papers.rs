@@ -6,7 +6,7 @@ use std::path::Path;
 
 use marline_papers::{
     Context, Effort, Paper, ProcessorTimes, Reproduction, StoredVerdicts, Verdict, all,
-    page_with_summary, page_with_verdicts,
+    page_with_summary, page_with_verdicts, statement_faults, statements,
 };
 use marline_testkit::need;
 
@@ -64,6 +64,8 @@ fn look_at(paper: &dyn Paper, twice: bool, traces: &Path) {
     let text = |jobs| {
         let result = run(paper, jobs, traces);
         check(paper.key(), &result);
+        let faults = statement_faults(&statements(paper).expect("statements"), &result);
+        assert!(faults.is_empty(), "{}: {faults:#?}", paper.key());
         serde_json::to_string(&result).expect("JSON")
     };
     let alone = text(2);
@@ -102,13 +104,15 @@ fn pages_are_made_of_the_kept_verdicts() {
         assert!(page == made, "{name}: run `marline-lab report --docs docs/research/papers`");
     };
     let mut all_kept = Vec::new();
-    for key in all().into_iter().filter(|paper| paper.is_virtual_time()).map(Paper::key) {
+    for paper in all().into_iter().filter(|paper| paper.is_virtual_time()) {
+        let key = paper.key();
         let text = read(format!("verdicts/{key}.toml"));
         let kept = StoredVerdicts::parse(&text).unwrap_or_else(|error| panic!("{key}: {error:#}"));
         assert_eq!(kept.text(), text, "{key}.toml");
         let page = read(format!("{key}.md"));
-        same(&page, page_with_verdicts(&page, &kept), key);
-        all_kept.push((key, kept));
+        let stated = statements(paper).expect("statements");
+        same(&page, page_with_verdicts(&page, &stated, &kept), key);
+        all_kept.push((key, stated.len(), kept));
     }
     let page = read("README.md".to_owned());
     same(&page, page_with_summary(&page, &all_kept), "README");

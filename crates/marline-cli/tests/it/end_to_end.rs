@@ -9,6 +9,7 @@ mod limits;
 mod refusals;
 mod remote;
 mod restarts;
+mod seeds;
 mod signals;
 mod socks_four;
 pub(crate) mod udp;

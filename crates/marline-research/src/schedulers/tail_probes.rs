@@ -7,7 +7,8 @@
 //! itself is sent nearly as late.
 //!
 //! *How.* A wrapper around any scheduler. When a subflow's probe retransmits its last segment, this segment is
-//! reinjected on every other subflow that is established and healthy, has room at that time, and did not carry it.
+//! reinjected on every other subflow that is established and healthy and did not carry it, ahead of new data. If a
+//! subflow's window is full, the copy waits for room until the data is acknowledged or the original is heard again.
 //! Backups are used only if there is no regular subflow. The copy occupies that subflow's sequence space and window
 //! like any other data, and is not repeated for later probes during this silence. What follows depends on `after`:
 //! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been received on the original
@@ -18,8 +19,9 @@
 //! [`TailProbes::standard`] is TLP-STD: no copies, and no suspicion before the timer fires.
 //!
 //! *Left open by the authors, and chosen.* The papers do not say how packets lost before the probed one are
-//! retransmitted "faster than the original"; `after` implements both readings. The handling of more than two subflows,
-//! backups, and a second probe is described above. If new data waits, the probe still retransmits the last segment
+//! retransmitted "faster than the original"; `after` implements both readings. They do not mention full windows: after
+//! an idle restart a large burst fills both windows, and without the wait there would be no copy. The handling of more
+//! than two subflows, backups, and a second probe is described above. If new data waits, the probe still retransmits the last segment
 //! while there is a healthy subflow, because new data is sent on that subflow immediately and needs no probe.
 //!
 //! *Differences from our default.* Without this wrapper, one unanswered probe timeout is enough to send all data of the
@@ -28,8 +30,8 @@
 //! *p99 of a small message* on a path that fails: the probe timeout plus the other path's delay.
 
 use marline_policy::{
-    DataRange, Decision, Eligibility, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
-    SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+    DataRange, Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+    SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -115,7 +117,7 @@ impl TailProbes {
                     && view.id != on
                     && view.health.is_usable()
                     && !carried.contains(view.id)
-                    && has_window(view)
+                    && view.is_active()
             };
             cx.subflows.iter().filter(fit).for_each(|view| set.insert(view.id));
             set
@@ -138,12 +140,13 @@ impl TailProbes {
                 let from = episode.probed.start.max(cx.data_una);
                 let left = cx.mappings.next_not_on(id, from);
                 let left = left.map(|mapping| mapping.range.intersection(&episode.probed));
-                let view = cx.subflow(id).filter(|view| has_window(view));
+                let view =
+                    cx.subflow(id).filter(|view| view.is_active() && view.health.is_usable());
                 match (left.filter(|range| !range.is_empty()), view) {
                     (Some(range), Some(view)) if view.is_ready() => {
                         return Some(Decision::Send { subflow: id, range });
                     }
-                    // The pacer will soon allow it.
+                    // The pacer will soon allow it, or the window will have room.
                     (Some(_), Some(_)) => {}
                     _ => episode.pending.remove(id),
                 }
@@ -173,11 +176,6 @@ impl TailProbes {
             }
         }
     }
-}
-
-/// Returns true if the congestion window has room, regardless of the pacer.
-const fn has_window(view: &SubflowView) -> bool {
-    view.is_ready() || matches!(view.eligibility, Eligibility::PacingLimited(_))
 }
 
 impl Scheduler for TailProbes {

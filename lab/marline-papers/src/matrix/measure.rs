@@ -2,6 +2,7 @@
 
 use marline_lab::experiment::{Experiment, Outcome, Variant, simulate};
 use marline_lab::workload::Workload;
+use marline_link::radio::RadioKind;
 use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::scenes::{
     Buffers, Kind, MISSING_MESSAGE_TIMEOUT_MS, SCENES, Scene, SceneWorkload, Stage,
 };
+use crate::download::Download;
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;
@@ -31,6 +33,8 @@ pub(super) struct Cell {
     pub(super) payload_bytes: f64,
     /// Total time for which either end had data to send, s.
     pub(super) sending_s: f64,
+    /// Energy that traffic drew from cellular radios; 0 in downloads, which model none. J.
+    pub(super) cellular_j: f64,
 }
 
 impl Cell {
@@ -41,6 +45,7 @@ impl Cell {
             extra_bytes: sum.extra_bytes + cell.extra_bytes,
             payload_bytes: sum.payload_bytes + cell.payload_bytes,
             sending_s: sum.sending_s + cell.sending_s,
+            cellular_j: sum.cellular_j + cell.cellular_j,
         })
     }
 }
@@ -51,33 +56,47 @@ pub(super) fn all(
     variants: &[Variant],
     root: &Root,
 ) -> anyhow::Result<Vec<SceneCells>> {
-    let in_scene = |scene: &Scene| -> anyhow::Result<SceneCells> {
-        let SceneWorkload { stage, buffers } = (scene.stage)(context, root)?;
-        let cell = |variant: &Variant| {
-            let mut variant = variant.clone();
-            if let Some(Buffers { send_bytes, receive_bytes }) = buffers {
-                variant = variant.buffers(Some(send_bytes), Some(receive_bytes));
-            }
-            match &stage {
-                Stage::Messages(experiment) => messages(experiment, scene.measures, &variant, root),
-                Stage::Download(download) => {
-                    let (report, extra) = download.run_counted(&variant, root.seed)?;
-                    let end = marline_time::Instant::ZERO + download.length;
-                    let from = marline_time::Instant::ZERO + START.min(download.length / 4);
-                    let mbit_per_s = report.goodput(from, end).bits_per_s() as f64 / 1e6;
-                    let all = report.goodput(marline_time::Instant::ZERO, end);
-                    Ok(Cell {
-                        values: vec![mbit_per_s],
-                        extra_bytes: extra as f64,
-                        payload_bytes: all.bytes_in(download.length) as f64,
-                        sending_s: download.length.as_secs_f64(),
-                    })
-                }
-            }
-        };
-        variants.iter().map(cell).collect()
+    SCENES.iter().map(|scene| in_scene(context, scene, variants, root)).collect()
+}
+
+/// Runs these variants in a scene.
+pub(super) fn in_scene(
+    context: &Context<'_>,
+    scene: &Scene,
+    variants: &[Variant],
+    root: &Root,
+) -> anyhow::Result<SceneCells> {
+    let SceneWorkload { stage, buffers } = (scene.stage)(context, root)?;
+    let cell = |variant: &Variant| {
+        let mut variant = variant.clone();
+        if variant.mode.is_some() {
+            // MultiMob's second path sleeps until the first one fails.
+            variant.backup = vec![stage.second_path()?.to_owned()];
+        }
+        if let Some(Buffers { send_bytes, receive_bytes }) = buffers {
+            variant = variant.buffers(Some(send_bytes), Some(receive_bytes));
+        }
+        match &stage {
+            Stage::Messages(experiment) => messages(experiment, scene.measures, &variant, root),
+            Stage::Download(download) => bulk(download, &variant, root),
+        }
     };
-    SCENES.iter().map(in_scene).collect()
+    variants.iter().map(cell).collect()
+}
+
+fn bulk(download: &Download, variant: &Variant, root: &Root) -> anyhow::Result<Cell> {
+    let (report, extra) = download.run_counted(variant, root.seed)?;
+    let end = marline_time::Instant::ZERO + download.length;
+    let from = marline_time::Instant::ZERO + START.min(download.length / 4);
+    let mbit_per_s = report.goodput(from, end).bits_per_s() as f64 / 1e6;
+    let all = report.goodput(marline_time::Instant::ZERO, end);
+    Ok(Cell {
+        values: vec![mbit_per_s],
+        extra_bytes: extra as f64,
+        payload_bytes: all.bytes_in(download.length) as f64,
+        sending_s: download.length.as_secs_f64(),
+        cellular_j: 0.0,
+    })
 }
 
 fn messages(
@@ -105,7 +124,15 @@ fn messages(
         extra_bytes: outcome.reinjected_bytes as f64,
         payload_bytes: payload(&outcome, workload),
         sending_s: if asks { 2.0 * lasts_s } else { lasts_s },
+        cellular_j: cellular_j(&outcome),
     })
+}
+
+/// Energy that traffic drew from cellular radios, J.
+fn cellular_j(outcome: &Outcome) -> f64 {
+    let radios = outcome.paths.iter().filter_map(|path| path.radio);
+    let cellular = radios.filter(|radio| radio.kind != RadioKind::Wifi);
+    cellular.map(|radio| radio.energy.traffic_j()).sum()
 }
 
 /// Latencies of all messages, ms. A message that never arrived has the maximum.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use marline_lab::experiment::Moment;
 use marline_lab::experiment::{Experiment, Fault};
 use marline_lab::workload::{Gap, Workload};
@@ -43,6 +44,19 @@ impl Kind {
 pub(super) enum Stage {
     Messages(Box<Experiment>),
     Download(Download),
+}
+
+impl Stage {
+    /// Name of the second path.
+    pub(super) fn second_path(&self) -> anyhow::Result<&str> {
+        let name = match self {
+            Stage::Messages(experiment) => {
+                experiment.scenario.paths.get(1).map(|path| path.name.as_str())
+            }
+            Stage::Download(download) => download.paths.get(1).map(|(name, _)| *name),
+        };
+        name.context("a scene with one path")
+    }
 }
 
 /// Payload that an end holds, both unsent and received.

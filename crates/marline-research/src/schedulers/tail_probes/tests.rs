@@ -55,7 +55,7 @@ fn drain(scheduler: &mut TailProbes, stream: &mut Stream, views: &[SubflowView])
 }
 
 #[test]
-fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
+fn the_probed_segment_goes_once_on_every_healthy_subflow() {
     let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 3);
     let views = [
         view(0, 13),
@@ -74,9 +74,20 @@ fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
     // Another probe during this silence: nothing is repeated twice.
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
-    // Room that becomes available later is too late.
+    // The copy on the full subflow waits for room, and goes ahead of new data.
+    stream.written += 1_000;
     let views = [view(0, 13), view(1, 85), view(2, 40)];
+    let sent = drain(&mut scheduler, &mut stream, &views);
+    assert_eq!(sent, [send(2, 2_000, 3_000), send(0, 3_000, 4_000)]);
+}
+
+#[test]
+fn a_copy_that_waits_for_room_is_dropped_when_its_subflow_becomes_unreachable() {
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
+    probe(&mut scheduler, &stream, &[view(0, 13), full(view(1, 85))], range(0, 1_000));
+    let views = [view(0, 13), unreachable(full(view(1, 85)), 10)];
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
+    assert_eq!(drain(&mut scheduler, &mut stream, &[view(0, 13), view(1, 85)]), []);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use marline_lab::workload::Workload;
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::mechanism::Mechanism;
 use crate::paper::{Context, Effort};
 use crate::plain;
 
@@ -158,7 +159,9 @@ impl Curve {
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
             PathUse::Alone(path) => plain::tcp(self.name, path),
-            PathUse::Both(scheduler) => plain::mptcp(self.name).scheduler(scheduler),
+            PathUse::Both(scheduler) => {
+                plain::mptcp(self.name).scheduler(&without_mechanism(scheduler))
+            }
         };
         let variant = match self.recovery {
             Some(recovery) => variant.recovery(recovery),
@@ -172,6 +175,19 @@ impl Curve {
             ..variant.congestion(self.congestion)
         }
     }
+}
+
+/// A scheduler without the mechanism that is switched off.
+fn without_mechanism(scheduler: &str) -> String {
+    let option = match Mechanism::switched_off() {
+        Some(Mechanism::OpportunisticRetransmission) => "retransmit",
+        Some(Mechanism::Penalization) => "penalize",
+        _ => return scheduler.to_owned(),
+    };
+    let Some((base, options)) = scheduler.split_once("+orp") else { return scheduler.to_owned() };
+    let others = options.split(',').filter(|other| !other.is_empty() && !other.starts_with(option));
+    let others: String = others.map(|other| format!(",{other}")).collect();
+    format!("{base}+orp,{option}=off{others}")
 }
 
 /// Results of a run.

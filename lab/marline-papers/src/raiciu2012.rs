@@ -16,6 +16,7 @@ use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::{Reproduction, Table};
 use curves::{CELLULAR, KERNEL, NONE, WIFI};
+use shown::Heading;
 use study::{AT_CELLULAR, AT_KERNEL, AT_NONE, AT_WIFI, JudgedResults, PLOT_ENDS_MS, Shape, job};
 
 const TEXT: &str = include_str!("../papers/raiciu2012.toml");
@@ -52,14 +53,12 @@ struct Cellular {
     within_3_s: f64,
 }
 
-const NOTES: [&str; 3] = [
+const NOTES: [&str; 2] = [
     "Before this experiment, Marline did not count a receive window with less than a segment left as blocked, so M1 \
      and M2 hardly ever acted under small windows. This has been fixed in the core.",
     "The ratio to bound says little here: the bound is for a block with nothing queued before it, but the measured \
      delay is that of a full send buffer. With jitter cut off at 0, some 3G packets have no delay at all, and the \
      bound assumes this for every packet.",
-    "A send buffer that is always full takes its size divided by the goodput to drain, so a slower variant has less \
-     throughput. Without M, a connection cannot be slower than WiFi and still gain throughput.",
 ];
 
 /// Reproduction of the 2012 paper on receive-buffer blocking.
@@ -76,28 +75,27 @@ impl Paper for Raiciu {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
-        let JudgedResults { runs, peaks, medians, claims } = study::judge_study(context, &file)?;
+        let JudgedResults { jobs, runs, plots, mut claims } = study::judge_study(context, &file)?;
         let (losses, losses_grid) = loss::judge_loss(context, &file)?;
         let (nsdi, [nsdi_grid, exact_grid]) = nsdi::judge_nsdi(context, &file)?;
-        let drawn = drawn::judge_drawn(context, &file)?;
-        let doubled = shown::doubled_window_table(context, &file)?;
+        claims.extend(losses);
         let tables = vec![
-            Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
-            Table::new("medians", "CS244: medians and their ratio to the bound", medians),
-            Table::new("claims", "CS244: the study's statements about its curves", claims),
-            Table::new("loss", "CS244: the study's statements about losses, by medians", losses),
-            Table::new("nsdi-claims", "NSDI: the paper's statements, on its links", nsdi),
-            Table::new("drawn", "Both studies, on links sampled around the published ones", drawn),
-            Table::new("doubled", "CS244: peaks with twice the receive window", doubled),
+            Table::new("curves", "CS244: the curves of the four plots", plots),
+            Table::new("claims", "CS244: statements about the curves, jitter and losses", claims),
+            Table::new("authors", "What CS244 says of NSDI, on NSDI's links", nsdi),
         ];
+        let title = "The curves of the four plots, with every rule";
+        let heading = Heading { name: "details", title, settings: "jitter" };
         let grids = vec![
-            details(context, &file, &runs),
+            shown::grid(&heading, &jobs, &runs, context.master),
             shown::plots(&runs, context.master, &file.published),
             losses_grid,
             nsdi_grid,
             exact_grid,
+            drawn::grid(context)?,
             shown::rules(context)?,
             shown::buffers(context)?,
+            shown::doubled_window(context, &file.published)?,
         ];
         let published = &file.published.at;
         let mut figures: Vec<Figure> =
@@ -105,24 +103,6 @@ impl Paper for Raiciu {
         figures.push(plot_jitters(&runs, &file));
         Ok(Reproduction { tables, grids, figures, notes: NOTES.map(str::to_owned).to_vec() })
     }
-}
-
-/// The curves of all plots.
-fn details(
-    context: &Context<'_>,
-    file: &PaperFile<Published>,
-    runs: &density::Runs,
-) -> crate::table::Grid {
-    let mut grid = shown::grid("details", "The judged curves", &["jitter", "curve"]);
-    shown::push(&mut grid, &["any", WIFI.name], runs, context.master, AT_WIFI);
-    for (place, at) in file.published.at.iter().enumerate() {
-        let jitter = format!("{} ms", at.jitter_ms);
-        for (number, curve) in study::STUDY_CURVES.iter().enumerate() {
-            let words = [&jitter, curve.name];
-            shown::push(&mut grid, &words, runs, context.master, job(place, number));
-        }
-    }
-    grid
 }
 
 const X: &str = "latency of a block (ms)";

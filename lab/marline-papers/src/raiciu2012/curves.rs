@@ -10,6 +10,7 @@ use marline_lab::workload::Workload;
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::mechanism::Mechanism;
 use crate::paper::{Context, Effort};
 use crate::plain;
 
@@ -137,13 +138,10 @@ pub(super) const PAPER: Curve =
     Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalize=paper");
 /// Rules of the code at the time of the paper.
 pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalize=paper");
-/// Marline's rule for M1 with the kernel's for M2.
+/// Marline's rule for M1, which was chosen for the peaks on the study's links, with the kernel's for M2.
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
 /// Marline's default scheduler.
 pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-rtt");
-/// Why [`WIDE`] is not judged on the study's links.
-pub(super) const WIDE_FITTED: &str =
-    "retransmit=wide, chosen for the peaks of M1+M2 on these links";
 
 impl Curve {
     /// Plain TCP on one path.
@@ -161,7 +159,9 @@ impl Curve {
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
             PathUse::Alone(path) => plain::tcp(self.name, path),
-            PathUse::Both(scheduler) => plain::mptcp(self.name).scheduler(scheduler),
+            PathUse::Both(scheduler) => {
+                plain::mptcp(self.name).scheduler(&without_mechanism(scheduler))
+            }
         };
         let variant = match self.recovery {
             Some(recovery) => variant.recovery(recovery),
@@ -175,6 +175,19 @@ impl Curve {
             ..variant.congestion(self.congestion)
         }
     }
+}
+
+/// A scheduler without the mechanism that is switched off.
+fn without_mechanism(scheduler: &str) -> String {
+    let option = match Mechanism::switched_off() {
+        Some(Mechanism::OpportunisticRetransmission) => "retransmit",
+        Some(Mechanism::Penalization) => "penalize",
+        _ => return scheduler.to_owned(),
+    };
+    let Some((base, options)) = scheduler.split_once("+orp") else { return scheduler.to_owned() };
+    let others = options.split(',').filter(|other| !other.is_empty() && !other.starts_with(option));
+    let others: String = others.map(|other| format!(",{other}")).collect();
+    format!("{base}+orp,{option}=off{others}")
 }
 
 /// Results of a run.

@@ -51,10 +51,10 @@ impl Density {
     }
 
     /// Position of the maximum of the density over these roots, ms.
-    fn peak_ms<'a>(&self, roots: impl Iterator<Item = &'a Vec<f32>>) -> f64 {
+    fn peak_ms(&self, roots: &[&usize]) -> f64 {
         let mut sum = vec![0.0_f32; self.heights.first().map_or(0, Vec::len)];
         for root in roots {
-            for (sum, height) in sum.iter_mut().zip(root) {
+            for (sum, height) in sum.iter_mut().zip(&self.heights[**root]) {
                 *sum += height;
             }
         }
@@ -63,20 +63,35 @@ impl Density {
     }
 }
 
-/// Position of the maximum of a job's density, ms.
-pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
-    let density = Density::smooth(runs, job);
-    let samples = Samples::new(density.heights.clone(), master);
-    samples.estimate(|picked| density.peak_ms(picked.iter().copied()))
+/// Numbers of the roots, with the same resamples as the runs.
+fn root_numbers(runs: &Runs, master: u64) -> Samples<usize> {
+    Samples::new((0..runs.roots()).collect(), master)
 }
 
-/// Ratio of the peaks of two jobs, paired by root.
-pub(super) fn peak_ratio(runs: &Runs, master: u64, of: usize, over: usize) -> Estimate {
-    let (of, over) = (Density::smooth(runs, of), Density::smooth(runs, over));
-    let both: Vec<_> = of.heights.iter().cloned().zip(over.heights.iter().cloned()).collect();
-    Samples::new(both, master).estimate(|picked| {
-        let first = of.peak_ms(picked.iter().map(|root| &root.0));
-        first / over.peak_ms(picked.iter().map(|root| &root.1))
+/// Position of the maximum of a job's density, ms.
+pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
+    of_peaks(runs, master, &[job], |peaks_ms| peaks_ms[0])
+}
+
+/// A statistic of the peaks of several jobs, ms, paired by root.
+pub(super) fn of_peaks(
+    runs: &Runs,
+    master: u64,
+    jobs: &[usize],
+    of: impl Fn(&[f64]) -> f64,
+) -> Estimate {
+    let densities: Vec<Density> = jobs.iter().map(|job| Density::smooth(runs, *job)).collect();
+    root_numbers(runs, master).estimate(|picked| {
+        let peaks_ms: Vec<f64> = densities.iter().map(|density| density.peak_ms(picked)).collect();
+        of(&peaks_ms)
+    })
+}
+
+/// A statistic of the medians of jobs, ms, paired by root. `of` is called with a function from a job to its median.
+pub(super) fn of_medians(runs: &Runs, of: impl Fn(&dyn Fn(usize) -> f64) -> f64) -> Estimate {
+    runs.estimate(|roots| {
+        let sum_ms = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
+        of(&|job| sum_ms(job) / roots.len() as f64)
     })
 }
 
@@ -90,6 +105,11 @@ pub(super) fn median_ratio(runs: &Runs, of: usize, over: usize) -> Estimate {
     runs.ratio(|root| (root[of].p50_ms, root[over].p50_ms))
 }
 
+/// Ratio of the goodput of two jobs, paired by root.
+pub(super) fn goodput_ratio(runs: &Runs, of: usize, over: usize) -> Estimate {
+    runs.ratio(|root| (root[of].goodput_mbit_per_s, root[over].goodput_mbit_per_s))
+}
+
 /// Share of a job's blocks with a latency up to this limit.
 pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
     let bins = (limit_ms / BIN_MS) as usize;
@@ -100,32 +120,51 @@ pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
     })
 }
 
-/// Share of the blocks in the fullest of the study's bins, and the start of the last bin that is visible in its
-/// plots, ms.
-pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
-    let bins = |root: &Vec<RunResult>| -> Vec<f64> {
+/// A job's blocks in the study's bins.
+struct StudyBins(Vec<Vec<f64>>);
+
+impl StudyBins {
+    fn count(runs: &Runs, job: usize) -> StudyBins {
         let sum = |bins: &[u32]| f64::from(bins.iter().sum::<u32>());
-        root[job].counts.chunks(STUDY_BINS).map(sum).collect()
-    };
-    let all: Vec<Vec<f64>> = runs.all().iter().map(bins).collect();
-    let most = all.iter().map(Vec::len).max().unwrap_or(0);
-    let samples = Samples::new(all, master);
-    let shares = |picked: &[&Vec<f64>]| -> Vec<f64> {
-        let mut sum = vec![0.0; most];
-        for root in picked {
-            for (sum, count) in sum.iter_mut().zip(root.iter()) {
+        let of_root = |root: &Vec<RunResult>| -> Vec<f64> {
+            root[job].counts.chunks(STUDY_BINS).map(sum).collect()
+        };
+        StudyBins(runs.all().iter().map(of_root).collect())
+    }
+
+    /// Share of the blocks in each bin over these roots.
+    fn shares(&self, roots: &[&usize]) -> Vec<f64> {
+        let mut sum = vec![0.0; self.0.iter().map(Vec::len).max().unwrap_or(0)];
+        for root in roots {
+            for (sum, count) in sum.iter_mut().zip(&self.0[**root]) {
                 *sum += count;
             }
         }
         let total: f64 = sum.iter().sum();
         sum.iter().map(|count| count / total).collect()
-    };
-    let height = samples.estimate(|picked| shares(picked).into_iter().fold(0.0, f64::max));
-    let reach = samples.estimate(|picked| {
-        let last = shares(picked).into_iter().rposition(|share| share > MIN_VISIBLE_SHARE);
+    }
+
+    /// Share of the blocks in the fullest bin over these roots.
+    fn height(&self, roots: &[&usize]) -> f64 {
+        self.shares(roots).into_iter().fold(0.0, f64::max)
+    }
+}
+
+/// Share of the blocks in the fullest of the study's bins, and the start of the last bin that is visible in its
+/// plots, ms.
+pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
+    let (bins, roots) = (StudyBins::count(runs, job), root_numbers(runs, master));
+    let reach = roots.estimate(|picked| {
+        let last = bins.shares(picked).into_iter().rposition(|share| share > MIN_VISIBLE_SHARE);
         last.map_or(f64::NAN, |last| last as f64 * STUDY_BIN_MS)
     });
-    (height, reach)
+    (roots.estimate(|picked| bins.height(picked)), reach)
+}
+
+/// Ratio of the fullest bins of two jobs, paired by root.
+pub(super) fn height_ratio(runs: &Runs, master: u64, of: usize, over: usize) -> Estimate {
+    let (of, over) = (StudyBins::count(runs, of), StudyBins::count(runs, over));
+    root_numbers(runs, master).estimate(|picked| of.height(picked) / over.height(picked))
 }
 
 /// Smoothed share of a job's blocks per 20 ms, as a line up to a latency.
@@ -162,7 +201,7 @@ mod tests {
         let found = peak(&runs, 1, 0);
         assert!((found.value - 105.0).abs() <= BIN_MS, "{found:?}");
         assert_eq!((found.low, found.high), (found.value, found.value));
-        let ratio = peak_ratio(&runs, 1, 0, 0);
+        let ratio = of_peaks(&runs, 1, &[0, 0], |peaks_ms| peaks_ms[0] / peaks_ms[1]);
         assert_eq!((ratio.value, ratio.low, ratio.high), (1.0, 1.0, 1.0));
         assert!((peak(&of(&[7.0], 2), 1, 0).value - 7.5).abs() < 1e-9);
     }
@@ -176,6 +215,7 @@ mod tests {
         let (height, reach) = height_and_reach(&runs, 1, 0);
         assert_eq!((height.value, reach.value), (0.2, 420.0));
         assert_eq!(share_within(&runs, 0, 120.0).value, 0.2);
+        assert_eq!(height_ratio(&runs, 1, 0, 0).value, 1.0);
     }
 
     #[test]

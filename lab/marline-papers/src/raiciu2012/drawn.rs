@@ -1,4 +1,4 @@
-//! Claims of both studies on links that were not used for fitting. Each root draws every number of the links.
+//! The curves of both studies on links drawn around theirs. Each root draws every number of the links.
 //!
 //! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
 //! The factors are independent and uniform in the logarithm. The rule was written down before the first run with
@@ -6,23 +6,21 @@
 
 use std::time::Duration;
 
-use super::Published;
 use super::curves::{
-    self, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, Setting, WIDE, WIFI, measure,
-    scaled_duration,
+    self, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, RunResult, Setting, WIDE, WIFI,
+    measure, scaled_duration,
 };
 use super::density::Runs;
-use crate::estimate::{Estimate, RequiredRange};
-use crate::file::PaperFile;
-use crate::judge::Row;
+use crate::estimate::Estimate;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
+use crate::table::Grid;
+use crate::value::Value;
 
 const RUN_DURATION: Duration = Duration::from_secs(30);
-const PART: Part = Part::new("drawn", 20, 100);
+const PART: Part = Part::fixed("drawn", 100);
 const DRAWN_CURVES: [Curve; 7] = [WIFI, NONE, KERNEL, PAPER, CODE, WIDE, MARLINE_DEFAULT];
 const AT_NONE: usize = 1;
-const RULES: std::ops::Range<usize> = 2..7;
 const FAMILIES: [&str; 2] = ["links like CS244's", "links like NSDI's"];
 
 fn jobs(root: &Root) -> Jobs {
@@ -53,60 +51,36 @@ fn jobs(root: &Root) -> Jobs {
         .collect()
 }
 
-/// Rows on the drawn links.
-pub(super) fn judge_drawn(
-    context: &Context<'_>,
-    file: &PaperFile<Published>,
-) -> anyhow::Result<Vec<Row>> {
-    let long = scaled_duration(context, RUN_DURATION);
-    // Claims of each study about M1+M2, relative to TCP over WiFi.
-    let same = 1.0 + file.tolerance("same")?;
-    let most = [(same, "about as fast, or faster"), (1.0, "faster")];
-    let all = |runs: &Runs| -> Vec<Row> {
-        let of_family = |(family, (most, says))| rows(runs, family, most, says);
-        most.into_iter().enumerate().flat_map(of_family).collect()
-    };
-    let (_, rows) = context.judge_part(
-        PART,
-        |root| measure(&jobs(root), long, root.seed),
-        |runs| Ok(all(runs)),
-    )?;
-    Ok(rows)
-}
-
-fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
-    let from = family * DRAWN_CURVES.len();
-    let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
-    let none = geometric(runs, from + AT_NONE, from);
-    let mut rows = vec![
-        row("no M vs. TCP WiFi, p50".to_owned())
-            .paper_claim("slower")
-            .estimate(&none, "")
-            .at_least(1.0),
+/// All curves, relative to TCP over WiFi and to the one without M1 and M2.
+pub(super) fn grid(context: &Context<'_>) -> anyhow::Result<Grid> {
+    let columns = [
+        ("links", ""),
+        ("curve", ""),
+        ("p50 / WiFi's", ""),
+        ("no M's p50 / p50", ""),
+        ("links with a p50 of at most WiFi's", "%"),
+        ("links with a p50 of at most 1.25 of WiFi's", "%"),
     ];
-    for curve in RULES {
-        let (name, job) = (DRAWN_CURVES[curve].name, from + curve);
-        let over_wifi = geometric(runs, job, from);
-        rows.push(
-            row(format!("{name} vs. TCP WiFi, p50"))
-                .paper_claim(says)
-                .estimate(&over_wifi, "")
-                .require_range(RequiredRange::at_most(most), format!("at most {most} ({says})")),
-        );
-        rows.push(
-            row(format!("no M vs. {name}, p50"))
-                .paper_claim("slower without")
-                .estimate(&geometric(runs, from + AT_NONE, job), "")
-                .at_least(1.0),
-        );
-        let as_good = runs.share(|root| {
-            let met = root[job].p50_ms <= most * root[from].p50_ms;
-            (u64::from(met), 1)
-        });
-        let what = format!("{name}: links on which p50 is at most {most} of TCP WiFi's");
-        rows.push(row(what).estimate(&as_good, ""));
+    let title = "Ours: every rule, and Marline's default, on links drawn around the published ones";
+    let mut grid = Grid::new("ours", title, &columns);
+    let long = scaled_duration(context, RUN_DURATION);
+    let runs = context.sample(PART, |root| measure(&jobs(root), long, root.seed))?;
+    for (family, links) in FAMILIES.into_iter().enumerate() {
+        let wifi = family * DRAWN_CURVES.len();
+        for (number, curve) in DRAWN_CURVES.iter().enumerate().skip(1) {
+            let job = wifi + number;
+            let within = |most: f64| {
+                let met = |root: &Vec<RunResult>| root[job].p50_ms <= most * root[wifi].p50_ms;
+                runs.share(|root| (u64::from(met(root)), 1)).percent()
+            };
+            let ratios = [geometric(&runs, job, wifi), geometric(&runs, wifi + AT_NONE, job)];
+            let numbers = ratios.into_iter().chain([within(1.0), within(1.25)]);
+            let words = [links, curve.name].map(|word| Value::Text(word.to_owned()));
+            let cells = numbers.map(|number| Value::from_estimate(&number, ""));
+            grid.rows.push(words.into_iter().chain(cells).collect());
+        }
     }
-    rows
+    Ok(grid)
 }
 
 /// Geometric mean of the ratio of two medians. Each root has its own links, and slow links must not have more

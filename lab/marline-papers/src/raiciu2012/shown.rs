@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use marline::config::BufferTuning;
 
-use super::Published;
 use super::curves::{
     CELLULAR, Cs244, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, RECEIVE_AS_LINUX, RECEIVE_DOUBLED,
     SEND_200_KB, SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{self, Runs};
-use super::study::{AT_KERNEL, AT_NONE, AT_WIFI, Shape, job};
+use super::study::{
+    ANY_JITTER, AT_CELLULAR, PLOT_ENDS_MS, PLOTTED, RUN_DURATION as JUDGED_DURATION, Shape, job,
+    jobs_by_jitter,
+};
+use super::{Cellular, Published};
 use crate::estimate::Estimate;
-use crate::file::PaperFile;
-use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::Part;
 use crate::table::Grid;
@@ -24,13 +25,9 @@ const RUN_DURATION: Duration = Duration::from_secs(15);
 const RULES: Part = Part::fixed("rules", 20);
 const BUFFERS: Part = Part::fixed("buffers", 20);
 const DOUBLED: Part = Part::fixed("doubled", 20);
-/// Length of a run, equal to that of the judged curves next to which these are shown.
-const DOUBLED_LASTS: Duration = Duration::from_secs(40);
-const DOUBLED_FITTED: &str =
-    "a window of 61,440 bytes, with which M1+M2 is closer to the plot at 100 ms";
 
-/// Columns of every grid, after its own leading columns.
-const COLUMNS: [(&str, &str); 9] = [
+/// Columns of every grid of jobs, after the setting and the curve.
+const COLUMNS: [(&str, &str); 11] = [
     ("peak", "ms"),
     ("p5", "ms"),
     ("p50", "ms"),
@@ -40,69 +37,108 @@ const COLUMNS: [(&str, &str); 9] = [
     ("WiFi", "MB"),
     ("3G", "MB"),
     ("repeated", "MB"),
+    ("p50 / WiFi's", ""),
+    ("goodput / WiFi's", ""),
 ];
 
-/// An empty grid of curves.
-pub(super) fn grid(name: &str, title: &str, words: &[&str]) -> Grid {
-    let words = words.iter().map(|word| (*word, ""));
-    Grid::new(name, title, &words.chain(COLUMNS).collect::<Vec<_>>())
+/// Heading of a grid of jobs.
+pub(super) struct Heading {
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    /// Name of the column of settings.
+    pub(super) settings: &'static str,
+}
+
+/// Results of all jobs.
+pub(super) fn grid(heading: &Heading, jobs: &Jobs, runs: &Runs, master: u64) -> Grid {
+    let words = [(heading.settings, ""), ("curve", "")];
+    let columns: Vec<_> = words.into_iter().chain(COLUMNS).collect();
+    let mut grid = Grid::new(heading.name, heading.title, &columns);
+    for (job, (setting, curve)) in jobs.iter().enumerate() {
+        let numbers = [
+            density::peak(runs, master, job),
+            runs.mean(|root| root[job].p5_ms),
+            density::median(runs, job),
+            runs.mean(|root| root[job].p95_ms),
+            runs.mean(|root| root[job].bound_ratio),
+            runs.mean(|root| root[job].goodput_mbit_per_s),
+            runs.mean(|root| root[job].carried_mbyte[0]),
+            runs.mean(|root| root[job].carried_mbyte[1]),
+            runs.mean(|root| root[job].repeated_mbyte),
+        ];
+        let words = [setting.name, curve.name].map(|word| Value::Text(word.to_owned()));
+        let mut cells: Vec<Value> = words.into_iter().chain(numbers.iter().map(cell)).collect();
+        cells.extend(match wifi_of(jobs, setting) {
+            Some(wifi) => [
+                cell(&density::median_ratio(runs, job, wifi)),
+                cell(&density::goodput_ratio(runs, job, wifi)),
+            ],
+            None => ["", ""].map(|empty| Value::Text(empty.to_owned())),
+        });
+        grid.rows.push(cells);
+    }
+    grid
+}
+
+/// Job of TCP over WiFi in this setting.
+fn wifi_of(jobs: &Jobs, setting: &Setting) -> Option<usize> {
+    jobs.iter().position(|(other, curve)| {
+        curve.name == WIFI.name && [setting.name, ANY_JITTER].contains(&other.name)
+    })
 }
 
 fn cell(estimate: &Estimate) -> Value {
     Value::from_estimate(estimate, "")
 }
 
-/// Adds the results of a job.
-pub(super) fn push(grid: &mut Grid, words: &[&str], runs: &Runs, master: u64, job: usize) {
-    let numbers = [
-        density::peak(runs, master, job),
-        runs.mean(|root| root[job].p5_ms),
-        density::median(runs, job),
-        runs.mean(|root| root[job].p95_ms),
-        runs.mean(|root| root[job].bound_ratio),
-        runs.mean(|root| root[job].goodput_mbit_per_s),
-        runs.mean(|root| root[job].carried_mbyte[0]),
-        runs.mean(|root| root[job].carried_mbyte[1]),
-        runs.mean(|root| root[job].repeated_mbyte),
-    ];
-    let words = words.iter().map(|word| Value::Text((*word).to_owned()));
-    grid.rows.push(words.chain(numbers.iter().map(cell)).collect());
-}
-
-/// Heights and reach of the curves, compared with the published plots.
+/// The curves, compared with the published plots.
 pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
     let columns = [
         ("jitter", ""),
         ("curve", ""),
+        ("peak, published", "ms"),
+        ("peak", "ms"),
+        ("p50, published", "ms"),
+        ("p50", "ms"),
+        ("p95, published", "ms"),
+        ("p95", "ms"),
         ("fullest bin, published", "%"),
         ("fullest bin", "%"),
         ("last bin above 0.5 %, published", "ms"),
         ("last bin above 0.5 %", "ms"),
-        ("p95, published", "ms"),
-        ("p95", "ms"),
+        ("within 3 s, published", "%"),
+        ("within 3 s", "%"),
     ];
     let title = "The curves in the study's bins of 20 ms, compared with its plots";
     let mut grid = Grid::new("plots", title, &columns);
+    let number = |value: f64| Value::new(value, "");
+    let text = |text: &str| Value::Text(text.to_owned());
     for (place, at) in published.at.iter().enumerate() {
-        let curves: [(&Curve, &Shape, usize); 3] = [
-            (&WIFI, &at.wifi, AT_WIFI),
-            (&KERNEL, &at.both, job(place, AT_KERNEL)),
-            (&NONE, &at.none, job(place, AT_NONE)),
-        ];
-        for (curve, shape, job) in curves {
+        let jitter = format!("{} ms", at.jitter_ms);
+        let ours = |job: usize| {
             let (height, reach) = density::height_and_reach(runs, master, job);
-            let Estimate { value, low, high, .. } = height;
-            let words = [format!("{} ms", at.jitter_ms), curve.name.to_owned()];
-            let numbers = [
-                Value::new(100.0 * shape.highest, ""),
-                Value::with_interval(100.0 * value, 100.0 * low, 100.0 * high, ""),
-                Value::new(shape.until_ms, ""),
-                cell(&reach),
-                Value::new(shape.p95_ms, ""),
-                cell(&runs.mean(|root| root[job].p95_ms)),
-            ];
-            grid.rows.push(words.map(Value::Text).into_iter().chain(numbers).collect());
+            let within = density::share_within(runs, job, PLOT_ENDS_MS);
+            let peak = density::peak(runs, master, job);
+            let median = density::median(runs, job);
+            let tail = runs.mean(|root| root[job].p95_ms);
+            [peak, median, tail, height.percent(), reach, within.percent()]
+        };
+        let mut push = |name: &str, published: [Value; 6], ours: [Estimate; 6]| {
+            let pairs = published.into_iter().zip(ours.iter().map(cell));
+            let words = [text(&jitter), text(name)];
+            let cells = pairs.flat_map(|(published, ours)| [published, ours]);
+            grid.rows.push(words.into_iter().chain(cells).collect());
+        };
+        for curve in &PLOTTED {
+            let Shape { peak_ms, p50_ms, p95_ms, highest, until_ms } = *(curve.shape)(at);
+            let numbers = [peak_ms, p50_ms, p95_ms, 100.0 * highest, until_ms, 100.0];
+            push(curve.name, numbers.map(number), ours((curve.job)(place)));
         }
+        let Cellular { peak, p50_ms, within_3_s } = &at.cellular;
+        let median = p50_ms.map_or_else(|| text("beyond 3 s"), number);
+        let within = number(100.0 * within_3_s);
+        let published = [text(peak), median, text(""), text(""), text(""), within];
+        push(CELLULAR.name, published, ours(job(place, AT_CELLULAR)));
     }
     grid
 }
@@ -127,7 +163,7 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
         jobs.extend(curves.map(|curve| (setting.clone(), curve)));
     }
     let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the judged links";
-    fill(context, RULES, &jobs, grid("rules", title, &["jitter", "curve"]))
+    fill(context, RULES, &jobs, RUN_DURATION, &Heading { name: "rules", title, settings: "jitter" })
 }
 
 /// The study's curves with other buffers, and without overtaking.
@@ -165,62 +201,31 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
     }
     let title = "Other buffers: 200 KB as payload or as the queue of the links (the study's first reading), and a 3G \
                  link without reordering";
-    fill(context, BUFFERS, &jobs, grid("buffers", title, &["setting", "curve"]))
+    let heading = Heading { name: "buffers", title, settings: "setting" };
+    fill(context, BUFFERS, &jobs, RUN_DURATION, &heading)
 }
 
-fn fill(context: &Context<'_>, part: Part, jobs: &Jobs, mut grid: Grid) -> anyhow::Result<Grid> {
-    let long = scaled_duration(context, RUN_DURATION);
-    let runs = context.sample(part, |root| measure(jobs, long, root.seed))?;
-    for (number, (setting, curve)) in jobs.iter().enumerate() {
-        push(&mut grid, &[setting.name, curve.name], &runs, context.master, number);
-    }
-    Ok(grid)
+/// The study's curves with the whole doubled receive buffer as window.
+pub(super) fn doubled_window(context: &Context<'_>, published: &Published) -> anyhow::Result<Grid> {
+    let jobs: Jobs = jobs_by_jitter(published, &[KERNEL, WIDE, NONE, CELLULAR])
+        .into_iter()
+        .map(|(setting, curve)| (Setting { receive: RECEIVE_DOUBLED, ..setting }, curve))
+        .collect();
+    let title = "CS244: twice the receive window";
+    let heading = Heading { name: "doubled", title, settings: "jitter" };
+    fill(context, DOUBLED, &jobs, JUDGED_DURATION, &heading)
 }
 
-/// Peaks with the whole doubled receive buffer as window. The rows are not judged.
-pub(super) fn doubled_window_table(
+fn fill(
     context: &Context<'_>,
-    file: &PaperFile<Published>,
-) -> anyhow::Result<Vec<Row>> {
-    const DOUBLED_CURVES: [Curve; 4] = [KERNEL, WIDE, NONE, CELLULAR];
-    let at = |jitter_ms| {
-        let setting = Setting::cs244(Cs244::with_jitter(jitter_ms));
-        Setting { name: "doubled", receive: RECEIVE_DOUBLED, ..setting }
-    };
-    let mut jobs: Jobs = vec![(at(file.published.at[0].jitter_ms), WIFI)];
-    for published in &file.published.at {
-        jobs.extend(DOUBLED_CURVES.map(|curve| (at(published.jitter_ms), curve)));
-    }
-    let long = scaled_duration(context, DOUBLED_LASTS);
-    let runs = context.sample(DOUBLED, |root| measure(&jobs, long, root.seed))?;
-    let share = file.tolerance("peak")?;
-    let mut rows = Vec::new();
-    for (place, at) in file.published.at.iter().enumerate() {
-        let shapes = [Some(&at.both), Some(&at.both), Some(&at.none), None];
-        let from = 1 + place * DOUBLED_CURVES.len();
-        let curves = DOUBLED_CURVES.iter().zip(shapes).enumerate();
-        let all = curves.map(|(number, (curve, shape))| (curve.name, shape, from + number));
-        for (name, shape, job) in [(WIFI.name, Some(&at.wifi), 0)].into_iter().chain(all) {
-            let row = Row::new(format!("jitter {} ms: {name}", at.jitter_ms))
-                .estimate(&density::peak(&runs, context.master, job), "ms");
-            rows.push(match shape {
-                Some(shape) => row
-                    .paper(shape.peak_ms, "ms")
-                    .within_of_paper(share)
-                    .mark_fitted(DOUBLED_FITTED),
-                None => row.paper_claim(&at.cellular.peak),
-            });
-        }
-        let over = density::median_ratio(&runs, from, 0);
-        rows.push(
-            Row::new(format!("jitter {} ms: {} vs. TCP WiFi, p50", at.jitter_ms, KERNEL.name))
-                .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
-                .estimate(&over, "")
-                .at_most(1.0 + file.tolerance("same")?)
-                .mark_fitted(DOUBLED_FITTED),
-        );
-    }
-    Ok(rows)
+    part: Part,
+    jobs: &Jobs,
+    lasts: Duration,
+    heading: &Heading,
+) -> anyhow::Result<Grid> {
+    let long = scaled_duration(context, lasts);
+    let runs = context.sample(part, |root| measure(jobs, long, root.seed))?;
+    Ok(grid(heading, jobs, &runs, context.master))
 }
 
 // The doubled size is twice the configured size.

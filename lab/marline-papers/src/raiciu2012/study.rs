@@ -1,14 +1,14 @@
-//! The study's four curves by the jitter of 3G, and its statements about them.
+//! The study's four plots, and its statements about their curves.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::curves::{
-    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Setting, WIDE, WIDE_FITTED, WIFI,
-    measure, scaled_duration,
+    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Setting, WIDE, WIFI, measure,
+    scaled_duration,
 };
-use super::density::{self, Runs, median_ratio, peak_ratio};
+use super::density::{self, Runs, goodput_ratio, median_ratio, of_medians, of_peaks};
 use super::{Published, PublishedAt};
 use crate::estimate::{Estimate, RequiredRange};
 use crate::file::PaperFile;
@@ -26,9 +26,15 @@ pub(super) const STUDY_CURVES: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE
 pub(super) const AT_CELLULAR: usize = 0;
 pub(super) const AT_NONE: usize = 1;
 pub(super) const AT_KERNEL: usize = 2;
-const RULES: [usize; 4] = [AT_KERNEL, 3, 4, 5];
+/// Names of the jitters in tables.
+const JITTERS: [&str; 4] = ["100 ms", "150 ms", "200 ms", "250 ms"];
+pub(super) const ANY_JITTER: &str = "any";
 /// Index of the job of TCP over WiFi.
 pub(super) const AT_WIFI: usize = 0;
+/// Jobs of figure 7, the plot with the least jitter.
+const WITH: usize = job(0, AT_KERNEL);
+const WITHOUT: usize = job(0, AT_NONE);
+const ON_CELLULAR: usize = job(0, AT_CELLULAR);
 
 /// Index of the job with this curve at this jitter, both by index.
 pub(super) const fn job(jitter: usize, curve: usize) -> usize {
@@ -48,11 +54,42 @@ pub(super) struct Shape {
     pub(super) until_ms: f64,
 }
 
+/// A curve that ends within the plots.
+pub(super) struct Plotted {
+    pub(super) name: &'static str,
+    pub(super) shape: fn(&PublishedAt) -> &Shape,
+    /// Index of its job by that of the jitter.
+    pub(super) job: fn(usize) -> usize,
+    /// Statements about its peaks and its medians.
+    statements: [&'static str; 2],
+}
+
+pub(super) const PLOTTED: [Plotted; 3] = [
+    Plotted {
+        name: WIFI.name,
+        shape: |at| &at.wifi,
+        job: |_| AT_WIFI,
+        statements: ["wifi-peaks", "wifi-medians"],
+    },
+    Plotted {
+        name: NONE.name,
+        shape: |at| &at.none,
+        job: |jitter| job(jitter, AT_NONE),
+        statements: ["without-peaks", "without-medians"],
+    },
+    Plotted {
+        name: KERNEL.name,
+        shape: |at| &at.both,
+        job: |jitter| job(jitter, AT_KERNEL),
+        statements: ["with-peaks", "with-medians"],
+    },
+];
+
 /// Results and the rows of each table.
 pub(super) struct JudgedResults {
+    pub(super) jobs: Jobs,
     pub(super) runs: Runs,
-    pub(super) peaks: Vec<Row>,
-    pub(super) medians: Vec<Row>,
+    pub(super) plots: Vec<Row>,
     pub(super) claims: Vec<Row>,
 }
 
@@ -63,283 +100,258 @@ struct RowInputs<'a> {
     file: &'a PaperFile<Published>,
 }
 
+/// TCP over WiFi, then these curves at each jitter, on the study's links.
+pub(super) fn jobs_by_jitter(published: &Published, curves: &[Curve]) -> Jobs {
+    let setting = |at: &PublishedAt, name| {
+        let links = Cs244::with_jitter(at.jitter_ms);
+        Setting { name, ..Setting::cs244(links) }
+    };
+    let mut jobs: Jobs = vec![(setting(&published.at[0], ANY_JITTER), WIFI)];
+    for (at, name) in published.at.iter().zip(JITTERS) {
+        jobs.extend(curves.iter().map(|curve| (setting(at, name), *curve)));
+    }
+    jobs
+}
+
 /// Measures and judges the curves.
 pub(super) fn judge_study(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<JudgedResults> {
-    let mut jobs: Jobs =
-        vec![(Setting::cs244(Cs244::with_jitter(file.published.at[0].jitter_ms)), WIFI)];
-    for at in &file.published.at {
-        let setting = Setting::cs244(Cs244::with_jitter(at.jitter_ms));
-        jobs.extend(STUDY_CURVES.map(|curve| (setting.clone(), curve)));
-    }
+    let jobs = jobs_by_jitter(&file.published, &STUDY_CURVES);
     let long = scaled_duration(context, RUN_DURATION);
-    let tables = |runs: &Runs| -> anyhow::Result<[Vec<Row>; 3]> {
-        let made = RowInputs { runs, master: context.master, file };
-        Ok([made.peaks()?, made.medians()?, made.claim_rows()?])
+    let tables = |runs: &Runs| -> anyhow::Result<[Vec<Row>; 2]> {
+        let inputs = RowInputs { runs, master: context.master, file };
+        Ok([inputs.plot_rows()?, inputs.claim_rows()?])
     };
     let (runs, _) = context.judge_part(
         PART,
         |root| measure(&jobs, long, root.seed),
         |runs| Ok(tables(runs)?.concat()),
     )?;
-    let [peaks, medians, claims] = tables(&runs)?;
-    Ok(JudgedResults { runs, peaks, medians, claims })
+    let [plots, claims] = tables(&runs)?;
+    Ok(JudgedResults { jobs, runs, plots, claims })
 }
 
 impl RowInputs<'_> {
-    fn at(&self) -> impl Iterator<Item = (usize, &PublishedAt)> {
-        self.file.published.at.iter().enumerate()
+    fn at(&self) -> &[PublishedAt] {
+        &self.file.published.at
     }
 
-    /// Published shape of a job at one jitter.
-    fn shape<'a>(&self, at: &'a PublishedAt, curve: usize) -> Option<&'a Shape> {
-        match curve {
-            AT_CELLULAR => None,
-            AT_NONE => Some(&at.none),
-            _ => Some(&at.both),
-        }
-    }
-
-    fn mean_bound(&self, job: usize) -> f64 {
-        self.runs.mean(|root| root[job].bound_ratio).value
-    }
-
-    fn peaks(&self) -> anyhow::Result<Vec<Row>> {
-        let share = self.file.tolerance("peak")?;
+    /// Peaks and medians of the curves in all plots.
+    fn plot_rows(&self) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for (place, at) in self.at() {
-            let row = |name: &str, job: usize| {
-                let peak = density::peak(self.runs, self.master, job);
-                Row::new(format!("jitter {} ms: {name}", at.jitter_ms)).estimate(&peak, "ms")
+        for curve in &PLOTTED {
+            let jobs: Vec<usize> = (0..self.at().len()).map(curve.job).collect();
+            let published = |of: fn(&Shape) -> f64| -> Vec<f64> {
+                self.at().iter().map(|at| of((curve.shape)(at))).collect()
             };
-            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.peak_ms, "ms").within_of_paper(share));
-            for (curve, contestant) in STUDY_CURVES.iter().enumerate() {
-                let row = row(contestant.name, job(place, curve));
-                rows.push(match self.shape(at, curve) {
-                    Some(shape) => {
-                        let row = row.paper(shape.peak_ms, "ms").within_of_paper(share);
-                        if curve == 5 { row.mark_fitted(WIDE_FITTED) } else { row }
-                    }
-                    None => row.paper_claim(&at.cellular.peak),
-                });
-            }
-        }
-        Ok(rows)
-    }
-
-    fn medians(&self) -> anyhow::Result<Vec<Row>> {
-        let share = self.file.tolerance("median")?;
-        let mut rows = Vec::new();
-        for (place, at) in self.at() {
-            let row = |name: &str, job: usize| {
-                Row::new(format!("jitter {} ms: {name}, p50", at.jitter_ms))
-                    .estimate(&density::median(self.runs, job), "ms")
-                    .bound_ratio(self.mean_bound(job))
+            let row = |what: &str, published_ms: &[f64], deviation: &Estimate| {
+                Row::new(format!("{}: {what}, largest deviation in the four plots", curve.name))
+                    .paper_claim(format!("{} ms", list(published_ms)))
+                    .estimate(deviation, "%")
             };
-            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.p50_ms, "ms").within_of_paper(share));
-            for curve in [AT_NONE, AT_KERNEL] {
-                let published = self.shape(at, curve).map_or(f64::NAN, |shape| shape.p50_ms);
-                let row = row(STUDY_CURVES[curve].name, job(place, curve));
-                rows.push(row.paper(published, "ms").within_of_paper(share));
-            }
-            let cellular = job(place, AT_CELLULAR);
-            let row = row(CELLULAR.name, cellular);
-            rows.push(match at.cellular.p50_ms {
-                Some(published) => row.paper(published, "ms").within_of_paper(share),
-                None => row.paper_claim("beyond the end of the plot").at_least(PLOT_ENDS_MS),
+            let (peaks, medians) =
+                (published(|shape| shape.peak_ms), published(|shape| shape.p50_ms));
+            let peak_deviation =
+                of_peaks(self.runs, self.master, &jobs, |ours| largest_deviation(ours, &peaks));
+            let median_deviation = of_medians(self.runs, |median| {
+                let ours: Vec<f64> = jobs.iter().map(|job| median(*job)).collect();
+                largest_deviation(&ours, &medians)
             });
-            let within = density::share_within(self.runs, cellular, PLOT_ENDS_MS);
-            let what = format!("jitter {} ms: {}, blocks within 3 s", at.jitter_ms, CELLULAR.name);
-            rows.push(
-                Row::new(what)
-                    .paper(100.0 * at.cellular.within_3_s, "%")
-                    .estimate(&within.percent(), "%"),
-            );
+            let [of_peak, of_median] = curve.statements;
+            let most = 100.0 * self.file.tolerance("peak")?;
+            rows.push(row("peak", &peaks, &peak_deviation).at_most(most).statement(of_peak));
+            let most = 100.0 * self.file.tolerance("median")?;
+            rows.push(row("p50", &medians, &median_deviation).at_most(most).statement(of_median));
         }
+        rows.push(self.cellular_row()?);
         Ok(rows)
+    }
+
+    /// Medians of TCP over 3G. The plots show the first, and that the others are beyond their end.
+    fn cellular_row(&self) -> anyhow::Result<Row> {
+        let median = |place| density::median(self.runs, job(place, AT_CELLULAR));
+        let first = &self.at()[0];
+        let mut row =
+            Row::new(format!("{}: p50 at {} ms of jitter", CELLULAR.name, first.jitter_ms))
+                .paper(first.cellular.p50_ms.unwrap_or(f64::NAN), "ms")
+                .estimate(&median(0), "ms")
+                .within_of_paper(self.file.tolerance("median")?);
+        let beyond = RequiredRange::at_least(PLOT_ENDS_MS);
+        for (place, at) in self.at().iter().enumerate().skip(1) {
+            let requirement = format!("at {} ms at least {PLOT_ENDS_MS} ms", at.jitter_ms);
+            row = row.require_also(&median(place), beyond, requirement);
+        }
+        Ok(row.statement("cellular-medians"))
     }
 
     fn claim_rows(&self) -> anyhow::Result<Vec<Row>> {
-        let mut rows = Vec::new();
-        for (place, at) in self.at() {
-            rows.extend(self.compare_with_wifi(place, at)?);
-        }
-        for (place, at) in self.at() {
-            rows.extend(self.rows_without_mechanisms(place, at)?);
-        }
+        let mut rows = vec![self.throughput_with(), self.single_paths()];
+        rows.extend([self.throughput_without(), self.latency_without()?]);
+        rows.extend(self.compare_with_wifi()?);
         rows.extend(self.with_jitter()?);
-        rows.extend(self.cellular()?);
         Ok(rows)
     }
 
-    /// Judged rules at a jitter: all of them at the first and last, only the study's own in between.
-    fn rules(&self, place: usize) -> Vec<usize> {
-        let last = self.file.published.at.len() - 1;
-        if place == 0 || place == last { RULES.to_vec() } else { vec![AT_KERNEL] }
+    /// A row on figure 7.
+    fn row(&self, what: impl std::fmt::Display) -> Row {
+        Row::new(format!("jitter {} ms: {what}", self.at()[0].jitter_ms))
     }
 
-    fn finish_row(row: Row, curve: usize) -> Row {
-        if STUDY_CURVES[curve].name == WIDE.name { row.mark_fitted(WIDE_FITTED) } else { row }
+    /// "A well-designed MPTCP implementation will have obvious benefits to overall throughput."
+    fn throughput_with(&self) -> Row {
+        self.row(format!("{} vs. TCP WiFi, goodput", KERNEL.name))
+            .paper_claim("obvious benefits")
+            .estimate(&goodput_ratio(self.runs, WITH, AT_WIFI), "")
+            .at_least(1.0)
+            .statement("throughput-benefit")
+    }
+
+    /// "TCP over Wifi alone has a narrow, low-latency distribution, while TCP over 3g alone has a higher-latency,
+    /// wider, more uniform distribution."
+    fn single_paths(&self) -> Row {
+        let wider = self.runs.ratio(|root| {
+            let spread = |job: usize| root[job].p95_ms - root[job].p5_ms;
+            (spread(ON_CELLULAR), spread(AT_WIFI))
+        });
+        let slower = median_ratio(self.runs, ON_CELLULAR, AT_WIFI);
+        let lower = density::height_ratio(self.runs, self.master, ON_CELLULAR, AT_WIFI);
+        self.row("TCP 3G vs. TCP WiFi, p95 - p5")
+            .paper_claim("wider, higher latency, more uniform")
+            .estimate(&wider, "")
+            .at_least(1.0)
+            .require_also(&slower, RequiredRange::at_least(1.0), "p50 at least 1")
+            .require_also(&lower, RequiredRange::at_most(1.0), "fullest bin at most 1")
+            .statement("single-paths")
+    }
+
+    /// "MPTCP without the optimization mechanisms is able to gain throughput by utilizing both links".
+    fn throughput_without(&self) -> Row {
+        let remark = format!(
+            "A send buffer that is always full takes its size divided by the goodput to drain. With the published \
+             mean latencies, no M has {} of WiFi's goodput.",
+            marline_lab::figure::number(self.at()[0].mean_wifi_over_none),
+        );
+        self.row("no M vs. TCP WiFi, goodput")
+            .paper_claim("gains throughput from both links")
+            .estimate(&goodput_ratio(self.runs, WITHOUT, AT_WIFI), "")
+            .at_least(1.0)
+            .with_remark(remark)
+            .statement("without-throughput")
+    }
+
+    /// "... but suffers from the additional latency of 3g."
+    fn latency_without(&self) -> anyhow::Result<Row> {
+        let at = &self.at()[0];
+        let jobs = [WITHOUT, WITH];
+        let ratio = of_peaks(self.runs, self.master, &jobs, |peaks| peaks[0] / peaks[1]);
+        let below = median_ratio(self.runs, ON_CELLULAR, WITHOUT);
+        Ok(self
+            .row(format!("no M vs. {}, peak", KERNEL.name))
+            .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
+            .estimate(&ratio, "")
+            .within_of_paper(self.file.tolerance("peak")?)
+            .require_also(&below, RequiredRange::at_least(1.0), "p50 of TCP 3G vs. no M at least 1")
+            .statement("without-latency"))
     }
 
     /// "Essentially the same distribution as TCP over Wifi", "slightly better than Wifi".
-    fn compare_with_wifi(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
-        let about = 1.0 + self.file.tolerance("same")?;
-        let mut rows = Vec::new();
-        for curve in self.rules(place) {
-            let (name, job) = (STUDY_CURVES[curve].name, job(place, curve));
-            let row = |what: &str, published: f64, ratio: &Estimate| {
-                Row::new(format!("jitter {} ms: {name} vs. TCP WiFi, {what}", at.jitter_ms))
-                    .paper(rounded(published), "")
-                    .estimate(ratio, "")
-            };
-            let ratio = median_ratio(self.runs, job, AT_WIFI);
-            let published = at.both.p50_ms / at.wifi.p50_ms;
-            let same = row("p50", published, &ratio)
-                .require_range(RequiredRange::at_most(about), approximate_requirement(about));
-            rows.push(RowInputs::finish_row(same, curve));
-            if place > 0 {
-                continue;
-            }
-            let better = row("p50 (slightly better)", published, &ratio).at_most(1.0);
-            rows.push(RowInputs::finish_row(better, curve));
-            let tails = self.runs.ratio(|root| (root[job].p95_ms, root[AT_WIFI].p95_ms));
-            let published = at.both.p95_ms / at.wifi.p95_ms;
-            let tail = row("p95", published, &tails)
-                .require_range(RequiredRange::at_most(about), approximate_requirement(about));
-            rows.push(RowInputs::finish_row(tail, curve));
-        }
-        Ok(rows)
-    }
-
-    /// "MPTCP without the optimization mechanisms is able to gain throughput by utilizing both
-    /// links, but suffers from the additional latency of 3g."
-    fn rows_without_mechanisms(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
-        let least = self.file.tolerance("without_over_with")?;
-        let none = job(place, AT_NONE);
-        let row = |what: String| Row::new(format!("jitter {} ms: {what}", at.jitter_ms));
-        let gain = self
-            .runs
-            .ratio(|root| (root[none].goodput_mbit_per_s, root[AT_WIFI].goodput_mbit_per_s));
-        let held = format!(
-            "{} of {} Mbit/s; with the published means and a send buffer that is always full, the study would have {}",
-            marline_lab::figure::number(self.goodput(none)),
-            marline_lab::figure::number(self.goodput(AT_WIFI)),
-            marline_lab::figure::number(at.mean_wifi_over_none),
-        );
-        let mut rows = vec![
-            row("no M vs. TCP WiFi, goodput".to_owned())
-                .paper_claim("gains throughput from both links")
-                .estimate(&gain, "")
-                .at_least(1.0)
-                .with_remark(held),
-            row("no M vs. TCP WiFi, p50".to_owned())
-                .paper(rounded(at.none.p50_ms / at.wifi.p50_ms), "")
-                .estimate(&median_ratio(self.runs, none, AT_WIFI), "")
-                .at_least(1.0),
-            row("TCP 3G vs. no M, p50".to_owned())
-                .paper_claim("WiFi and M1+M2, no M, 3G: in this order")
-                .estimate(&median_ratio(self.runs, job(place, AT_CELLULAR), none), "")
-                .at_least(1.0),
-        ];
-        for curve in self.rules(place) {
-            let ratio = peak_ratio(self.runs, self.master, none, job(place, curve));
-            let over = row(format!("no M vs. {}, peak", STUDY_CURVES[curve].name))
-                .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
-                .estimate(&ratio, "")
-                .at_least(least);
-            rows.push(RowInputs::finish_row(over, curve));
-        }
-        Ok(rows)
-    }
-
-    fn goodput(&self, job: usize) -> f64 {
-        self.runs.mean(|root| root[job].goodput_mbit_per_s).value
-    }
-
-    /// "Even as jitter increases significantly" M1 and M2 avoid increases; without them latencies
-    /// are "closer to 3G latencies as 3G jitter increases".
-    fn with_jitter(&self) -> anyhow::Result<Vec<Row>> {
-        let share = 1.0 + self.file.tolerance("with_jitter")?;
-        let all = &self.file.published.at;
-        let mut rows = Vec::new();
-        for (place, at) in self.at().skip(1) {
-            for curve in self.rules(place) {
-                let ratio = median_ratio(self.runs, job(place, curve), job(0, curve));
-                let (name, from) = (STUDY_CURVES[curve].name, all[0].jitter_ms);
-                let row = Row::new(format!("{name}: {} vs. {from} ms, p50", at.jitter_ms))
-                    .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
-                    .estimate(&ratio, "")
-                    .at_most(share);
-                rows.push(RowInputs::finish_row(row, curve));
-            }
-        }
-        for (place, at) in self.at().skip(1) {
-            let before = &all[place - 1];
-            let (job, job_before) = (job(place, AT_NONE), job(place - 1, AT_NONE));
-            rows.push(
-                Row::new(format!("no M: {} vs. {} ms, p50", at.jitter_ms, before.jitter_ms))
-                    .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
-                    .estimate(&median_ratio(self.runs, job, job_before), "")
-                    .at_least(1.0),
-            );
-        }
-        let last = all.len() - 1;
-        let closer = |roots: &[&Vec<super::curves::RunResult>]| {
-            let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
-            let over = |place| sum(job(place, AT_NONE)) / sum(job(place, AT_CELLULAR));
-            over(last) / over(0)
+    fn compare_with_wifi(&self) -> anyhow::Result<[Row; 2]> {
+        let at = &self.at()[0];
+        let most = 1.0 + self.file.tolerance("same")?;
+        let row = |what: &str| {
+            self.row(format!("{} vs. TCP WiFi, {what}", KERNEL.name))
+                .paper(rounded(at.both.p50_ms / at.wifi.p50_ms), "")
+                .estimate(&median_ratio(self.runs, WITH, AT_WIFI), "")
         };
-        let what =
-            format!("no M vs. TCP 3G: {} vs. {} ms, p50", all[last].jitter_ms, all[0].jitter_ms);
-        rows.push(
-            Row::new(what)
-                .paper_claim("closer to 3G as the jitter increases")
-                .estimate(&self.runs.estimate(closer), "")
-                .at_least(1.0),
-        );
-        Ok(rows)
+        let tails = self.runs.ratio(|root| (root[WITH].p95_ms, root[AT_WIFI].p95_ms));
+        let same = RequiredRange::at_most(most);
+        Ok([
+            row("p50")
+                .require_range(same, format!("at most {most} (about as fast, or faster)"))
+                .require_also(&tails, same, format!("p95 at most {most}"))
+                .statement("same-as-wifi"),
+            row("p50 (slightly better)")
+                .within_of_paper(self.file.tolerance("median")?)
+                .statement("slightly-better"),
+        ])
     }
 
-    /// "TCP over 3g alone has a higher-latency, wider, more uniform distribution."
-    fn cellular(&self) -> anyhow::Result<Vec<Row>> {
-        let share = self.file.tolerance("median")?;
-        let mut rows = Vec::new();
-        for (place, at) in self.at() {
-            let ratio = median_ratio(self.runs, job(place, AT_CELLULAR), AT_WIFI);
-            let row = Row::new(format!("jitter {} ms: TCP 3G vs. TCP WiFi, p50", at.jitter_ms));
-            let row = row.estimate(&ratio, "");
-            rows.push(match at.cellular.p50_ms {
-                Some(published) => {
-                    row.paper(rounded(published / at.wifi.p50_ms), "").within_of_paper(share)
-                }
-                None => {
-                    let least = rounded(PLOT_ENDS_MS / at.wifi.p50_ms);
-                    row.paper_claim(format!("more than {least}")).at_least(least)
-                }
-            });
-        }
-        let wider = self.runs.ratio(|root| {
-            let spread = |job: usize| root[job].p95_ms - root[job].p5_ms;
-            (spread(job(0, AT_CELLULAR)), spread(AT_WIFI))
+    /// With more jitter, M1 and M2 avoid increases of latency. Without them latencies are "closer to 3G latencies as 3G
+    /// jitter increases", or increase as 3G's do.
+    fn with_jitter(&self) -> anyhow::Result<[Row; 3]> {
+        let share = self.file.tolerance("with_jitter")?;
+        let all = self.at();
+        let last = all.len() - 1;
+        let (from, to) = (all[0].jitter_ms, all[last].jitter_ms);
+        let largest = |ratio: &dyn Fn(usize) -> f64| {
+            (1..=last).map(ratio).max_by(f64::total_cmp).unwrap_or(f64::NAN)
+        };
+        let increase = of_medians(self.runs, |median| {
+            largest(&|place| median(job(place, AT_KERNEL)) / median(WITH))
         });
-        let jitter = self.file.published.at[0].jitter_ms;
-        rows.push(
-            Row::new(format!("jitter {jitter} ms: TCP 3G vs. TCP WiFi, p95 - p5"))
-                .paper_claim("wider")
-                .estimate(&wider, "")
-                .at_least(1.0),
-        );
-        Ok(rows)
+        let published = largest(&|place| all[place].both.p50_ms / all[0].both.p50_ms);
+        let relative = |curve| {
+            of_medians(self.runs, |median| {
+                let over = |place| median(job(place, curve)) / median(job(place, AT_CELLULAR));
+                over(last) / over(0)
+            })
+        };
+        let (without, with) = (relative(AT_NONE), relative(AT_KERNEL));
+        let smaller = RequiredRange::at_most(1.0 - share);
+        let row = |what: &str, claim: &str| {
+            Row::new(format!("no M vs. TCP 3G: {to} vs. {from} ms, {what}"))
+                .paper_claim(claim)
+                .estimate(&without, "")
+        };
+        Ok([
+            Row::new(format!("{}: more jitter vs. {from} ms, largest ratio of p50", KERNEL.name))
+                .paper(rounded(published), "")
+                .estimate(&increase, "")
+                .within_of_paper(share)
+                .statement("jitter-with"),
+            row("p50", "closer to 3G as the jitter increases")
+                .at_least(1.0)
+                .statement("jitter-without"),
+            row("p50 (similar increases)", "similar increases")
+                .within_of(share, 1.0, "3G's increase")
+                .require_also(&with, smaller, format!("with M1+M2 at most {}", smaller.most))
+                .statement("readers-increases"),
+        ])
     }
 }
 
-fn approximate_requirement(about: f64) -> String {
-    format!("at most {about} (about as fast, or faster)")
+/// Largest deviation from the published values, %.
+fn largest_deviation(ours: &[f64], published: &[f64]) -> f64 {
+    let pairs = ours.iter().zip(published);
+    let deviations = pairs.map(|(ours, published)| 100.0 * (ours / published - 1.0).abs());
+    deviations.max_by(f64::total_cmp).unwrap_or(f64::NAN)
+}
+
+fn list(numbers: &[f64]) -> String {
+    numbers.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn rounded(ratio: f64) -> f64 {
     (100.0 * ratio).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitters_have_the_names_of_the_file() {
+        let file = PaperFile::<Published>::parse(super::super::TEXT).unwrap();
+        let of_file = file.published.at.iter().map(|at| format!("{} ms", at.jitter_ms));
+        assert_eq!(of_file.collect::<Vec<_>>(), JITTERS);
+    }
+
+    #[test]
+    fn a_deviation_has_no_direction_and_a_missing_value_is_the_largest() {
+        assert!((largest_deviation(&[80.0, 110.0], &[100.0, 100.0]) - 20.0).abs() < 1e-9);
+        assert!((largest_deviation(&[90.0, 130.0], &[100.0, 100.0]) - 30.0).abs() < 1e-9);
+        assert!(largest_deviation(&[f64::NAN, 110.0], &[100.0, 100.0]).is_nan());
+    }
 }

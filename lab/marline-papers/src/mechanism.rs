@@ -22,8 +22,6 @@ pub enum Mechanism {
     Redundancy,
     /// PAPD's choice between redundant and parallel use of the paths: always parallel.
     ModeChoice,
-    /// PAPD's proactive start in redundant mode.
-    ProactiveStart,
     /// BBR, on whose rate estimates PAPD depends: CUBIC takes its place.
     BbrFeed,
     /// MultiMob's oracle, which replaces a path before its timers fire.
@@ -38,10 +36,6 @@ pub enum Mechanism {
     OpportunisticRetransmission,
     /// Penalization of slow subflows.
     Penalization,
-    /// Buffers that grow with the paths.
-    BufferTuning,
-    /// Windows capped while a queue inflates the round trip.
-    WindowCap,
 }
 
 /// Index in [`Mechanism::ALL`] plus one of the mechanism that is switched off; 0: none.
@@ -49,12 +43,11 @@ static SWITCHED_OFF: AtomicUsize = AtomicUsize::new(0);
 
 impl Mechanism {
     /// All mechanisms, by paper.
-    pub const ALL: [Mechanism; 14] = [
+    pub const ALL: [Mechanism; 11] = [
         Mechanism::TlpCopy,
         Mechanism::TlpMove,
         Mechanism::Redundancy,
         Mechanism::ModeChoice,
-        Mechanism::ProactiveStart,
         Mechanism::BbrFeed,
         Mechanism::Oracle,
         Mechanism::BreakBeforeMake,
@@ -62,8 +55,6 @@ impl Mechanism {
         Mechanism::FollowClient,
         Mechanism::OpportunisticRetransmission,
         Mechanism::Penalization,
-        Mechanism::BufferTuning,
-        Mechanism::WindowCap,
     ];
 
     /// Name in commands and in `papers/KEY.toml`.
@@ -74,7 +65,6 @@ impl Mechanism {
             Mechanism::TlpMove => "tlp-move",
             Mechanism::Redundancy => "redundancy",
             Mechanism::ModeChoice => "mode-choice",
-            Mechanism::ProactiveStart => "proactive-start",
             Mechanism::BbrFeed => "bbr-feed",
             Mechanism::Oracle => "oracle",
             Mechanism::BreakBeforeMake => "break-before-make",
@@ -82,8 +72,6 @@ impl Mechanism {
             Mechanism::FollowClient => "follow-client",
             Mechanism::OpportunisticRetransmission => "opportunistic-retransmission",
             Mechanism::Penalization => "penalization",
-            Mechanism::BufferTuning => "buffer-tuning",
-            Mechanism::WindowCap => "window-cap",
         }
     }
 
@@ -93,15 +81,12 @@ impl Mechanism {
         match self {
             Mechanism::TlpCopy | Mechanism::TlpMove => "tlp2019",
             Mechanism::Redundancy => "remp2015",
-            Mechanism::ModeChoice | Mechanism::ProactiveStart | Mechanism::BbrFeed => "papd2017",
+            Mechanism::ModeChoice | Mechanism::BbrFeed => "papd2017",
             Mechanism::Oracle
             | Mechanism::BreakBeforeMake
             | Mechanism::FastJoin
             | Mechanism::FollowClient => "multimob2018",
-            Mechanism::OpportunisticRetransmission
-            | Mechanism::Penalization
-            | Mechanism::BufferTuning
-            | Mechanism::WindowCap => "raiciu2012",
+            Mechanism::OpportunisticRetransmission | Mechanism::Penalization => "raiciu2012",
         }
     }
 

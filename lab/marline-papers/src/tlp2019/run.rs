@@ -114,7 +114,8 @@ pub(super) fn run(
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
-    let position = if START + at >= dies { 1.0 } else { first_lost as f64 / bytes as f64 };
+    let undelivered = watch.first_undelivered(before, bytes);
+    let position = if START + at >= dies { 1.0 } else { undelivered as f64 / bytes as f64 };
     Ok(AffectedBurst {
         completion_ms: rounded(read.since(START + at)),
         bound_ms: bound_ms(trace, repetition, at, bytes)?,

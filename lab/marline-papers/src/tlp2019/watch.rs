@@ -21,6 +21,8 @@ pub(super) struct BurstObserver {
     placement: Placement<usize>,
     /// Segments that WLAN has not delivered so far, by offset, with their number of copies sent.
     lost: BTreeMap<u64, u32>,
+    /// Offsets of the segments that WLAN delivered.
+    delivered: BTreeSet<u64>,
     sent: Vec<SentSegment>,
     arrived: Vec<(Instant, u64, u64)>,
 }
@@ -78,6 +80,7 @@ impl BurstObserver {
             start: None,
             placement: Placement::default(),
             lost: BTreeMap::new(),
+            delivered: BTreeSet::new(),
             sent: Vec::new(),
             arrived: Vec::new(),
         }
@@ -88,6 +91,12 @@ impl BurstObserver {
     pub(super) fn first_lost(&self, from: u64, bytes: u64) -> u64 {
         let first = self.lost.range(from..from + bytes).find(|(_, copies)| **copies > 0);
         first.map_or(bytes, |(place, _)| place - from)
+    }
+
+    /// Like [`first_lost`](Self::first_lost), without repeats of data that WLAN had delivered.
+    pub(super) fn first_undelivered(&self, from: u64, bytes: u64) -> u64 {
+        let mut lost = self.lost.range(from..from + bytes).map(|(place, _)| *place);
+        lost.find(|place| !self.delivered.contains(place)).map_or(bytes, |place| place - from)
     }
 
     /// Packets with data of this burst, and their bytes, that the server sent until then on any path.
@@ -166,6 +175,7 @@ impl Observer for BurstObserver {
                 self.arrived.push((now, place, bytes));
                 if link == self.down[WLAN] {
                     self.lost.remove(&place);
+                    self.delivered.insert(place);
                 }
             }
             _ => {}

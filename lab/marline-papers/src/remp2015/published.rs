@@ -30,6 +30,9 @@ pub(super) struct Published {
     pub(super) train_remp: RoundTrips,
     /// Reduction of WiFi's average, percent.
     pub(super) cut_against_wifi: f64,
+    /// Reductions of the worst case, percent. The paper says "over" these values.
+    pub(super) worst_cut_against_wifi_said: f64,
+    pub(super) worst_cut_against_lte_said: f64,
     /// Values from another study that the paper says its measurements confirm.
     pub(super) wifi_loss_percent: f64,
     pub(super) lte_loss_percent: f64,

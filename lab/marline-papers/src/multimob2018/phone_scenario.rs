@@ -10,7 +10,7 @@ use marline_lab::wifi_mobility::mobility_run;
 use marline_lab::workload::Workload;
 use marline_link::DuplexConfig;
 use marline_link::radio::Energy;
-use marline_sim::{ExchangeSizes, Paths, PathsConfig, Report, RequestResponse, ResponseServer};
+use marline_sim::{ExchangeSizes, Paths, PathsConfig, RequestResponse, ResponseServer};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
 use super::radios::{Meter, Metered};
@@ -43,8 +43,6 @@ pub(super) struct Download {
 /// A download that completed or was given up.
 pub(super) struct Fetched {
     pub(super) paths: Paths,
-    /// Report of the client.
-    pub(super) report: Report,
     pub(super) segments: Vec<Segment>,
     /// True if all bytes arrived.
     pub(super) is_complete: bool,
@@ -159,14 +157,13 @@ impl PhoneScenario {
         while read(&paths) < bytes && paths.world.now() < limit {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
-        let report = paths.client_report(0).context("cannot find the connection")?.clone();
+        let report = paths.client_report(0).context("cannot find the connection")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
         let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             is_complete: report.read == bytes,
             last: report.arrivals.last().map_or(limit, |(at, _)| *at),
-            report,
             paths,
         })
     }

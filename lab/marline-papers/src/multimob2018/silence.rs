@@ -99,7 +99,7 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
     let links = DrawnLinks::draw(root);
     let scenario = PhoneScenario::experiment_over_links(&links.wifi, &links.lte, None, root.seed)?;
     let fetch = |system: &System| -> anyhow::Result<Fetch> {
-        let Fetched { paths, segments, is_complete: came, last, .. } =
+        let Fetched { paths, segments, is_complete: came, last } =
             scenario.fetch(system, download, root.seed)?;
         let shown = [WIFI, LTE].into_iter().filter(|_| root.number == 0);
         Ok(Fetch {

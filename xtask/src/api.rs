@@ -113,7 +113,7 @@ fn changes(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
 
 /// Finds changes that can break a program: removed lines, and new parts of items that other crates may match
 /// exhaustively.
-fn breaking(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
+fn find_breaking_changes(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let closed = |line: &str| {
         let (kind, rest) = line.split_once(' ').unwrap_or_default();
         let path = match kind {
@@ -147,7 +147,7 @@ fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
         println!("api: SKIPPED: {tag} has no {SNAPSHOT}");
         return Ok(());
     };
-    let broken = breaking(&parse(&stored), now);
+    let broken = find_breaking_changes(&parse(&stored), now);
     let released = released.parse().map_err(|error| format!("{tag}: Cargo.toml: {error}"))?;
     let (before, after) =
         (version(&released)?, version(&manifest::read_toml(&root.join("Cargo.toml"))?)?);
@@ -183,14 +183,14 @@ mod tests {
         let with = |line: &str| before.iter().cloned().chain([line.to_owned()]).collect();
         for line in ["variant m::Closed::B", "field m::S.b: u8", "required fn m::T::g(self: &Self)"]
         {
-            assert_eq!(breaking(&before, &with(line)), [format!("+ {line}")]);
+            assert_eq!(find_breaking_changes(&before, &with(line)), [format!("+ {line}")]);
         }
         for line in ["variant m::Open::B", "fn m::g()", "struct m::New", "field m::New.a: u8"] {
-            assert!(breaking(&before, &with(line)).is_empty(), "{line}");
+            assert!(find_breaking_changes(&before, &with(line)).is_empty(), "{line}");
         }
         let mut less = before.clone();
         less.remove("fn m::f()");
-        assert_eq!(breaking(&before, &less), ["- fn m::f()"]);
+        assert_eq!(find_breaking_changes(&before, &less), ["- fn m::f()"]);
         assert_eq!(changes(&before, &with("fn m::g()")), ["+ fn m::g()"]);
     }
 

@@ -42,14 +42,14 @@ pub(crate) fn places(text: &str) -> Vec<Place<'_>> {
                 Some(before) => {
                     Some(Place { line: number + 1, function: Some(&code[1..]), ..before })
                 }
-                None => parse_place(number + 1, code),
+                None => parse_location(number + 1, code),
             });
         }
     }
     found
 }
 
-fn parse_place(line: usize, code: &str) -> Option<Place<'_>> {
+fn parse_location(line: usize, code: &str) -> Option<Place<'_>> {
     let (path, function) = match code.split_once(':') {
         Some((path, function)) => (path, Some(function)),
         None => (code, None),
@@ -65,7 +65,7 @@ fn location_error(root: &Path, place: Place<'_>) -> Option<String> {
         return Some(format!("{PAGE}:{line}: no crate {krate}"));
     };
     let text = fs::read_to_string(folder.join(file)).ok();
-    let hint = || function.map(|name| describe_other_places(&folder, name)).unwrap_or_default();
+    let hint = || function.map(|name| describe_other_locations(&folder, name)).unwrap_or_default();
     match (text, function) {
         (None, _) => Some(format!("{PAGE}:{line}: no file {krate}/{file}{}", hint())),
         (Some(text), Some(name)) if !defines(&text, name) => {
@@ -90,7 +90,7 @@ fn defines(text: &str, name: &str) -> bool {
 }
 
 /// Files of the crate that define the function.
-fn describe_other_places(folder: &Path, name: &str) -> String {
+fn describe_other_locations(folder: &Path, name: &str) -> String {
     let mut files = Vec::new();
     collect(&folder.join("src"), name, &mut files);
     files.sort();
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_between_backticks_and_not_in_blocks() {
+    fn locations_are_read_in_backticks_outside_blocks() {
         let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` \
             `a/src/b.rs` `cargo x`\n";
         let write = Place { line: 1, krate: "a-b", file: "src/c/d.rs", function: Some("write") };
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_function_is_reported_with_its_new_place() {
+    fn a_moved_function_is_reported_with_its_new_location() {
         let root = crate::workspace_root();
         let moved = |file, function| {
             location_error(

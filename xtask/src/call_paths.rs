@@ -17,7 +17,7 @@ use crate::source::{self, Word};
 /// Heading of the paths.
 const HEADING: &str = "## Four call paths";
 /// Titles of the paths, and their maximum numbers of files.
-const LIMITS: &[(&str, usize)] =
+const FILE_LIMITS: &[(&str, usize)] =
     &[("Write to datagram", 20), ("ACK in", 18), ("SOCKS CONNECT", 16), ("UDP ASSOCIATE", 16)];
 /// Beginnings of items whose first function is called on another machine, by another task, or by a library.
 const ENTRIES: &[&str] = &["Client:", "Server:", "Lane:", "Back:"];
@@ -190,15 +190,15 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let paths = call_paths(page);
     let titles: Vec<&str> = paths.iter().map(|path| path.title).collect();
-    let known: Vec<&str> = LIMITS.iter().map(|(title, _)| *title).collect();
+    let known: Vec<&str> = FILE_LIMITS.iter().map(|(title, _)| *title).collect();
     if titles != known {
         return Ok(vec![format!("{PAGE}: the call paths are {titles:?}, not {known:?}")]);
     }
     let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
-    for (path, (_, most)) in paths.iter().zip(LIMITS) {
+    for (path, (_, most)) in paths.iter().zip(FILE_LIMITS) {
         wrong.extend(judge(path, *most, &read_crates(root, path)?, &mut used));
     }
-    for branch in branches().filter(|branch| !used.contains(*branch)) {
+    for branch in listed_branches().filter(|branch| !used.contains(*branch)) {
         wrong.push(format!(
             "xtask/src/call_paths.rs: no step calls {branch}; remove it from the list"
         ));
@@ -307,7 +307,7 @@ fn judge(
                 continue;
             }
             let called = format!("{other}:{}", word.text);
-            if let Some(branch) = branches().find(|branch| *branch == called) {
+            if let Some(branch) = listed_branches().find(|branch| *branch == called) {
                 used.insert(branch);
             } else {
                 wrong.insert(format!(
@@ -319,7 +319,7 @@ fn judge(
     wrong.into_iter().collect()
 }
 
-fn branches() -> impl Iterator<Item = &'static str> {
+fn listed_branches() -> impl Iterator<Item = &'static str> {
     BRANCHES.iter().flat_map(|(_, functions)| functions.iter().copied())
 }
 
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_counted_once_each() {
+    fn each_file_is_counted_once() {
         let files = [("a", A), ("b", B), ("c", "fn emit() {}")];
         assert_eq!(judged(PAGE_TEXT, 3, &files), [""; 0]);
         let found = judged(PAGE_TEXT, 2, &files);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_nothing_before_it_calls_is_found() {
+    fn steps_that_no_earlier_step_calls_are_found() {
         let files = [("a", A), ("b", "fn send() {} fn push() {}"), ("c", "fn emit() { push() }")];
         let found = judged(PAGE_TEXT, 3, &files);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_called_file_that_is_not_listed_is_found_by_a_unique_name_or_its_own() {
+    fn unlisted_called_files_are_found_by_name() {
         let with = |caller: &str, others: &[(&str, &str)]| {
             let a = format!("{A} fn write() {{ {caller} }}");
             let files = [&[("a", &*a), ("b", B), ("c", "fn emit() {}")], others].concat();
@@ -435,7 +435,7 @@ mod tests {
 
     /// Removes the steps of each file in turn from the page.
     #[test]
-    fn most_files_of_the_page_cannot_be_left_out() {
+    fn removing_most_files_is_noticed() {
         let root = crate::workspace_root();
         let page = fs::read_to_string(root.join(PAGE)).expect(PAGE);
         let (mut all, mut noticed) = (0, 0);

@@ -205,7 +205,7 @@ fn lines_outside_code(text: &str) -> Vec<(usize, &str)> {
 
 /// Pages that a text names by their path from the root (`docs/README.md`), with their lines: in comments, messages of
 /// programs, and URLs of this project. `docs/research/papers/KEY.md` is a pattern and not a page.
-pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn find_named_pages(text: &str) -> Vec<(usize, &str)> {
     const ENDINGS: [&str; 4] = [".md", ".toml", ".svg", ".html"];
     let in_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     let mut found = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_work_is_found_in_code_only() {
+    fn unfinished_work_is_found_only_in_code() {
         let code = format!("fn f() {{ {}() }}\n", FORBIDDEN_MACROS[0]);
         assert_eq!(rust("src/a.rs", &code).len(), 1);
         let comment = format!("// {} is forbidden\n", FORBIDDEN_MACROS[0]);
@@ -302,6 +302,6 @@ mod tests {
             page.replace('b', "KEY"),
         ];
         let text = lines.join("\n");
-        assert_eq!(pages_named(&text), [(1, page), (2, page), (3, page), (3, page)]);
+        assert_eq!(find_named_pages(&text), [(1, page), (2, page), (3, page), (3, page)]);
     }
 }

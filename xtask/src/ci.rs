@@ -189,12 +189,12 @@ fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     const KEPT: &str = "docs/research/papers";
     run_page_commands(root, OUT)?;
-    let program = small_papers(root, OUT)?;
+    let program = run_quick_papers(root, OUT)?;
     run(&mut command(root, &program, &["report", "--out", OUT, "--check", KEPT]))
 }
 
 /// Runs the commands of docs/research/README.md that begin with `marline-lab`, word for word, with results in a
-/// directory of the checkout. The runs are reused by [`small_papers`].
+/// directory of the checkout. The runs are reused by [`run_quick_papers`].
 fn run_page_commands(root: &Path, out: &str) -> TaskResult {
     const PAGE: &str = "docs/research/README.md";
     let program = build_test_program(root, "marline-lab")?;
@@ -213,7 +213,7 @@ fn run_page_commands(root: &Path, out: &str) -> TaskResult {
 }
 
 /// Runs every paper in virtual time as a quick run, with results in a directory of the checkout. Returns the program.
-pub(crate) fn small_papers(root: &Path, out: &str) -> Result<String, String> {
+pub(crate) fn run_quick_papers(root: &Path, out: &str) -> Result<String, String> {
     let program = build_test_program(root, "marline-lab")?;
     let mut small = command(root, &program, &["paper", "all", "--quick", "--out", out]);
     let status = small.status().map_err(|error| format!("paper: {error}"))?;

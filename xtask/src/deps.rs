@@ -97,7 +97,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     // Without this, the colors that CI enables for cargo would hide repeated crates.
     let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
-    let library = crates_in(&printed);
+    let library = parse_crate_tree(&printed);
     wrong.extend(excess(&library));
     if wrong.is_empty() {
         println!(
@@ -139,7 +139,7 @@ fn violations(of: &Crate) -> Vec<String> {
 }
 
 /// Names and versions in the output of `cargo tree` without a prefix.
-fn crates_in(tree: &str) -> BTreeSet<&str> {
+fn parse_crate_tree(tree: &str) -> BTreeSet<&str> {
     let named = |line: &'_ str| line.trim_end_matches(" (*)").split(" (").next().map(str::len);
     tree.lines()
         .filter_map(|line| Some(line.get(..named(line)?)?.trim()))
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_names_no_algorithm_and_no_driver() {
+    fn the_core_depends_on_no_algorithm_and_no_driver() {
         for above in ["algos", "sim", "io", "link", "testkit"] {
             let manifest = format!(
                 "[package]\nname = 'marline-core'\n[dependencies]\n\
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn the_library_is_counted_once_per_crate_and_version() {
         let tree = "marline v0.2.0 (/a)\nlibc v0.2.1\nlibc v0.2.1 (*)\nsyn v2.0.0 (proc-macro)\n\n";
-        let library = crates_in(tree);
+        let library = parse_crate_tree(tree);
         assert_eq!(library, BTreeSet::from(["marline v0.2.0", "libc v0.2.1", "syn v2.0.0"]));
         assert_eq!(excess(&library), ["marline must not depend on syn"]);
         let many: Vec<String> = (0..37).map(|n| format!("c{n} v1")).collect();

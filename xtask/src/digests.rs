@@ -13,7 +13,7 @@ use crate::{TaskResult, ci};
 /// Directory of the papers' results, below the checkout.
 const RESULTS: &str = "target/digests";
 /// Text before the digest in a paper's `run.json`.
-const FIELD: &str = "\"digest\": \"";
+const DIGEST_FIELD: &str = "\"digest\": \"";
 
 /// Prints the papers' tables as they are made, and then a line with digest and name for each family of random worlds
 /// and each paper.
@@ -22,7 +22,7 @@ pub(crate) fn print(root: &Path) -> TaskResult {
     if results.exists() {
         fs::remove_dir_all(&results).map_err(|error| format!("{RESULTS}: {error}"))?;
     }
-    ci::small_papers(root, RESULTS)?;
+    ci::run_quick_papers(root, RESULTS)?;
     let worlds =
         ["run", "--release", "-q", "-p", "marline-sim", "--example", "numbers", "--", "digests"];
     let worlds = output(&mut command(root, "cargo", &worlds))?;
@@ -37,7 +37,7 @@ pub(crate) fn print(root: &Path) -> TaskResult {
         let name = paper.file_name().unwrap_or_default().to_string_lossy();
         let run = fs::read_to_string(paper.join("run.json"))
             .map_err(|error| format!("{RESULTS}/{name}/run.json: {error}"))?;
-        let digest = run.split(FIELD).nth(1).and_then(|rest| rest.split('"').next());
+        let digest = run.split(DIGEST_FIELD).nth(1).and_then(|rest| rest.split('"').next());
         let digest = digest.filter(|digest| !digest.is_empty());
         println!("{}  {name}", digest.ok_or(format!("{name}: nothing was simulated"))?);
     }

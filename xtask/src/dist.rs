@@ -69,7 +69,7 @@ impl Release {
             return Err(format!("{} is linked dynamically", program.display()));
         }
         archives::archive(self, program)?;
-        archives::container(self, program)
+        archives::build_container(self, program)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::run::{command, run, shown_output};
+use crate::run::{command, run, run_and_show};
 use crate::{TaskResult, goals};
 
 /// Row names with arguments of cargo. A row may need several commands.
@@ -64,7 +64,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
         }
         println!("=== {name}: cargo {line}");
         let arguments: Vec<&str> = line.split(' ').collect();
-        match shown_output(&mut command(root, "cargo", &arguments)) {
+        match run_and_show(&mut command(root, "cargo", &arguments)) {
             Ok(printed) => figures.extend(goals::figures(&printed)),
             Err(error) => {
                 println!("{error}");
@@ -106,7 +106,7 @@ mod tests {
 
     /// Checked here, because cargo accepts a filter that matches no test.
     #[test]
-    fn rows_name_modules_of_tests_that_are_there() {
+    fn rows_name_existing_test_modules() {
         let root = crate::workspace_root();
         let mut seen = 0;
         for line in ROWS.iter().map(|(_, line)| *line) {

@@ -127,7 +127,7 @@ fn main() -> ExitCode {
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
         "rivals" => rivals(&root, rest),
-        "packetdrill" => packetdrill(&root, rest),
+        "packetdrill" => run_packetdrill(&root, rest),
         "endurance" => endurance(&root, rest),
         "nightly" => nightly::all(&root, rest),
         "dist" => dist::build(&root, rest),
@@ -162,7 +162,7 @@ fn rivals(root: &Path, arguments: &[String]) -> TaskResult {
 }
 
 /// Builds the adapter, a library for packetdrill, and runs the scripts.
-fn packetdrill(root: &Path, arguments: &[String]) -> TaskResult {
+fn run_packetdrill(root: &Path, arguments: &[String]) -> TaskResult {
     const PACKAGE: &[&str] = &["-q", "-p", "packetdrill-adapter"];
     let build = [&["build"], PACKAGE].concat();
     run::run(&mut run::command(root, "cargo", &build))?;

@@ -68,7 +68,7 @@ fn page(root: &Path) -> Result<String, String> {
         for file in files {
             let text =
                 fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
-            let lines = if title.starts_with("Exit") { exit_codes(&text) } else { keys(&text) };
+            let lines = if title.starts_with("Exit") { list_exit_codes(&text) } else { keys(&text) };
             page += &lines.map_err(|error| format!("{file}: {error}"))?;
         }
     }
@@ -80,20 +80,20 @@ fn keys(text: &str) -> Result<String, String> {
     let mut lines = String::new();
     for item in syn::parse_file(text).map_err(|error| error.to_string())?.items {
         let (name, names) = match &item {
-            Item::Struct(of) if is_serialized(&of.attrs) => (&of.ident, struct_keys(of)),
-            Item::Enum(of) if is_serialized(&of.attrs) => (&of.ident, enum_words(of)),
+            Item::Struct(of) if is_serialized(&of.attrs) => (&of.ident, list_struct_keys(of)),
+            Item::Enum(of) if is_serialized(&of.attrs) => (&of.ident, list_enum_names(of)),
             _ => continue,
         };
         let _ = writeln!(lines, "  {name}: {}", names.join(" "));
     }
-    let literal = literal_keys(text);
+    let literal = list_literal_keys(text);
     if !literal.is_empty() {
         let _ = writeln!(lines, "  {}", literal.join(" "));
     }
     Ok(lines)
 }
 
-fn struct_keys(of: &ItemStruct) -> Vec<String> {
+fn list_struct_keys(of: &ItemStruct) -> Vec<String> {
     let is_flat = |field: &Field| serde_text(&field.attrs).contains("flatten");
     let key = |field: &Field| {
         let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -103,7 +103,7 @@ fn struct_keys(of: &ItemStruct) -> Vec<String> {
 }
 
 /// Names of the variants, with the keys of their fields in parentheses.
-fn enum_words(of: &ItemEnum) -> Vec<String> {
+fn list_enum_names(of: &ItemEnum) -> Vec<String> {
     let is_kebab = serde_text(&of.attrs).contains("kebab-case");
     let word = |variant: &syn::Variant| {
         let name = variant.ident.to_string();
@@ -130,7 +130,7 @@ fn to_kebab_case(name: &str) -> String {
 }
 
 /// Keys of the `json!` values outside tests: strings before a colon.
-fn literal_keys(text: &str) -> Vec<String> {
+fn list_literal_keys(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let mut keys = Vec::new();
     let mut pieces = code.split('"').peekable();
@@ -146,7 +146,7 @@ fn literal_keys(text: &str) -> Vec<String> {
 }
 
 /// Lists each constant that becomes an exit code.
-fn exit_codes(text: &str) -> Result<String, String> {
+fn list_exit_codes(text: &str) -> Result<String, String> {
     let mut lines = String::new();
     for item in syn::parse_file(text).map_err(|error| error.to_string())?.items {
         let Item::Const(ItemConst { ident, expr, .. }) = item else { continue };
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_that_serde_writes() {
+    fn keys_match_serde() {
         let text = "#[derive(Serialize)] struct A { x_us: u64, #[serde(rename = \"verdict\")] y: \
             u8,\n\
                     #[serde(flatten)] z: B }\nstruct Private { q: u8 }\n\
@@ -204,6 +204,6 @@ mod tests {
     fn exit_codes_are_constants() {
         let text =
             "const NO_PATH: u8 = 2;\nconst OTHER: u8 = 3;\nfn f() { ExitCode::from(NO_PATH) }";
-        assert_eq!(exit_codes(text).unwrap(), "  NO_PATH 2\n");
+        assert_eq!(list_exit_codes(text).unwrap(), "  NO_PATH 2\n");
     }
 }

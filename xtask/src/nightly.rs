@@ -69,7 +69,7 @@ const STEPS: [Step; 19] = [
         "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with \
             `--lockdown`: no \
          packet bypasses the tunnel",
-        kill_switch,
+        test_kill_switch,
     ),
     (
         "worlds",
@@ -184,32 +184,32 @@ fn endurance(root: &Path) -> TaskResult {
 }
 
 fn upgrades(root: &Path) -> TaskResult {
-    run(&mut long_tests(root, "upgrade::"))
+    run(&mut run_ignored_tests(root, "upgrade::"))
 }
 
 fn dashboard(root: &Path) -> TaskResult {
-    run(&mut long_tests(root, "dashboard::"))
+    run(&mut run_ignored_tests(root, "dashboard::"))
 }
 
 fn memory(root: &Path) -> TaskResult {
     // A release build, because the test measures the program of users.
     run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
-    let mut tests = long_tests(root, "memory::");
+    let mut tests = run_ignored_tests(root, "memory::");
     tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
     // A test of upgrades has a module of the same name, but is a separate step.
     run(tests.args(["--skip", "upgrade::", "--test-threads", "1"]))
 }
 
 fn fleet(root: &Path) -> TaskResult {
-    run(&mut long_tests(root, "fleet::"))
+    run(&mut run_ignored_tests(root, "fleet::"))
 }
 
-fn kill_switch(root: &Path) -> TaskResult {
-    run(&mut long_tests(root, "up::sweep::"))
+fn test_kill_switch(root: &Path) -> TaskResult {
+    run(&mut run_ignored_tests(root, "up::sweep::"))
 }
 
 fn returns(root: &Path) -> TaskResult {
-    run(&mut long_tests(root, "path_returns::"))
+    run(&mut run_ignored_tests(root, "path_returns::"))
 }
 
 fn live_datagrams(root: &Path) -> TaskResult {
@@ -224,11 +224,11 @@ fn live_datagrams(root: &Path) -> TaskResult {
             );
         }
     }
-    run(&mut long_tests(root, "live_datagrams::"))
+    run(&mut run_ignored_tests(root, "live_datagrams::"))
 }
 
 /// Tests of the program that are ignored by default.
-fn long_tests(root: &Path, filter: &str) -> Command {
+fn run_ignored_tests(root: &Path, filter: &str) -> Command {
     const LONG: [&str; 8] =
         ["test", "-p", "marline-cli", "--test", "it", "--", "--ignored", "--nocapture"];
     let mut tests = command(root, "cargo", &LONG);
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nightly_results_stay_until_the_step_runs_again() {
+    fn results_stay_until_the_step_runs_again() {
         let mut known = rows(&format_page(&BTreeMap::new()));
         assert_eq!(known.len(), STEPS.len());
         assert!(known.values().all(|row| row == "never run | - | - | -"), "{known:?}");

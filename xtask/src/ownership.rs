@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_can_write_fields_from_elsewhere_is_found() {
+    fn code_that_can_write_fields_outside_is_found() {
         assert_eq!(findings("struct Connection { a: A }", &[("a", "struct A { x: u8 }")]), [""; 0]);
         let open = findings("", &[("a", "pub struct A { pub(super) x: u8 }")]);
         assert!(open[0].contains("A.x can be written"), "{open:?}");
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_struct_borrows_what_the_list_states() {
+    fn listed_structs_borrow_as_stated() {
         assert_eq!(findings("", &[PAIR]), [""; 0]);
         let other = findings("", &[("other", "struct Other<'a> { a: &'a mut A, c: &'a mut C }")]);
         assert!(other[0].contains("Other borrows A, C mutably, but is not a listed"), "{other:?}");

@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     else {
         return Ok(());
     };
-    first_steps(root, &python, &wheel)?;
+    test_first_steps(root, &python, &wheel)?;
     let package = root.join(PACKAGE);
     run(&mut command(&package, &python, &["-m", "mypy", "python/marline"]))?;
     // Compares the type stubs with the module.
@@ -54,7 +54,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 /// Takes the first steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the
 /// page's first commands, in a directory without this tree's sources.
-fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
+fn test_first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     run(&mut command(
         root,
         "python3",

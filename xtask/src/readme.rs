@@ -59,7 +59,7 @@ fn check_worse_cases(pages: &Pages) -> TaskResult {
     let one_of = (100.0 / share).round() as usize;
     let number = one_of.checked_sub(2).and_then(|index| NUMBERS.get(index));
     let number = number.map_or_else(|| one_of.to_string(), |word| (*word).to_owned());
-    expect_words(&pages.readme, &format!("in one of {number} cases "), AUTO)
+    expect_text(&pages.readme, &format!("in one of {number} cases "), AUTO)
 }
 
 /// Compares every row of the README's table with the page of results.
@@ -82,7 +82,7 @@ fn demo(pages: &Pages) -> TaskResult {
     if kept { Ok(()) } else { Err(format!("{README}: the demo output differs from {RESULTS}")) }
 }
 
-fn expect_words(readme: &str, words: &str, source: &str) -> TaskResult {
+fn expect_text(readme: &str, words: &str, source: &str) -> TaskResult {
     let says = joined(readme).contains(words);
     if says { Ok(()) } else { Err(format!("{README} does not match {source}; expected: {words}")) }
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_figure_that_is_changed_alone_is_found() {
+    fn each_changed_figure_is_found() {
         assert_eq!(finding(|_| ()), "");
         let readme = |from: &'static str, to: &'static str| {
             finding(|pages| {

@@ -13,14 +13,14 @@ pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command 
     // Cargo sets these variables for xtask. A nested cargo of another workspace must not inherit them. In a nested
     // cargo of this workspace they would repeat the build script of `ring` and rebuild all crates that depend on it
     // whenever `cargo xtask` and cargo are used alternately.
-    for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_our_package(name)) {
+    for (variable, _) in std::env::vars_os().filter(|(name, _)| is_set_by_cargo(name)) {
         command.env_remove(variable);
     }
     command
 }
 
 /// Returns true if cargo sets this variable for the package that it runs.
-fn is_of_our_package(variable: &OsStr) -> bool {
+fn is_set_by_cargo(variable: &OsStr) -> bool {
     let name = variable.to_string_lossy();
     name == "CARGO" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
@@ -55,7 +55,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
 }
 
 /// Runs `command`, shows its standard output as it arrives, and returns it.
-pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
+pub(crate) fn run_and_show(command: &mut Command) -> Result<String, String> {
     let failed =
         |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
     let mut child =
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_failures_of_a_log_are_shown() {
+    fn only_failures_of_a_log_are_shown() {
         let script = "echo 'test a ... ok'; echo 'test b ... FAILED'; echo 'noise'; \
                       echo \"thread 'b' panicked at b.rs:1:\"; echo 'why'; exit 3";
         let error = run_and_report_failure(&mut command(Path::new("/"), "sh", &["-c", script]));

@@ -2,7 +2,7 @@
 //! documents, packages of the program, and its size in bytes.
 //!
 //! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
-//! file. Figures may grow by [`SLACK`] before the check fails, so that most changes do not touch the file. Only
+//! file. Figures may grow by [`ALLOWED_GROWTH`] before the check fails, so that most changes do not touch the file. Only
 //! `--build` compiles for minutes: it measures the CPU time of a cold build of the program, and its stripped
 //! size.
 
@@ -17,7 +17,7 @@ use crate::run::{command, output, run};
 const FILE: &str = "xtask/size.toml";
 
 /// Allowed growth of a figure, as a share of the blessed one.
-const SLACK: f64 = 0.01;
+const ALLOWED_GROWTH: f64 = 0.01;
 
 /// Parts of the tree, by folder.
 const PARTS: [(&str, &[&str]); 4] = [
@@ -59,7 +59,7 @@ fn compare(root: &Path, figures: &Figures) -> TaskResult {
         .iter()
         .filter_map(|(name, figure)| {
             let before = known(name).unwrap_or(0);
-            let most = before as f64 * (1.0 + SLACK);
+            let most = before as f64 * (1.0 + ALLOWED_GROWTH);
             (*figure as f64 > most).then(|| format!("{name}: {figure}, was {before}"))
         })
         .collect();
@@ -84,7 +84,7 @@ fn measure(root: &Path) -> Result<Figures, String> {
         .filter_map(|path| Some((path, fs::read_to_string(root.join(path)).ok()?)))
         .collect();
     let of_tests: Vec<String> =
-        texts.iter().flat_map(|(path, text)| modules_of_tests(path, text)).collect();
+        texts.iter().flat_map(|(path, text)| test_module_prefixes(path, text)).collect();
     for (path, text) in &texts {
         let is_rust = path.ends_with(".rs");
         if !is_rust {
@@ -98,8 +98,8 @@ fn measure(root: &Path) -> Result<Figures, String> {
         };
         add(part, "files", 1);
         add(part, "lines", text.lines().count());
-        if !is_of_tests(path) && !of_tests.iter().any(|module| path.starts_with(module)) {
-            add(part, "lines of code", lines_of_code(text));
+        if !is_test_only(path) && !of_tests.iter().any(|module| path.starts_with(module)) {
+            add(part, "lines of code", count_code_lines(text));
         }
     }
     add("program", "packages", packages(root)?);
@@ -107,13 +107,13 @@ fn measure(root: &Path) -> Result<Figures, String> {
 }
 
 /// Returns true if a file is compiled only for tests and benchmarks.
-fn is_of_tests(path: &str) -> bool {
+fn is_test_only(path: &str) -> bool {
     let folders = ["/tests/", "/benches/", "/examples/"];
     folders.iter().any(|folder| path.contains(folder)) || path.ends_with("/tests.rs")
 }
 
 /// Path prefixes of the modules that a file compiles only for tests.
-fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
+fn test_module_prefixes(path: &str, text: &str) -> Vec<String> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let below = match name {
         "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
@@ -129,7 +129,7 @@ fn modules_of_tests(path: &str, text: &str) -> Vec<String> {
 }
 
 /// Lines with code, excluding those of a test module in the file.
-fn lines_of_code(text: &str) -> usize {
+fn count_code_lines(text: &str) -> usize {
     let mut lines = text.lines();
     let mut count = 0;
     while let Some(line) = lines.next() {
@@ -213,21 +213,21 @@ mod tests {
         let text = "//! Head.\n\nuse a;\n/// Says.\nfn f() {\n    g(); // \
             why\n}\n\n#[cfg(test)]\nmod tests {\n    \
                     #[test]\n    fn t() {\n        f();\n    }\n}\nconst A: u8 = 1;\n";
-        assert_eq!(lines_of_code(text), 5);
+        assert_eq!(count_code_lines(text), 5);
         let outside = "#[cfg(test)]\nmod tests;\nfn f() {}\n";
-        assert_eq!(lines_of_code(outside), 1);
+        assert_eq!(count_code_lines(outside), 1);
         let field = "struct S {\n    #[cfg(test)]\n    seen: u8,\n    at: u8,\n}\n";
-        assert_eq!(lines_of_code(field), 3);
+        assert_eq!(count_code_lines(field), 3);
     }
 
     #[test]
     fn test_only_modules_are_recognized_by_their_path() {
-        assert!(is_of_tests("crates/a/tests/it/main.rs") && is_of_tests("crates/a/src/b/tests.rs"));
-        assert!(!is_of_tests("crates/a/src/b.rs"));
+        assert!(is_test_only("crates/a/tests/it/main.rs") && is_test_only("crates/a/src/b/tests.rs"));
+        assert!(!is_test_only("crates/a/src/b.rs"));
         let text = "mod a;\n#[cfg(test)]\nmod reference;\n#[cfg(test)]\nfn f() {}\n";
         let below =
             |folder: &str| [format!("{folder}/reference.rs"), format!("{folder}/reference/")];
-        assert_eq!(modules_of_tests("crates/a/src/lib.rs", text), below("crates/a/src"));
-        assert_eq!(modules_of_tests("crates/a/src/b.rs", text), below("crates/a/src/b"));
+        assert_eq!(test_module_prefixes("crates/a/src/lib.rs", text), below("crates/a/src"));
+        assert_eq!(test_module_prefixes("crates/a/src/b.rs", text), below("crates/a/src/b"));
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn functions(blanked: &str) -> Vec<Function> {
         let (_, end) = next_token(bytes, at);
         // A function pointer's type has no name.
         if &bytes[at..end] == b"fn"
-            && let Some(name) = name_after(&blanked[end..])
+            && let Some(name) = read_name(&blanked[end..])
             && let Some((open, close)) = body(bytes, end)
         {
             let name = name.to_string();
@@ -243,7 +243,7 @@ fn brace_end(bytes: &[u8], open: usize) -> Option<usize> {
     None
 }
 
-fn name_after(text: &str) -> Option<&str> {
+fn read_name(text: &str) -> Option<&str> {
     let text = text.trim_start();
     match text.bytes().position(|byte| !is_word(byte)).unwrap_or(text.len()) {
         0 => text.starts_with('$').then_some("$"),

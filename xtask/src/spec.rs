@@ -119,14 +119,14 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => {}
         [write_it] if write_it == "--write" => write(root, &tables)?,
-        [kernel, folder] if kernel == "--kernel" => look_up(Path::new(folder), &tables)?,
+        [kernel, folder] if kernel == "--kernel" => look_up_kernel_functions(Path::new(folder), &tables)?,
         _ => return Err("expected --write or --kernel DIR".to_owned()),
     }
     check(root)
 }
 
 /// Looks up every cited function of the kernel.
-fn look_up(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
+fn look_up_kernel_functions(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
     let mut texts: BTreeMap<&str, String> = BTreeMap::new();
     let mut missing = Vec::new();
     let mut found = 0;
@@ -180,7 +180,7 @@ fn load(root: &Path) -> Result<BTreeMap<String, Table>, String> {
 
 /// All errors of the tables.
 fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<String>, String> {
-    let tests = tests_of(root)?;
+    let tests = find_tests(root)?;
     let mut complaints = Vec::new();
     for (name, table) in tables {
         let mut ids = BTreeSet::new();
@@ -271,7 +271,7 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> TaskResult {
 }
 
 /// Names of all tests.
-fn tests_of(root: &Path) -> Result<BTreeSet<String>, String> {
+fn find_tests(root: &Path) -> Result<BTreeSet<String>, String> {
     let mut names = BTreeSet::new();
     let mut files = Vec::new();
     for folder in TREES.iter().chain(&["xtask/src"]) {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_exceptions_do_not_count() {
+    fn memory_and_exceptions_are_not_covered() {
         let with = |source: &str, more: &str| {
             line(&format!("id='a'\nlevel='MUST'\ntext='t'\nsource=[{source}]\n{more}"))
         };

@@ -65,7 +65,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     for page in pages.lines() {
         // A file that was removed without a commit has no commands.
         let Ok(text) = fs::read_to_string(root.join(page)) else { continue };
-        commands.extend(commands_in(&text));
+        commands.extend(find_commands(&text));
     }
     commands.sort();
     commands.dedup();
@@ -76,7 +76,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// `cargo doc ...` commands of a page, in backticks or on a line of a code block.
-fn commands_in(page: &str) -> Vec<String> {
+fn find_commands(page: &str) -> Vec<String> {
     const DOC: &str = "cargo doc ";
     let ended = |rest: &str| {
         let end = rest.find(['`', '\n', '#']).unwrap_or(rest.len());
@@ -114,7 +114,7 @@ mod tests {
     fn commands_of_pages_are_found_in_text_and_in_blocks() {
         let page =
             "See `cargo doc -p a --open`.\n```sh\ncargo doc -p b   # why\n```\n`cargo test`\n";
-        assert_eq!(commands_in(page), ["cargo doc -p a --open", "cargo doc -p b"]);
+        assert_eq!(find_commands(page), ["cargo doc -p a --open", "cargo doc -p b"]);
         let root = crate::workspace_root();
         let documented = documented_commands(&root).expect("the pages");
         assert!(documented.iter().any(|line| line.starts_with("cargo doc -p marline ")));

@@ -46,24 +46,24 @@ pub(crate) fn check(root: &Path) -> TaskResult {
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
             let found = phrases::check(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
-            wrong.extend(missing_pages(root, path, &text));
+            wrong.extend(find_missing_pages(root, path, &text));
         }
         if ending == "rs" {
             let found = checks::rust(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
-            wrong.extend(header_opening(path, &text));
-            wrong.extend(tuple_parameters(path, &text));
+            wrong.extend(find_header_opening(path, &text));
+            wrong.extend(find_tuple_parameters(path, &text));
             let lines = text.lines().count();
             if (FILE_LINES_AIM + 1..=checks::FILE_LINES_MAX).contains(&lines) {
                 long.push(format!("{lines:5} {path}"));
             }
         }
         if ending == "md" {
-            wrong.extend(dead_links(root, path, &text));
+            wrong.extend(find_dead_links(root, path, &text));
         }
     }
     for of in manifest::workspace_crates(root)? {
-        wrong.extend(crate_rules(root, &of)?);
+        wrong.extend(check_crate_rules(root, &of)?);
     }
     wrong.extend(find_unlisted_pages(root, &listed));
     wrong.extend(names::check(root));
@@ -91,13 +91,13 @@ fn list_files(root: &Path) -> Result<Vec<String>, String> {
     Ok(files)
 }
 
-fn tuple_parameters(path: &str, text: &str) -> Vec<String> {
+fn find_tuple_parameters(path: &str, text: &str) -> Vec<String> {
     let found = parameters::tuples(text).unwrap_or_else(|error| vec![error]);
     found.into_iter().map(|message| format!("{path}: {message}")).collect()
 }
 
 /// Finds a module header that opens with a question word.
-fn header_opening(path: &str, text: &str) -> Option<String> {
+fn find_header_opening(path: &str, text: &str) -> Option<String> {
     let (index, line) = text.lines().enumerate().find(|(_, line)| line.starts_with("//!"))?;
     let opening = line["//!".len()..].split_whitespace().next()?;
     let word = opening.split(|c: char| !c.is_alphanumeric()).next()?;
@@ -110,7 +110,7 @@ fn header_opening(path: &str, text: &str) -> Option<String> {
 }
 
 /// Links to missing files, and to missing headings of existing files.
-fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
+fn find_dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
     let page = root.join(path);
     let folder = page.parent().unwrap_or(root);
     let mut dead = Vec::new();
@@ -132,8 +132,8 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
 }
 
 /// Missing pages that a file names by their path from the root.
-fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
-    checks::pages_named(text)
+fn find_missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
+    checks::find_named_pages(text)
         .into_iter()
         .filter(|(_, page)| !root.join(page).exists())
         .map(|(line, page)| format!("{path}:{line}: no such page: {page}"))
@@ -160,7 +160,7 @@ fn find_unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
     unlisted
 }
 
-fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
+fn check_crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     let dir = of.dir.strip_prefix(root).unwrap_or(&of.dir).display();
     if !of.workspace_lints {
@@ -183,13 +183,13 @@ fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
     }
     if own.is_file() {
         let config = manifest::read_toml(&own)?;
-        let missing = clippy_gaps(&config, pure);
+        let missing = find_clippy_gaps(&config, pure);
         wrong.extend(missing.into_iter().map(|gap| format!("{dir}/clippy.toml:1: {gap}")));
     }
     Ok(wrong)
 }
 
-fn clippy_gaps(config: &toml::Table, pure: bool) -> Vec<String> {
+fn find_clippy_gaps(config: &toml::Table, pure: bool) -> Vec<String> {
     let mut gaps = Vec::new();
     for (key, limit) in SIZE_LIMITS {
         if config.get(*key).and_then(toml::Value::as_integer).is_none_or(|set| set > *limit) {
@@ -220,12 +220,12 @@ mod tests {
         'std::collections::HashSet']";
 
     fn gaps(config: &str, pure: bool) -> usize {
-        clippy_gaps(&config.parse().expect("valid TOML"), pure).len()
+        find_clippy_gaps(&config.parse().expect("valid TOML"), pure).len()
     }
 
     #[test]
     fn a_module_header_opens_with_a_noun_phrase() {
-        let found = |text: &str| header_opening("src/a.rs", text);
+        let found = |text: &str| find_header_opening("src/a.rs", text);
         let message =
             "src/a.rs:2: the module header must open with a noun phrase, not with \"What\"";
         assert_eq!(found("// License.\n//! What a queue holds.\n"), Some(message.to_string()));

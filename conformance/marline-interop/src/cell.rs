@@ -153,7 +153,7 @@ impl Cell {
 
     /// Selects cells that together contain every possible pair of values of two dimensions. Each step selects the cell
     /// with the most missing pairs.
-    pub(crate) fn pairwise() -> Vec<Cell> {
+    pub(crate) fn covering_cells() -> Vec<Cell> {
         let all = Cell::all();
         let mut missing: BTreeSet<[(usize, u8); 2]> = all.iter().flat_map(Cell::pairs).collect();
         let mut chosen = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_matrix_is_whole() {
+    fn the_matrix_has_every_valid_combination() {
         // 3 x 2 x 3 x 2 x 5 x 7, excluding the dead first path of a single subflow (84) and of the other kernel
         // clients (56).
         assert_eq!(Cell::all().len(), 1_260 - 84 - 56);
@@ -200,10 +200,10 @@ mod tests {
 
     #[test]
     fn pairs_are_covered_by_few_cells() {
-        let (all, few) = (Cell::all(), Cell::pairwise());
+        let (all, few) = (Cell::all(), Cell::covering_cells());
         let pairs = |cells: &[Cell]| cells.iter().flat_map(Cell::pairs).collect::<BTreeSet<_>>();
         assert_eq!(pairs(&all), pairs(&few));
         assert!((35..60).contains(&few.len()), "{}", few.len());
-        assert_eq!(few, Cell::pairwise());
+        assert_eq!(few, Cell::covering_cells());
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const PORT: u16 = 7_000;
 /// Another port, for addresses that are announced with a port.
 pub(crate) const OTHER_PORT: u16 = 7_777;
 /// Names of the paths, the first of which fails.
-const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
+const PATH_NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
 /// Receive buffer of a slow reader in bytes, small so that the window fills quickly.
 const SLOW_READER_BUFFER: u32 = 256 << 10;
 
@@ -110,10 +110,10 @@ fn scenario(cell: &Cell, seed: u64) -> Scenario {
             price: None,
         }
     };
-    let paths: Vec<Path> = NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();
+    let paths: Vec<Path> = PATH_NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();
     let endpoint = |number: usize| Endpoint {
         address: address(cell.family, number, 2),
-        path: Some(NAMES[number].to_owned()),
+        path: Some(PATH_NAMES[number].to_owned()),
         port: None,
         id: None,
         flags: vec![EndpointFlag::Subflow],

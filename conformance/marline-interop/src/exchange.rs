@@ -16,9 +16,9 @@ use crate::content::{Content, ReceivedData, receive, send};
 /// The server's first byte.
 const GREETING: u8 = b'M';
 /// Time for joins: three round trips of the slow path.
-const JOIN_TIME: Duration = Duration::from_millis(200);
+const JOIN_WAIT: Duration = Duration::from_millis(200);
 /// Maximum number of concurrent messages.
-const WINDOW: usize = 64;
+const MAX_CONCURRENT_MESSAGES: usize = 64;
 /// Maximum message length in bytes, slightly less than a segment.
 const MAX_MESSAGE_LEN: u64 = 1_400;
 
@@ -139,7 +139,7 @@ async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
             if byte != [GREETING] {
                 return Err(io::Error::other(format!("unexpected first byte {byte:?}")));
             }
-            tokio::time::sleep(JOIN_TIME).await;
+            tokio::time::sleep(JOIN_WAIT).await;
             Ok(())
         }
     }
@@ -203,7 +203,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
         }
         Side::Client => {
             async {
-                let window = tokio::sync::Semaphore::new(WINDOW);
+                let window = tokio::sync::Semaphore::new(MAX_CONCURRENT_MESSAGES);
                 let write = async {
                     for number in 0..plan.messages {
                         // Released by the reader.

@@ -94,7 +94,7 @@ fn peer(job: &str) -> anyhow::Result<()> {
 /// The selected cells.
 fn tasks(args: &Args) -> Vec<Task> {
     let scale = if args.small { Scale::Small } else { Scale::Full };
-    let cells = if args.small { Cell::pairwise() } else { Cell::all() };
+    let cells = if args.small { Cell::covering_cells() } else { Cell::all() };
     let mut tasks: Vec<Task> = cells.into_iter().map(|cell| Task::Cell(cell, scale)).collect();
     if !args.small {
         let huge = |cell: &Cell| {
@@ -120,7 +120,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
-    let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
+    let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.has_passed(t)).collect();
     println!("{} cells, {} of which have already passed", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::remove_remains();
     if !swept.is_empty() {

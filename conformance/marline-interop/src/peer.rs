@@ -45,7 +45,7 @@ pub(crate) struct Extra {
     /// Changes of the client's paths, with times in ms after it has connected: `up`, `down`, `backup`, `primary`.
     pub(crate) changes: Vec<(u64, String, String)>,
     /// Changes of the server's addresses, with times in ms after it has accepted.
-    pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
+    pub(crate) address_changes: Vec<(u64, SocketAddr, String)>,
     /// Policies.
     pub(crate) variant: Variant,
     /// Uses MultiMob's policies instead, with every extension.
@@ -246,7 +246,7 @@ async fn marline_server(job: &Job) -> anyhow::Result<()> {
     for connection in 0..job.plan.connections() {
         let (stream, _) = server.accept().await.context("the server was closed")?;
         let exchange = exchange::run(stream, Side::Server, &job.plan, connection);
-        let changes = change_addresses(&server, &job.extra.readdressed);
+        let changes = change_addresses(&server, &job.extra.address_changes);
         let (outcome, changed) = tokio::join!(exchange, changes);
         changed?;
         tell(&outcome)?;

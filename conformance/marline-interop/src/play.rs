@@ -17,9 +17,9 @@ use crate::exchange::Outcome;
 use crate::peer::Job;
 
 /// Maximum number of packets captured per path, to avoid gigabytes.
-const CAPTURED_PACKETS: &str = "15000";
+const MAX_CAPTURED_PACKETS: &str = "15000";
 /// Time limit for a started program to become ready.
-const READY: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between checks of files.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -104,7 +104,7 @@ fn start_tcpdump(
     let said = file.with_extension("pcap.err");
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-i", interface, "-s", "0", "-B", "16384", "-Z", "root"]);
-    tcpdump.args(["-c", CAPTURED_PACKETS, "-w"]).arg(file).arg("tcp");
+    tcpdump.args(["-c", MAX_CAPTURED_PACKETS, "-w"]).arg(file).arg("tcp");
     tcpdump.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
     let child = net.spawn(side, &mut tcpdump).context("cannot run tcpdump")?;
     let mut running = ChildProcess { child, name: "tcpdump" };
@@ -120,7 +120,7 @@ fn wait_for_line(file: &Path, text: &str, from: &mut ChildProcess) -> anyhow::Re
             return Ok(());
         }
         let ended = from.child.try_wait()?;
-        if ended.is_some() || start.elapsed() > READY {
+        if ended.is_some() || start.elapsed() > READY_TIMEOUT {
             let errors = std::fs::read_to_string(file.with_extension("err")).unwrap_or_default();
             bail!("{} did not become ready ({ended:?}): {}", from.name, errors.trim());
         }
@@ -168,7 +168,7 @@ fn stop(sniffer: &mut ChildProcess) {
     let pid = i32::try_from(sniffer.child.id()).ok().and_then(Pid::from_raw);
     let _ = pid.map(|pid| kill_process(pid, Signal::INT));
     let start = Instant::now();
-    while matches!(sniffer.child.try_wait(), Ok(None)) && start.elapsed() < READY {
+    while matches!(sniffer.child.try_wait(), Ok(None)) && start.elapsed() < READY_TIMEOUT {
         std::thread::sleep(CHECK_INTERVAL);
     }
 }

@@ -30,7 +30,7 @@ struct StoredResult {
 pub(crate) struct Results {
     place: PathBuf,
     program: String,
-    reruns_all: bool,
+    repeats_passed: bool,
     keep_captures: bool,
     done: AtomicUsize,
 }
@@ -44,13 +44,13 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    /// Opens the results in this directory. `reruns_all` repeats passed cells, and `keep_captures` keeps their
+    /// Opens the results in this directory. `repeats_passed` repeats passed cells, and `keep_captures` keeps their
     /// captures.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
         let place = place.canonicalize()?;
-        Ok(Results { place, program, reruns_all: fresh, keep_captures, done: AtomicUsize::new(0) })
+        Ok(Results { place, program, repeats_passed: fresh, keep_captures, done: AtomicUsize::new(0) })
     }
 
     /// Directory for the files of a cell.
@@ -58,8 +58,8 @@ impl Results {
         self.place.join(name(task))
     }
 
-    pub(crate) fn is_green(&self, task: &Task) -> bool {
-        !self.reruns_all && self.read(task).is_some_and(|result| result.problems.is_empty())
+    pub(crate) fn has_passed(&self, task: &Task) -> bool {
+        !self.repeats_passed && self.read(task).is_some_and(|result| result.problems.is_empty())
     }
 
     fn read(&self, task: &Task) -> Option<CellResult> {

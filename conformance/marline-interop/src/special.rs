@@ -39,11 +39,11 @@ const LTE: &str = "lte";
 /// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
 /// Number of bytes that is enough to use every path.
-const SHORT: u64 = 4 << 20;
+const SHORT_BYTES: u64 = 4 << 20;
 /// Number of bytes that take seven seconds on one path, so that events occur meanwhile.
 const LONG: u64 = 16 << 20;
 /// Time limit of a case.
-const LIMIT: Duration = Duration::from_secs(60);
+const CASE_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// An external action.
 #[derive(Copy, Clone, Debug)]
@@ -141,7 +141,7 @@ impl CaseResults<'_> {
     }
 
     /// Requires that a counter of a side's kernel has at least this value.
-    fn at_least(&mut self, side: Side, name: &str, least: u64) {
+    fn require_at_least(&mut self, side: Side, name: &str, least: u64) {
         let count = self.counter(side, name);
         if count < least {
             self.problems.push(format!(
@@ -282,7 +282,7 @@ fn case(
         to: at(ipv4_address(0, 1)),
         paths: vec![WIFI, LTE],
         extra: Extra::default(),
-        bytes: SHORT,
+        bytes: SHORT_BYTES,
         receive_buffer: None,
         before: Vec::new(),
         acts: Vec::new(),
@@ -315,7 +315,7 @@ impl SpecialCase {
             directory,
             watched: if self.client == Stack::Marline { Side::Server } else { Side::Client },
             jobs: [self.job(Side::Client), self.job(Side::Server)],
-            limit: LIMIT,
+            limit: CASE_TIME_LIMIT,
         };
         let mut left = self.acts.iter().peekable();
         let mut act = |elapsed: Duration| {

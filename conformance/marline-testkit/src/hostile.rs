@@ -20,8 +20,8 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, ReceiveTimer};
 use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
-use self::trick::Trick;
-use crate::{Flight, Pair, Side, config, endpoint_config, fixtures};
+use self::trick::Manipulation;
+use crate::{InFlightSegment, Pair, Side, config, endpoint_config, fixtures};
 
 /// Maximum number of operations in one run.
 const MAX_OPERATIONS: usize = 400;
@@ -72,9 +72,9 @@ struct App {
 struct Run {
     pair: Pair,
     apps: [App; 2],
-    tricks: Vec<Trick>,
+    manipulations: Vec<Manipulation>,
     /// The last segments seen, from which forged ones are made.
-    seen: Vec<Flight>,
+    seen: Vec<InFlightSegment>,
     steps: usize,
     outcome: Outcome,
 }
@@ -164,7 +164,7 @@ impl Run {
         let mut run = Run {
             pair: Pair::new(ends.0, ends.1, u64::from(seed)),
             apps: [App::default(), App::default()],
-            tricks: Vec::new(),
+            manipulations: Vec::new(),
             seen: Vec::new(),
             steps: 0,
             outcome: Outcome::default(),
@@ -184,26 +184,26 @@ impl Run {
             2 => self.read(side),
             3 => self.pass(Duration::from_millis(u64::from(script.byte()))),
             4 => self.pass(Duration::from_millis(100 * u64::from(script.byte()))),
-            5 => self.tricks.push(Trick::Drop),
-            6 => self.tricks.push(Trick::Repeat(Duration::from_millis(u64::from(script.byte())))),
-            7 => self.tricks.push(Trick::Late(Duration::from_millis(u64::from(script.byte())))),
+            5 => self.manipulations.push(Manipulation::Drop),
+            6 => self.manipulations.push(Manipulation::Repeat(Duration::from_millis(u64::from(script.byte())))),
+            7 => self.manipulations.push(Manipulation::Late(Duration::from_millis(u64::from(script.byte())))),
             8 => {
                 let (at, with) = (script.word(), script.byte());
-                self.tricks.push(Trick::Corrupt { at, with });
+                self.manipulations.push(Manipulation::Corrupt { at, with });
             }
             9 => {
                 let (at, with) = (script.word(), script.byte());
-                self.tricks.push(Trick::Forge { at, with });
+                self.manipulations.push(Manipulation::Forge { at, with });
             }
             10 => self.forge(script),
             11 => self.inject_noise(side, script),
             12 => self.close(side, script.byte()),
             13 => match script.byte() {
-                how if how & 0xe0 == 0xe0 => self.reschedule(side, how),
+                how if how & 0xe0 == 0xe0 => self.change_scheduler(side, how),
                 how if how & 0xe0 == 0xc0 => self.join(side, how),
-                how => self.toggle(side, how),
+                how => self.toggle_address(side, how),
             },
-            14 => self.tricks.clear(),
+            14 => self.manipulations.clear(),
             _ => self.pass(Duration::from_millis(20)),
         }
         self.gather();
@@ -225,7 +225,7 @@ impl Run {
 
     /// Ends the hostile phase: everything is read and closed, and the remaining memory must be bounded.
     fn finish(mut self) -> Outcome {
-        self.tricks.clear();
+        self.manipulations.clear();
         for _ in 0..200 {
             self.pass(Duration::from_millis(200));
             for side in [Side::A, Side::B] {

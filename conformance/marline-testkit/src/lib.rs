@@ -25,7 +25,7 @@ pub mod views;
 pub mod wiretap;
 
 pub use expect::Expect;
-pub use pair::{Flight, Pair, SegmentOutcome, Side};
+pub use pair::{InFlightSegment, Pair, SegmentOutcome, Side};
 pub use peer::{Peer, capable};
 pub use script::{Script, SentSegment, capabilities, config, endpoint_config, with_known_mtu};
 pub use seg::Seg;

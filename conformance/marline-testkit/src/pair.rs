@@ -33,7 +33,7 @@ impl Side {
 
 /// A segment in flight.
 #[derive(Clone, Debug)]
-pub struct Flight {
+pub struct InFlightSegment {
     /// Receiver.
     pub to: Side,
     /// Metadata that the receiver's carrier will report.
@@ -61,7 +61,7 @@ pub struct Pair {
     now: Instant,
     buf: TransmitBuf,
     /// Segments by arrival time. The number keeps segments with equal times in order.
-    flights: BTreeMap<(Instant, u64), Flight>,
+    flights: BTreeMap<(Instant, u64), InFlightSegment>,
     sent: u64,
     scope: ChecksumScope,
 }
@@ -110,13 +110,13 @@ impl Pair {
     }
 
     /// Puts a segment in flight.
-    pub fn launch(&mut self, flight: Flight, after: Duration) {
+    pub fn launch(&mut self, flight: InFlightSegment, after: Duration) {
         self.flights.insert((self.now + after, self.sent), flight);
         self.sent += 1;
     }
 
     /// Corrects the checksum of a segment in flight after a change of its bytes.
-    pub fn repair(&self, flight: &mut Flight) {
+    pub fn repair(&self, flight: &mut InFlightSegment) {
         let path = flight.meta.path;
         let addresses = match self.scope {
             ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
@@ -132,7 +132,7 @@ impl Pair {
     /// If an endpoint never stops sending.
     pub fn gather(
         &mut self,
-        judge: &mut dyn FnMut(&mut Flight) -> SegmentOutcome,
+        judge: &mut dyn FnMut(&mut InFlightSegment) -> SegmentOutcome,
     ) -> Vec<(Side, Event)> {
         let mut events = Vec::new();
         for side in [Side::A, Side::B] {
@@ -150,7 +150,7 @@ impl Pair {
         events
     }
 
-    fn transmit(&mut self, side: Side) -> Option<Vec<Flight>> {
+    fn transmit(&mut self, side: Side) -> Option<Vec<InFlightSegment>> {
         let endpoint = match side {
             Side::A => &mut self.a,
             Side::B => &mut self.b,
@@ -158,14 +158,14 @@ impl Pair {
         let transmit = endpoint.poll_transmit(self.now, &mut self.buf)?;
         let meta = arrival_meta(&transmit);
         let datagrams = self.buf.bytes().chunks(transmit.stride.max(1));
-        let flight = |bytes: &[u8]| Flight { to: side.other(), meta, bytes: bytes.to_vec() };
+        let flight = |bytes: &[u8]| InFlightSegment { to: side.other(), meta, bytes: bytes.to_vec() };
         Some(datagrams.map(flight).collect())
     }
 
     fn dispatch(
         &mut self,
-        mut flight: Flight,
-        judge: &mut dyn FnMut(&mut Flight) -> SegmentOutcome,
+        mut flight: InFlightSegment,
+        judge: &mut dyn FnMut(&mut InFlightSegment) -> SegmentOutcome,
     ) {
         match judge(&mut flight) {
             SegmentOutcome::Drop => {}

@@ -33,7 +33,7 @@ pub struct Peer {
     /// The next data sequence number we expect.
     pub expected_dsn: u64,
     /// The last mapping received from the endpoint.
-    pub heard_mapping: Option<WireMapping>,
+    pub last_mapping: Option<WireMapping>,
     /// Our flow id and the endpoint's. Zeros on carriers without flow ids.
     pub flows: (u64, u64),
     /// Our timestamp clock and the last timestamp received, if timestamps are used.
@@ -68,7 +68,7 @@ impl Peer {
             expected: SeqNum(0),
             next_dsn: keys::idsn(key).wrapping_add(1),
             expected_dsn: 0,
-            heard_mapping: None,
+            last_mapping: None,
             flows: (0, 0),
             timestamps: None,
         }
@@ -154,9 +154,9 @@ impl Peer {
         }
         self.expected = seg.end();
         let dss = seg.options.dss.unwrap_or_default();
-        self.heard_mapping = dss.mapping.or(self.heard_mapping);
+        self.last_mapping = dss.mapping.or(self.last_mapping);
         // One mapping may cover several segments. The first one carries it.
-        let Some(mapping) = self.heard_mapping else { return };
+        let Some(mapping) = self.last_mapping else { return };
         let at = seg.header.seq.0.wrapping_sub(self.irs.0).wrapping_sub(mapping.ssn);
         let lone_fin = mapping.ssn == 0;
         let covers = lone_fin || at < u32::from(mapping.length);

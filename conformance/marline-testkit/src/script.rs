@@ -99,8 +99,8 @@ impl Script {
     }
 
     /// Makes the carrier combine segments into batches.
-    pub const fn join_runs(&mut self) {
-        self.buf.join_runs(true);
+    pub const fn combine_segments(&mut self) {
+        self.buf.combine_segments(true);
     }
 
     /// The current time.

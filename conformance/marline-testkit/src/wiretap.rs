@@ -201,16 +201,16 @@ impl<'a> Wiretap<'a> {
                     self.flows[flow].listener_key = Some(listener_key);
                 }
                 if let MpCapableForm::Ack { initiator_key, listener_key, data } = capable.form {
-                    self.capable_ack(flow, initiator_key, listener_key, at);
+                    self.process_capable_ack(flow, initiator_key, listener_key, at);
                     let number = self.flows[flow].connection;
                     if let (Some(data), Some(number)) = (data, number) {
                         let first = self.connections[number].first_dsn(0);
-                        self.flows[flow].map_first(first, data, at);
+                        self.flows[flow].record_first_mapping(first, data, at);
                     }
                 }
             }
             MptcpOption::Join(join) => self.join(flow, join, at),
-            MptcpOption::AddAddr(announced) => self.add_addr(flow, side, announced, at),
+            MptcpOption::AddAddr(announced) => self.process_add_addr(flow, side, announced, at),
             MptcpOption::Fastclose(close) => {
                 let Some((connection, sender)) = self.of(flow, side) else { return };
                 let right = close.receiver_key == connection.keys[1 - sender];
@@ -236,7 +236,7 @@ impl<'a> Wiretap<'a> {
         Some((&self.connections[flow.connection?], flow.sender(side)))
     }
 
-    fn capable_ack(&mut self, flow: usize, initiator_key: u64, listener_key: u64, at: FrameRef) {
+    fn process_capable_ack(&mut self, flow: usize, initiator_key: u64, listener_key: u64, at: FrameRef) {
         if self.flows[flow].connection.is_some() {
             return;
         }
@@ -281,7 +281,7 @@ impl<'a> Wiretap<'a> {
         }
     }
 
-    fn add_addr(&mut self, flow: usize, side: usize, announced: &AddAddr, at: FrameRef) {
+    fn process_add_addr(&mut self, flow: usize, side: usize, announced: &AddAddr, at: FrameRef) {
         let Some(hmac) = announced.hmac else { return self.findings.count_seen("ADD_ADDR echoes") };
         let Some((connection, sender)) = self.of(flow, side) else { return };
         let right = connection.add_addr_hmac(sender, announced) == hmac;

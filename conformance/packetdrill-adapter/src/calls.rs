@@ -28,7 +28,7 @@ const SO_MEMINFO: c_int = 55;
 /// `TCP_CC_INFO`.
 const TCP_CC_INFO: c_int = 26;
 
-fn meminfo(machine: &Machine, fd: c_int) -> Result<Vec<u8>, c_int> {
+fn memory_info(machine: &Machine, fd: c_int) -> Result<Vec<u8>, c_int> {
     let limit = |name| machine.call(|state| state.option(fd, libc::SOL_SOCKET, name));
     let numbers = [0, limit(libc::SO_RCVBUF)?, 0, limit(libc::SO_SNDBUF)?, 0, 0, 0, 0, 0];
     Ok(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
@@ -191,7 +191,7 @@ fn get(
             name
         }
         (libc::SOL_TCP, TCP_FASTOPEN_KEY) => machine.call(|state| state.fast_open_key(fd))?,
-        (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(machine, fd)?,
+        (libc::SOL_SOCKET, SO_MEMINFO) => memory_info(machine, fd)?,
         _ => machine.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
     };
     // SAFETY: not null, so it may be read, and that many bytes may be written at `value`. The rest of a longer

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use marline_time::Instant;
-use marline_wire::pcapng::{Direction, PacketInfo, interface, packet, section_header};
+use marline_wire::pcapng::{Direction, PacketInfo, interface, packet, write_section_header};
 
 /// A capture file to which packets are appended.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Capture {
     pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
         let mut file = File::create(path)?;
         let mut block = Vec::new();
-        section_header(&mut block, "packetdrill-adapter");
+        write_section_header(&mut block, "packetdrill-adapter");
         interface(&mut block, "packetdrill");
         file.write_all(&block)?;
         Ok(Capture { file, block })

@@ -234,7 +234,7 @@ impl Machine {
         let end = state.now + Duration::from_micros(1);
         while state.step(end) {}
         self.changed.notify_all();
-        wall_us(state.now)
+        wall_time_us(state.now)
     }
 
     /// Returns the next sent packet and its time. Waits for it in virtual time.
@@ -248,7 +248,7 @@ impl Machine {
         loop {
             if let Some((at, packet)) = self.lock().out.pop_front() {
                 // packetdrill drops packets that belong to no socket of its script, and waits again.
-                return (at <= end).then(|| (wall_us(at), packet));
+                return (at <= end).then(|| (wall_time_us(at), packet));
             }
             let more = self.step(end);
             if !more && self.lock().out.is_empty() {
@@ -266,12 +266,12 @@ impl Machine {
     }
 }
 
-fn wall_us(at: Instant) -> u64 {
+fn wall_time_us(at: Instant) -> u64 {
     EPOCH_S * 1_000_000 + at.as_micros()
 }
 
 /// `gettimeofday` time at an instant, in nanoseconds.
-pub(crate) fn wall_ns(at: Instant) -> u64 {
+pub(crate) fn wall_time_ns(at: Instant) -> u64 {
     EPOCH_S * 1_000_000_000 + at.as_nanos()
 }
 
@@ -383,13 +383,13 @@ impl State {
             (false, 3, _) | (true, 1, _) => NetworkError::Unreachable,
             _ => return,
         };
-        let Some((path, seq)) = quoted_segment(quoted, v6) else { return };
+        let Some((path, seq)) = find_quoted_segment(quoted, v6) else { return };
         self.endpoint.network_error(self.now, &path, seq, error);
     }
 }
 
 /// Finds the subflow and the sequence number quoted by an ICMP message. Eight bytes of the segment suffice.
-fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
+fn find_quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
     let (ends, rest): ((IpAddr, IpAddr), &[u8]) = if v6 {
         let header = quoted.get(..40)?;
         let part = |from: usize| -> Option<IpAddr> {

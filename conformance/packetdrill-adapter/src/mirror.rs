@@ -28,13 +28,13 @@ pub(crate) struct Fallbacks {
     /// A client's third ACK had no keys.
     pub(crate) by_third_ack: u64,
     /// A server's SYN/ACK had no keys.
-    pub(crate) by_syn_ack: u64,
+    pub(crate) syn_ack_without_keys: u64,
     /// SYNs with the option were not answered, but one without it was.
-    pub(crate) by_silence: u64,
+    pub(crate) unanswered_syns: u64,
     /// The first SYN without the option was answered: the network is remembered as one that drops the option.
     pub(crate) remembered: u64,
     /// The network was already known to drop the option.
-    pub(crate) by_memory: u64,
+    pub(crate) remembered_network: u64,
     /// Data arrived without a DSS.
     pub(crate) by_missing_option: u64,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Mirror {
     /// Directory shared with the programs of the runner (`state=` in the flags).
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
-    seen_at: Option<SystemTime>,
+    endpoints_read_at: Option<SystemTime>,
     /// Number of `ip tcp_metrics flush` calls that were handled.
     flushes: u64,
     last_reported: Option<(Counters, Fallbacks)>,
@@ -65,7 +65,7 @@ impl Mirror {
     pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
         let endpoints = Vec::new();
         let mut mirror =
-            Mirror { locals, state_dir, endpoints, seen_at: None, flushes: 0, last_reported: None };
+            Mirror { locals, state_dir, endpoints, endpoints_read_at: None, flushes: 0, last_reported: None };
         mirror.refresh();
         mirror
     }
@@ -81,10 +81,10 @@ impl Mirror {
             return false;
         };
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok();
-        if modified.is_none() || modified == self.seen_at {
+        if modified.is_none() || modified == self.endpoints_read_at {
             return false;
         }
-        self.seen_at = modified;
+        self.endpoints_read_at = modified;
         let text = fs::read_to_string(&path).unwrap_or_default();
         let new: Vec<LocalAddress> = text.lines().filter_map(endpoint).collect();
         // Removed addresses stay in the list as addresses that are down.
@@ -124,8 +124,8 @@ impl Mirror {
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
         // Half of the memory is for the kernel's own data.
-        config.send_buffer = socket.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1));
-        config.receive_buffer = tcp_memory("tcp_rmem", 2);
+        config.send_buffer = socket.send_buffer.unwrap_or_else(|| read_tcp_memory("tcp_wmem", 1));
+        config.receive_buffer = read_tcp_memory("tcp_rmem", 2);
         // 1 requests and accepts ECN. 2, the default, only accepts it.
         let ecn = sysctl("net/ipv4/tcp_ecn", 0).unwrap_or(2);
         config.ecn = ecn == 1 || ecn == 2 && opening == Opening::Passive;
@@ -168,9 +168,9 @@ impl Mirror {
             ("MPTcpExtMPCapableSYNRX", counters.mp_capable_syn_rx),
             ("MPTcpExtMPCapableSYNTX", counters.mp_capable_syn_tx),
             ("MPTcpExtMPCapableFallbackACK", fallbacks.by_third_ack),
-            ("MPTcpExtMPCapableFallbackSYNACK", fallbacks.by_syn_ack),
-            ("MPTcpExtMPCapableSYNTXDrop", fallbacks.by_silence),
-            ("MPTcpExtMPCapableSYNTXDisabled", fallbacks.by_memory),
+            ("MPTcpExtMPCapableFallbackSYNACK", fallbacks.syn_ack_without_keys),
+            ("MPTcpExtMPCapableSYNTXDrop", fallbacks.unanswered_syns),
+            ("MPTcpExtMPCapableSYNTXDisabled", fallbacks.remembered_network),
             ("MPTcpExtBlackhole", fallbacks.remembered),
             ("MPTcpExtDssFallback", fallbacks.by_missing_option),
             ("MPTcpExtMPJoinSynRx", counters.mp_join_syn_rx),
@@ -240,7 +240,7 @@ pub(crate) fn sysctl(name: &str, index: usize) -> Option<u64> {
 }
 
 /// The word at `index` of `tcp_rmem` or `tcp_wmem`, in bytes.
-pub(crate) fn tcp_memory(name: &str, index: usize) -> u64 {
+pub(crate) fn read_tcp_memory(name: &str, index: usize) -> u64 {
     sysctl(&format!("net/ipv4/{name}"), index).unwrap_or(4 << 20).max(2)
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()));
         assert_eq!(mirror.addresses().len(), 2);
         assert!(!mirror.refresh(), "nothing changed");
-        mirror.seen_at = None;
+        mirror.endpoints_read_at = None;
         fs::write(dir.join("endpoints"), "10.0.0.3 2 subflow\n").expect("written");
         assert!(mirror.refresh());
         let up: Vec<_> = mirror.addresses().iter().map(|a| (a.id.0, a.up)).collect();

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// Maximum wait in real time, so that the script fails instead of hanging if a thread stays busy.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two checks.
-const PAUSE: Duration = Duration::from_micros(30);
+const CHECK_INTERVAL: Duration = Duration::from_micros(30);
 
 /// Waits until no other thread of this process is running or runnable.
 pub(crate) fn wait_until_threads_idle() {
     let start = Instant::now();
     while has_other_running_threads() && start.elapsed() < IDLE_TIMEOUT {
-        thread::sleep(PAUSE);
+        thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -28,12 +28,12 @@ fn has_other_running_threads() -> bool {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     tasks.flatten().filter(|task| task.file_name() != own).any(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        state_of(&stat) == Some('R')
+        thread_state(&stat) == Some('R')
     })
 }
 
 /// Returns the state letter from `/proc/PID/stat`: the first word after the name, which may contain any character.
-fn state_of(stat: &str) -> Option<char> {
+fn thread_state(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn the_state_is_found_behind_any_name() {
-        assert_eq!(state_of("12 (a) b) R) S 1 2"), Some('S'));
-        assert_eq!(state_of("12 (worker) R 1"), Some('R'));
-        assert_eq!(state_of(""), None);
+        assert_eq!(thread_state("12 (a) b) R) S 1 2"), Some('S'));
+        assert_eq!(thread_state("12 (worker) R 1"), Some('R'));
+        assert_eq!(thread_state(""), None);
     }
 }

@@ -37,7 +37,7 @@ use crate::options::SocketOptions;
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Neither connected nor listening.
-    Fresh,
+    Unconnected,
     /// Listening, with connections that have not been accepted yet.
     Listener(VecDeque<ConnectionId>),
     /// Connected, or connecting.
@@ -53,7 +53,7 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: bool,
     pub(crate) bound: Option<SocketAddr>,
     /// Destination of a `connect` whose SYN waits for data.
-    pub(crate) deferred: Option<SocketAddr>,
+    pub(crate) deferred_destination: Option<SocketAddr>,
     pub(crate) options: SocketOptions,
     /// An error that has not been returned yet.
     pub(crate) error: Option<c_int>,
@@ -64,12 +64,12 @@ pub(crate) struct Socket {
     /// The error queue, and pending entries.
     pub(crate) reports: Reports,
     /// State for edge-triggered watches.
-    wakes: epolls::Wakes,
+    wakes: epolls::EdgeState,
 }
 
 /// State of a connection in addition to the endpoint's state.
 #[derive(Debug)]
-pub(crate) struct ConnectionLife {
+pub(crate) struct ConnectionState {
     pub(crate) path: FourTuple,
     pub(crate) open: bool,
     pub(crate) over: Option<CloseReason>,
@@ -83,14 +83,14 @@ pub(crate) struct ConnectionLife {
     pub(crate) clocks: Clocks,
 }
 
-impl ConnectionLife {
+impl ConnectionState {
     /// True if the connection is neither established nor ended.
     pub(crate) const fn is_blocking(&self) -> bool {
         !self.open && self.over.is_none()
     }
 
     fn new(path: FourTuple, options: &SocketOptions, now: Instant) -> Self {
-        ConnectionLife {
+        ConnectionState {
             path,
             open: false,
             over: None,
@@ -107,7 +107,7 @@ impl ConnectionLife {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     pub(crate) by_fd: BTreeMap<c_int, Socket>,
-    pub(crate) connections: BTreeMap<ConnectionId, ConnectionLife>,
+    pub(crate) connections: BTreeMap<ConnectionId, ConnectionState>,
     epolls: BTreeMap<c_int, Epoll>,
     /// Reasons of fallbacks to plain TCP.
     pub(crate) fallbacks: Fallbacks,
@@ -157,7 +157,7 @@ impl Sockets {
         let listener = self.listener(local)?;
         let mptcp = listener.mptcp;
         let config = mirror.connection_config(Opening::Passive, mptcp, &listener.options);
-        Some(ConnectionConfig { fast_open: fast_open::of_listener(&listener.options), ..config })
+        Some(ConnectionConfig { fast_open: fast_open::listener_fast_open(&listener.options), ..config })
     }
 
     /// True if another socket listens at this address.
@@ -182,7 +182,7 @@ impl Sockets {
         let own = self.connections.values().find(|life| life.path == *path);
         // A joined subflow uses the values of its connection.
         let joined = || {
-            let port = |life: &&ConnectionLife| life.path.remote.port() == path.remote.port();
+            let port = |life: &&ConnectionState| life.path.remote.port() == path.remote.port();
             self.connections.values().find(port)
         };
         if let Some(life) = own.or_else(joined) {
@@ -225,12 +225,12 @@ impl Sockets {
     fn count_fallback(&mut self, endpoint: &Endpoint, id: ConnectionId) {
         let count = &mut self.fallbacks;
         match endpoint.info(id).and_then(|info| info.fallback) {
-            Some(FallbackReason::SynAckWithoutOption) => count.by_syn_ack += 1,
+            Some(FallbackReason::SynAckWithoutOption) => count.syn_ack_without_keys += 1,
             Some(FallbackReason::SynRetries) => {
-                count.by_silence += 1;
+                count.unanswered_syns += 1;
                 count.remembered += 1;
             }
-            Some(FallbackReason::KnownNetwork) => count.by_memory += 1,
+            Some(FallbackReason::KnownNetwork) => count.remembered_network += 1,
             _ => {}
         }
     }
@@ -243,7 +243,7 @@ impl Sockets {
         let listener = self.by_fd.values_mut().find(|socket| socket.listens_on(path.local));
         let Some(listener) = listener else { return };
         let life =
-            ConnectionLife { open: true, ..ConnectionLife::new(path, &listener.options, now) };
+            ConnectionState { open: true, ..ConnectionState::new(path, &listener.options, now) };
         if let Kind::Listener(queue) = &mut listener.kind {
             queue.push_back(id);
         }
@@ -259,14 +259,14 @@ impl Socket {
             v6,
             nonblocking: false,
             bound: None,
-            deferred: None,
+            deferred_destination: None,
             options: SocketOptions::default(),
             error: None,
             connecting: false,
             read_shut: false,
             write_shut: false,
             reports: Reports::default(),
-            wakes: epolls::Wakes::default(),
+            wakes: epolls::EdgeState::default(),
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
     let id = match state.sockets.get(fd)?.kind {
         Kind::Stream(id) => id,
         Kind::Listener(_) => return Ok(only(LISTEN)),
-        Kind::Fresh => return Ok(only(CLOSED)),
+        Kind::Unconnected => return Ok(only(CLOSED)),
     };
     let Some(flow) = state.subflow_info(fd) else { return Ok(only(CLOSED)) };
     let over = state.sockets.connections.get(&id).is_some_and(|life| life.over.is_some());

@@ -266,7 +266,7 @@ impl Open {
     fn record_missed(&mut self) {
         if self.missed > 0 && self.gathered.is_empty() {
             let bytes = std::mem::take(&mut self.unwritten_bytes);
-            self.trace.note_missed(self.last_at, self.missed, bytes, &mut self.gathered);
+            self.trace.record_missed(self.last_at, self.missed, bytes, &mut self.gathered);
         }
     }
 

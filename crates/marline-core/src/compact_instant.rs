@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instant_near_another_is_right_to_a_tick_before_and_after_it() {
+    fn instants_near_another_are_accurate_to_a_tick() {
         let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
         for (at, other) in [(0, 50), (50, 0), (49, 51), (0, 100_000_000), (10, 10)] {
             let [at, other] =
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_right_to_a_tick_also_over_the_wrap() {
+    fn times_are_accurate_to_a_tick_across_the_wrap() {
         let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
         for ms in [0, 1, 100, 60_000, 200_000_000] {
             let time = Duration::from_millis(ms);

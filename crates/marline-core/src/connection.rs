@@ -350,7 +350,7 @@ impl Connection {
 
     /// Copies received bytes to the application. `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, now: Instant, out: &mut [u8]) -> Result<usize, ReadError> {
-        let was_shut = self.receiver.is_window_shut();
+        let was_shut = self.receiver.is_window_closed();
         let Some((n, window_opened)) = self.receiver.read(out) else {
             return self.read_nothing();
         };
@@ -379,7 +379,7 @@ impl Connection {
         if let Some(reason) = self.closing.reason() {
             return Err(ReadError::Closed(reason));
         }
-        self.receiver.note_nothing_to_read();
+        self.receiver.record_nothing_to_read();
         Err(ReadError::Blocked)
     }
 
@@ -427,7 +427,7 @@ impl Connection {
                 self.sender.resize(bytes);
                 self.paths.iter_mut().for_each(|s| s.tcp_mut().set_send_buffer(bytes));
             }
-            SocketOption::KnownPeer => self.closing.note_peer_authenticated(),
+            SocketOption::KnownPeer => self.closing.record_peer_authenticated(),
             SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
             SocketOption::AnswerWithin(within) => self.silence().expect_answer(now, within),
         }
@@ -778,11 +778,11 @@ impl Connection {
     fn on_subflow_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
         let Some(subflow) = self.paths.get_mut(id) else { return };
-        subflow.note_news(now);
+        subflow.record_new_data(now);
         let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
         let subflow_cost = subflow.cost();
-        self.closing.on_peer_heard(now);
+        self.closing.on_peer_segment(now);
         self.closing.resume(now, id);
         if !initial {
             cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
@@ -827,12 +827,12 @@ impl Connection {
         let Some(mut subflow) = self.paths.take(id) else { return };
         self.ending().forget_subflow(id);
         // Recorded as if a RST had been sent, so that late segments are answered with one.
-        subflow.note_reset_sent();
+        subflow.record_reset_sent();
         self.ending().remember_ended(cx, &mut subflow);
     }
 
     /// Handles the failure of an attempt. Returns true if other attempts continue.
-    fn continues_with_other_attempt(
+    fn on_attempt_failed(
         &mut self,
         cx: &mut Context<'_>,
         local: AddressId,
@@ -843,8 +843,8 @@ impl Connection {
         if !others && self.opening().next_start(cx).is_none() {
             return false;
         }
-        self.attempts.note_attempt(local, ip);
-        self.attempts.note_failed(cx.now, reason, self.config.rtt.initial_rto);
+        self.attempts.record_attempt(local, ip);
+        self.attempts.record_failed_attempt(cx.now, reason, self.config.rtt.initial_rto);
         if others {
             self.opening().start_next_attempt(cx);
             let hopeful = |id| !self.attempts.is_plain(id);
@@ -861,7 +861,7 @@ impl Connection {
             self.attempts.retire();
         }
         let Some(attempts) = self.attempts.if_used() else { return };
-        let (next, refused) = (attempts.take_turn(cx.now), attempts.is_refused(cx.now));
+        let (next, refused) = (attempts.take_due_attempt(cx.now), attempts.is_refused(cx.now));
         if next {
             self.opening().begin_attempt(cx);
         }
@@ -1065,7 +1065,7 @@ impl Connection {
             self.on_subflow_event(cx, id, event);
         }
         if ingress.accepted && (carries || ingress.newly_acked > 0) {
-            self.trim.note_busy(cx.now);
+            self.trim.record_activity(cx.now);
         }
         let is_syn = segment.header.flags.contains(TcpFlags::SYN);
         // Until it gets the third ACK, the peer retransmits nothing but its SYN/ACK.
@@ -1075,7 +1075,7 @@ impl Connection {
         if ingress.accepted && self.paths.get(id).is_some() {
             self.on_content(cx, id, segment, &ingress);
             self.drain_subflow_events(cx, id);
-            self.ending().note_half_closed(cx.now, id);
+            self.ending().record_half_closed(cx.now, id);
         }
         self.assignment().drain_released(cx.now, id);
         Some(())
@@ -1112,10 +1112,10 @@ impl Connection {
         let Some(ingress) = subflow.tcp_mut().take_predicted(cx.now, segment, window) else {
             return false;
         };
-        self.trim.note_busy(cx.now);
+        self.trim.record_activity(cx.now);
         self.take_predicted_content(cx, id, segment, &ingress);
         self.drain_subflow_events(cx, id);
-        self.ending().note_half_closed(cx.now, id);
+        self.ending().record_half_closed(cx.now, id);
         true
     }
 
@@ -1127,18 +1127,18 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.note_segment_received(cx.now);
+        self.record_segment_received(cx.now);
         let before = self.receiver.next();
         self.on_dss(cx, id, segment, ingress);
         let Some((ssn, _)) = ingress.in_order else { return };
         let end = ssn.plus(segment.payload.len() as u64);
         let mapped = self.receiver.maps(id, ssn, end);
         if !mapped && !self.session.is_plain() && !self.fallback_facts().may_be_plain(id) {
-            self.reception().note_torn(cx, id, segment, ingress);
+            self.reception().record_torn(cx, id, segment, ingress);
         }
         self.take_payload(cx, id, segment, ingress);
         if self.receiver.next() > before {
-            self.on_stream_moved(cx, id, true);
+            self.on_stream_advanced(cx, id, true);
         }
     }
 
@@ -1205,7 +1205,7 @@ impl Connection {
                 }
                 self.on_repeated_handshake(cx, id, segment);
                 if self.fallback_facts().repeats_first_data(id, segment) {
-                    self.consider_fallback(cx, id, Trigger::FirstByteAgain);
+                    self.consider_fallback(cx, id, Trigger::FirstByteRepeated);
                 }
                 let asks = self.fallback_facts().is_probe_without_options(id, segment);
                 if let Some(subflow) = self.paths.get_mut(id).filter(|_| asks) {
@@ -1218,8 +1218,8 @@ impl Connection {
     }
 
     /// Records that the peer sent a valid segment.
-    fn note_segment_received(&mut self, now: Instant) {
-        self.closing.on_peer_heard(now);
+    fn record_segment_received(&mut self, now: Instant) {
+        self.closing.on_peer_segment(now);
         if let Some(probes) = self.config.receive_probes {
             self.liveness.begin_probes(now, probes);
         }
@@ -1233,7 +1233,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.note_segment_received(cx.now);
+        self.record_segment_received(cx.now);
         let was_at_end = self.receiver.fin_reached();
         let before = self.receiver.next();
         if self.session.is_plain() {
@@ -1252,18 +1252,18 @@ impl Connection {
             self.on_coded(cx, id, segment, ingress);
         }
         if !self.session.is_plain() && !self.fallback_facts().may_be_plain(id) {
-            self.reception().note_torn(cx, id, segment, ingress);
+            self.reception().record_torn(cx, id, segment, ingress);
         }
         self.take_payload(cx, id, segment, ingress);
         if self.receiver.takes_repairs() {
             self.reception().repair_missing(cx, id);
         }
         if self.silence().watch_download(cx, id, before, segment) {
-            self.messages().ask_for_rto(cx, id);
+            self.messages().request_rto(cx, id);
         }
         let moved = self.receiver.next() > before;
         if moved || (self.receiver.fin_reached() && !was_at_end) {
-            self.on_stream_moved(cx, id, moved);
+            self.on_stream_advanced(cx, id, moved);
         } else if !segment.payload.is_empty() {
             let due = self.silence_facts().expects_peer_data(id);
             self.receiver.watch_mut().note(cx.now, due);
@@ -1300,16 +1300,16 @@ impl Connection {
     }
 
     /// Handles in-order data, or the end of the stream.
-    fn on_stream_moved(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
+    fn on_stream_advanced(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
         self.closing.on_progress();
         self.silence().postpone_probes(cx.now);
         if let Some(since) = self.silence().watch_delivery_of_received(cx.now, id) {
-            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Received, since);
+            self.silence_facts().report_delivery_gap(cx, self.id, id, StreamDirection::Received, since);
         }
         if self.closing.is_released() {
             self.receiver.discard();
             if data {
-                self.closing.note_late_data();
+                self.closing.record_late_data();
             }
         }
         self.notify_readable(cx);
@@ -1379,8 +1379,8 @@ impl Connection {
                 trace_timer(cx, self.id, Some(id), Timer::Retransmission, count);
                 self.on_subflow_rto(cx, id, count);
             }
-            SubflowEvent::HeardAgain(end) => self.on_heard_again(cx, id, end),
-            SubflowEvent::HeardUnanswered(unheard) => self.on_unanswered_segment(cx, id, unheard),
+            SubflowEvent::SilenceEnded(end) => self.on_silence_ended(cx, id, end),
+            SubflowEvent::SilentDespiteSegment(since_last_rx) => self.on_unanswered_segment(cx, id, since_last_rx),
             SubflowEvent::MtuFound(_) => {}
         }
     }
@@ -1404,9 +1404,9 @@ impl Connection {
                 let advanced = self.closing.acked_end(&self.sender) > before;
                 if let Some(subflow) = self.paths.get_mut(id) {
                     if advanced {
-                        subflow.note_news(cx.now);
+                        subflow.record_new_data(cx.now);
                     }
-                    self.sender.note_proof(id, subflow.tcp().snd_una());
+                    self.sender.record_proof(id, subflow.tcp().snd_una());
                 }
                 if !advanced && ingress.newly_acked > 0 {
                     self.assignment().expedite_lost_mapping(cx.now, id);
@@ -1421,7 +1421,7 @@ impl Connection {
             self.sender.raise_window(self.session.first_mapped().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
-            self.receiver.note_keyed(id, data.length);
+            self.receiver.record_keyed(id, data.length);
             let outcome = self.reception().on_capable_data(cx, id, data);
             self.apply_mapping_outcome(cx, id, outcome);
         } else {
@@ -1440,7 +1440,7 @@ impl Connection {
         if !self.fallback_facts().lacks_options(id, segment) {
             return;
         }
-        self.sender.note_bare_ack(id);
+        self.sender.record_bare_ack(id);
         let trigger = self.fallback_facts().missing_dss(id, segment, ingress);
         if let Some(trigger) = trigger {
             self.consider_fallback(cx, id, trigger);
@@ -1482,7 +1482,7 @@ impl Connection {
         let (window, rto) = (subflow.tcp().peer_window(), subflow.tcp().rto());
         let known = self.session.announces_fallback().then_some(data_ack);
         if let Some(data_ack) = known {
-            let asks = self.session.note_peer_mode(data_ack.is_some());
+            let asks = self.session.record_peer_mode(data_ack.is_some());
             let has = data_ack
                 .and_then(|ack| self.session.unwrap_ack(ack, self.closing.acked_end(&self.sender)));
             acked = has.map_or(acked, |has| acked.min(has));
@@ -1614,7 +1614,7 @@ impl Connection {
         if let Some(start) = ingress.start.filter(|_| ingress.in_order.is_none()) {
             let early = self.receiver.take_early(id, start, segment.payload);
             if let Some(subflow) = self.paths.get_mut(id).filter(|_| early > 0) {
-                subflow.note_news(cx.now);
+                subflow.record_new_data(cx.now);
             }
         }
     }
@@ -1832,7 +1832,7 @@ impl Connection {
         if let Some(agreed) = outcome.settled {
             self.on_agreement(cx, agreed);
             if self.session.is_client() {
-                self.messages().ask_for_rto(cx, on);
+                self.messages().request_rto(cx, on);
             }
         }
         if let Some(answer) = outcome.answer {
@@ -1924,7 +1924,7 @@ impl Connection {
             for there in self.paths.ids() {
                 let theirs = |s: &&SubflowContext| s.remote_id() == id && there != on;
                 let Some(subflow) = self.paths.get(there).filter(theirs) else { continue };
-                let joins = !subflow.is_initial() && !subflow.is_shut() && !subflow.was_joined();
+                let joins = !subflow.is_initial() && !subflow.is_closed_for_data() && !subflow.was_joined();
                 if joins {
                     // SYNs to this address will not be answered.
                     self.drop_subflow(cx, there, CloseReason::PeerReset);
@@ -2181,10 +2181,10 @@ impl Connection {
     }
 
     /// Records that the process was suspended for a while: segments in flight yield no valid measurements.
-    pub(crate) fn note_pause(&mut self) {
+    pub(crate) fn record_pause(&mut self) {
         self.delay.forget();
         for subflow in self.paths.iter_mut() {
-            subflow.tcp_mut().note_pause();
+            subflow.tcp_mut().record_pause();
         }
     }
 
@@ -2329,7 +2329,7 @@ impl Connection {
     ) -> Option<Transmit> {
         self.with_scheduler_scratch(cx, |connection, cx| {
             if cx.out.reports_decisions() {
-                connection.scheduling.note_reasons();
+                connection.scheduling.record_reasons();
             }
             let transmit = connection.next_transmit(cx, buf);
             if cx.out.reports_decisions() {
@@ -2632,7 +2632,7 @@ impl Connection {
             }
             self.drain_subflow_events(cx, id);
         }
-        self.on_probe_patience_end(cx, id);
+        self.on_unanswered_probe_timeout(cx, id);
         self.on_half_closed_timeout(cx, id);
         self.drop_long_cut_off_subflow(cx, id);
         self.repeat_third_ack(cx, id);
@@ -2718,7 +2718,7 @@ impl Connection {
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.active_count() > 1 {
-                self.silence().probe_until_heard(cx.now);
+                self.silence().probe_until_answered(cx.now);
             } else if count == STUCK_TIMEOUTS {
                 self.path_event(cx, PathEvent::Stuck(id));
             }
@@ -2755,7 +2755,7 @@ impl Connection {
     }
 
     /// Starts reinjection if the timeout for an unanswered probe has expired.
-    fn on_probe_patience_end(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn on_unanswered_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let mut subflow = self.paths.get_mut(id);
         if subflow.as_mut().is_some_and(|s| s.health_mut().is_patience_over(cx.now)) {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
@@ -2792,8 +2792,8 @@ impl Connection {
     }
 
     /// Selects how this connection probes a silent path. `None` if it does not wait for that path.
-    pub(crate) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
-        self.path_probing().prober_of(now, path)
+    pub(crate) fn select_prober(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
+        self.path_probing().select_prober(now, path)
     }
 
     /// Probes a silent path with an empty segment, a repeated SYN, or a new subflow.
@@ -2821,8 +2821,8 @@ impl Connection {
     }
 
     /// Marks the connection as in use, even if its stream is idle.
-    pub(crate) fn note_in_use(&mut self, now: Instant) {
-        self.trim.note_busy(now);
+    pub(crate) fn mark_in_use(&mut self, now: Instant) {
+        self.trim.record_activity(now);
     }
 
     /// Marks a subflow as silent and reinjects its data on others.
@@ -2841,17 +2841,17 @@ impl Connection {
 
     /// Handles a segment from the peer on a silent subflow. It may answer a probe, or prove only that one direction
     /// works. To find out, the oldest data is repeated. If silent paths are not probed, it counts as an answer.
-    fn on_unanswered_segment(&mut self, cx: &mut Context<'_>, id: SubflowId, unheard: Duration) {
+    fn on_unanswered_segment(&mut self, cx: &mut Context<'_>, id: SubflowId, since_last_rx: Duration) {
         let probes = self.path_probing().probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if probes && !subflow.tcp().refuses_payload() {
-            subflow.tcp_mut().retry_soon(cx.now, unheard);
+            subflow.tcp_mut().retry_soon(cx.now, since_last_rx);
         } else {
-            subflow.tcp_mut().end_silence(unheard);
+            subflow.tcp_mut().end_silence(since_last_rx);
         }
     }
 
-    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
+    fn on_silence_ended(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
         // A scheduler that leaves the judgment to the retransmission timer also follows the timer's schedule.
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
@@ -2923,7 +2923,7 @@ impl Connection {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
         if let Some(since) = self.ack_watch.on_progress(cx.now, outstanding, usual) {
-            self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Sent, since);
+            self.silence_facts().report_delivery_gap(cx, self.id, id, StreamDirection::Sent, since);
         }
     }
 
@@ -2981,7 +2981,7 @@ impl Connection {
             Verdict::FromFirstByte { reason, announces } => {
                 self.fall_back(cx, id, reason, announces);
             }
-            Verdict::FromHere(reason) => self.continue_plain(cx, id, reason),
+            Verdict::FromUnackedData(reason) => self.continue_plain(cx, id, reason),
             Verdict::ResetSubflow => {
                 self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
@@ -3215,8 +3215,8 @@ impl Connection {
             .map_or_else(|| self.receiver.continues_at(id, at), |dsn| dsn == self.receiver.next());
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = match fallback::judge(Trigger::InfiniteMapping, &facts) {
-            Verdict::FromHere(_) if failed.is_some() => {
-                Verdict::FromHere(FallbackReason::ChecksumFailed)
+            Verdict::FromUnackedData(_) if failed.is_some() => {
+                Verdict::FromUnackedData(FallbackReason::ChecksumFailed)
             }
             verdict => verdict,
         };
@@ -3263,7 +3263,7 @@ impl Connection {
             true => {
                 self.closing.is_shut_down()
                     && self.paths.is_plain_fin_acked()
-                    && self.ending().has_peer_all_data()
+                    && self.ending().peer_has_all_data()
             }
             false => self.closing.fin_acked(),
         };
@@ -3355,7 +3355,7 @@ impl Connection {
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.set_closing_option(ClosingOption::None);
         }
-        self.sender.note_reset(id);
+        self.sender.on_peer_reset(id);
         self.on_subflow_lost(cx, id, CloseReason::PeerReset);
     }
 
@@ -3376,7 +3376,7 @@ impl Connection {
         if self.paths.has_open() {
             return;
         }
-        let futile = self.closing.note_futile_reset();
+        let futile = self.closing.record_futile_reset();
         if !self.may_be_rejoined() {
             self.ending().finish(cx, why);
         } else if futile {
@@ -3410,7 +3410,7 @@ impl Connection {
         let opening = self.opening().is_opening();
         self.assignment().stop_carrying(now, id);
         self.drop_subflow(cx, id, reason);
-        if opening && self.continues_with_other_attempt(cx, local, ip, reason) {
+        if opening && self.on_attempt_failed(cx, local, ip, reason) {
             return;
         }
         let refused = opening && self.attempts.was_refused();
@@ -3442,7 +3442,7 @@ impl Connection {
         self.assignment().stop_carrying(cx.now, id);
         self.drop_subflow(cx, id, CloseReason::Finished);
         if self.paths.is_empty() && !self.closing.is_closed() {
-            if self.session.is_plain() && self.ending().has_peer_all_data() {
+            if self.session.is_plain() && self.ending().peer_has_all_data() {
                 self.ending().finish(cx, CloseReason::Finished);
             } else if self.session.is_plain() {
                 self.ending().finish(cx, CloseReason::PeerMisbehaved);

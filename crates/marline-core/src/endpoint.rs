@@ -351,8 +351,8 @@ impl Endpoint {
     /// Reports that the process was suspended for a while, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)). No round trip, rate or delay is measured from segments now in
     /// flight. Call this before handling packets that arrived in the meantime.
-    pub fn note_pause(&mut self) {
-        self.slots.iter_mut().for_each(Connection::note_pause);
+    pub fn record_pause(&mut self) {
+        self.slots.iter_mut().for_each(Connection::record_pause);
     }
 
     /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None` if there is nothing to
@@ -468,13 +468,13 @@ impl Endpoint {
     /// Connections of authenticated peers are not limited; of the others only the newest are kept
     /// ([`Limits::lingering`](crate::Limits)).
     fn count(&mut self, now: Instant, slot: u32) {
-        if self.slots.note_half_open(slot) == Some(false) {
+        if self.slots.record_half_open(slot) == Some(false) {
             self.half_open.remove(slot);
         }
-        if self.fast_pending > 0 && self.slots.note_fast_pending(slot) == Some(false) {
+        if self.fast_pending > 0 && self.slots.record_fast_pending(slot) == Some(false) {
             self.fast_pending -= 1;
         }
-        match self.slots.note_waiting(slot) {
+        match self.slots.record_waiting(slot) {
             Some((id, Some(true))) => {
                 self.waiting.push(id);
                 self.end_oldest_waits(now);

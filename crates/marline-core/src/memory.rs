@@ -296,7 +296,7 @@ impl MemoryAccount {
     }
 
     /// Counts a wait for memory.
-    pub fn note_wait(&self) {
+    pub fn count_wait(&self) {
         self.0.waits.fetch_add(1, Relaxed);
         self.0.process.waits.fetch_add(1, Relaxed);
     }
@@ -493,7 +493,7 @@ mod tests {
         assert!(MemoryKind::ALL.iter().enumerate().all(|(at, kind)| at == *kind as usize));
         drop(charge);
         assert_eq!(budget.usage().used, 0);
-        known.note_wait();
+        known.count_wait();
         assert_eq!((strangers.wait_count(), known.wait_count(), budget.usage().waits), (0, 1, 1));
     }
 }

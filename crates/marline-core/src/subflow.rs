@@ -43,7 +43,7 @@ mod transmission;
 mod types;
 mod view;
 
-pub(crate) use config::{Start, SubflowConfig, SynRetries};
+pub(crate) use config::{InitialValues, SubflowConfig, SynRetries};
 pub(crate) use handshake::DEFAULT_MSS;
 pub(crate) use health::{EndOfSilence, SubflowHealth, VerdictChange};
 pub(crate) use types::{
@@ -71,11 +71,11 @@ use ecn::EcnState;
 use false_acks::FalseAcks;
 use fast_open::FastOpen;
 use handshake::Handshake;
-use loss::Repeats;
+use loss::RetransmissionMode;
 use mtu::MtuSearch;
 use pacer::Pacer;
 use receive::Reception;
-use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
+use segment::{DSS_OPTION_BYTES, HEADER_BYTES, TIMESTAMP_OPTION_BYTES};
 use state::State;
 use syn_data::SynData;
 use timers::Keepalive;
@@ -162,7 +162,7 @@ pub(crate) struct Subflow {
     push_end: Ssn,
     last_rx_at: Instant,
     /// State of retransmissions.
-    repeats: Repeats,
+    repeats: RetransmissionMode,
     /// The last RTT sample if it was implausibly long, otherwise 0.
     implausible_rtt_ms: u32,
     /// Time at which the pacer allows the next packet; set when the eligibility check fails. A cell, because that check
@@ -189,7 +189,7 @@ impl Subflow {
         now: Instant,
         config: Arc<SubflowConfig>,
         path: FourTuple,
-        start: Start,
+        start: InitialValues,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
@@ -209,7 +209,7 @@ impl Subflow {
             pacer: config.pacer(initial_window),
             timestamps: TimestampState::new(config.timestamps, start.ts_offset),
             ecn: EcnState::default(),
-            ack: DelayedAck::new(config.ack_delay, config.max_segment - segment::HEADER as u16),
+            ack: DelayedAck::new(config.ack_delay, config.max_segment - segment::HEADER_BYTES as u16),
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
@@ -228,7 +228,7 @@ impl Subflow {
             answered_at: None,
             push_end: Ssn(0),
             last_rx_at: now,
-            repeats: Repeats::default(),
+            repeats: RetransmissionMode::default(),
             implausible_rtt_ms: 0,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
@@ -343,7 +343,7 @@ impl Subflow {
     /// Payload, in bytes, of full segments of the size in use.
     pub(crate) fn segment_size(&self) -> SegmentSize {
         let usual = u64::from(self.tx.mss.max(1));
-        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         let largest = self.settled_segment().saturating_sub(header) as u64;
         SegmentSize { usual, largest: largest.max(usual) }
     }
@@ -512,7 +512,7 @@ impl Subflow {
     }
 
     /// Marks data in flight as untimed, because the process was suspended for a while.
-    pub(crate) fn note_pause(&mut self) {
+    pub(crate) fn record_pause(&mut self) {
         self.tx.board.mark_untimed();
         self.handshake.untimed |= self.state.is_handshake();
     }
@@ -530,7 +530,7 @@ impl Subflow {
 
     /// Size in bytes of a segment with this much payload and the smallest header possible.
     fn bytes_of_segment(&self, payload: u64) -> u64 {
-        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         payload + header as u64
     }
 
@@ -565,8 +565,8 @@ impl Subflow {
 
 /// Payload, in bytes, of a segment of `size` bytes with a DSS option.
 fn payload_of(size: u16, timestamps: bool) -> u32 {
-    let options = DSS_OPTION + if timestamps { TIMESTAMP_OPTION } else { 0 };
-    u32::from(size).saturating_sub((HEADER + options) as u32).max(1)
+    let options = DSS_OPTION_BYTES + if timestamps { TIMESTAMP_OPTION_BYTES } else { 0 };
+    u32::from(size).saturating_sub((HEADER_BYTES + options) as u32).max(1)
 }
 
 #[cfg(test)]

@@ -120,13 +120,13 @@ impl TransmitBuf {
 
     /// Sets whether the carrier sends segments as one packet whose headers differ only in sequence number and
     /// checksum, so that long runs should have equal options in all segments.
-    pub const fn join_runs(&mut self, joined: bool) {
+    pub const fn combine_segments(&mut self, joined: bool) {
         self.joined = joined;
     }
 
     /// True if long runs have equal options in all segments.
     #[must_use]
-    pub const fn joins_runs(&self) -> bool {
+    pub const fn combines_segments(&self) -> bool {
         self.joined
     }
 

@@ -23,7 +23,7 @@ const MIN_COUNTED_WAIT: Duration = Duration::from_millis(5);
 /// Weight of the newest datagram in the share of waiting datagrams.
 const WAITS_GAIN: f32 = 1.0 / 64.0;
 /// Maximum pause between datagrams of one burst.
-const BURST_GAP: Duration = Duration::from_millis(1);
+const MAX_BURST_PAUSE: Duration = Duration::from_millis(1);
 /// Weight of the newest burst in the mean.
 const BURST_GAIN: f32 = 0.25;
 /// Number of slots into which the last second is divided.
@@ -85,7 +85,7 @@ impl Flow {
         self.is_sparse = self.slots == [0; SLOTS];
         let current = &mut self.slots[slot as usize % SLOTS];
         *current = current.saturating_add(bytes as u32);
-        if now.since(self.handed_over_at) >= BURST_GAP && self.burst > 0 {
+        if now.since(self.handed_over_at) >= MAX_BURST_PAUSE && self.burst > 0 {
             self.mean_burst += (self.burst as f32 - self.mean_burst) * BURST_GAIN;
             self.burst = 0;
         }

@@ -475,7 +475,7 @@ mod tests {
         }
 
         #[test]
-        fn a_repair_is_read_back_and_is_as_long_as_was_said(
+        fn a_repair_is_read_back_with_the_announced_length(
             row in any::<u8>(),
             gaps in prop::collection::vec(number(), 2..=MAX_GROUP_FRAMES),
             sum in prop::collection::vec(any::<u8>(), LEN_BYTES + 1..1_300),

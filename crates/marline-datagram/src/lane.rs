@@ -473,7 +473,7 @@ impl Lane {
                     if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
                         && self.paths[at].mtu().on_reported(bytes)
                     {
-                        self.notice_mtu(at);
+                        self.push_mtu_notice(at);
                     }
                 }
                 Ok(Item::Piece(piece)) => self.process_piece(&piece, now),

@@ -414,7 +414,7 @@ impl Path {
             if timed {
                 self.carried.on_rate(sample.rate, now);
                 self.forecaster.on_delivered(now, newest.at, answered.bytes);
-                self.note_rate(&sample);
+                self.record_rate(&sample);
             }
             if self.recovers_until.is_some_and(|until| newest.place >= until) {
                 self.recovers_until = None;
@@ -445,7 +445,7 @@ impl Path {
         outcome
     }
 
-    fn note_rate(&mut self, sample: &RateSample) {
+    fn record_rate(&mut self, sample: &RateSample) {
         let known = self.delivery_rate.unwrap_or(Rate::ZERO);
         if !sample.app_limited || sample.rate > known {
             self.delivery_rate = Some(smooth_rate(known, sample.rate));
@@ -453,7 +453,7 @@ impl Path {
     }
 
     /// Records that the process was suspended for some time: the acknowledgment times of frames in transit are unknown.
-    pub(crate) fn note_pause(&mut self) {
+    pub(crate) fn record_pause(&mut self) {
         self.untimed_before = self.outstanding.sent_count();
     }
 

@@ -188,7 +188,7 @@ impl CaptureFile {
             Ok(()) => {
                 self.whole += self.gathered.len() as u64;
                 self.gathered.clear();
-                self.trouble.is_over();
+                self.trouble.record_success();
             }
             Err(error) => {
                 // An incomplete record would also use space that other writers need.
@@ -201,14 +201,14 @@ impl CaptureFile {
                 if self.whole == 0 {
                     self.gathered.extend_from_slice(&self.head);
                 }
-                self.trouble.is_there(packets, &error);
+                self.trouble.record_failure(packets, &error);
             }
         }
     }
 }
 
 impl WriteFailures {
-    fn is_there(&mut self, packets: u64, error: &io::Error) {
+    fn record_failure(&mut self, packets: u64, error: &io::Error) {
         MISSING.fetch_add(packets, Ordering::Relaxed);
         self.missing += packets;
         if self.logged_at.is_none() {
@@ -217,7 +217,7 @@ impl WriteFailures {
         }
     }
 
-    fn is_over(&mut self) {
+    fn record_success(&mut self) {
         // If there is room only occasionally, not every success is logged.
         if self.logged_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
             self.logged_at = None;

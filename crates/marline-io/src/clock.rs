@@ -10,7 +10,7 @@ use marline_time::{Instant, PAUSE, ProcessClock, nanos};
 /// Reading of a clock at its start, so that earlier times can be represented.
 const HEAD_START_NANOS: u64 = 1_000_000_000;
 /// Readings this close together are recorded as one, so that threads reading the clock rarely write to memory.
-const GRAIN_NANOS: u64 = 1_000_000;
+const RESOLUTION_NANOS: u64 = 1_000_000;
 
 /// One origin for the process: shared components, such as the path health monitor, compare times of several drivers.
 static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
@@ -21,7 +21,7 @@ static PAUSE_DETECTOR: Mutex<PauseDetector> = Mutex::new(PauseDetector {
     alarms: BTreeMap::new(),
     next_alarm: 0,
 });
-/// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
+/// Last reading of the system's clock, with a resolution of [`RESOLUTION_NANOS`].
 static LAST_READING: AtomicU64 = AtomicU64::new(0);
 /// Excluded time so far.
 static EXCLUDED: AtomicU64 = AtomicU64::new(0);
@@ -45,7 +45,7 @@ impl PauseDetector {
     /// Reads the clock when it has not been read for [`PAUSE`].
     fn read_after_pause(&mut self, system: Instant) -> Instant {
         let PauseDetector { clock, alarms, .. } = self;
-        clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
+        clock.record_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
         let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
@@ -116,7 +116,7 @@ impl Clock {
             if unseen > nanos(PAUSE) {
                 return PauseDetector::lock().read_after_pause(Instant::from_nanos(system));
             }
-            if unseen > GRAIN_NANOS {
+            if unseen > RESOLUTION_NANOS {
                 LAST_READING.fetch_max(system, Ordering::Release);
             }
             // Another thread may have detected a pause in the meantime, which this reading must exclude.

@@ -37,7 +37,7 @@ pub struct Contact {
     /// Address of the peer.
     pub remote: SocketAddr,
     /// Unanswered packets since the last packet from the peer; `None` if everything was answered.
-    pub question: Option<Question>,
+    pub question: Option<UnansweredPackets>,
     /// Time of the last packet from the peer.
     pub heard_at: Option<Instant>,
     /// Last error since then.
@@ -51,14 +51,14 @@ impl Contact {
                 question.last_at = now;
                 question.tries = question.tries.saturating_add(1);
             }
-            open => *open = Some(Question { since: now, last_at: now, tries: 1 }),
+            open => *open = Some(UnansweredPackets { since: now, last_at: now, tries: 1 }),
         }
     }
 }
 
 /// Unanswered packets that need an answer: SYN, FIN or payload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct UnansweredPackets {
     /// Time of the first unanswered packet.
     pub since: Instant,
     /// Time of the latest.
@@ -287,13 +287,13 @@ mod tests {
         for ms in [10, 1_010, 3_010] {
             send(&mut contacts, ms, &segment(SYN, 1, 0));
         }
-        let open = Question { since: at(10), last_at: at(3_010), tries: 3 };
+        let open = UnansweredPackets { since: at(10), last_at: at(3_010), tries: 3 };
         assert_eq!(contacts.all()[0].question, Some(open));
         contacts.record_answer(at(3_050), ENDS.local, ENDS.remote);
         assert_eq!(contacts.all()[0].question, None);
         assert_eq!(contacts.all()[0].heard_at, Some(at(3_050)));
         send(&mut contacts, 4_000, &segment(ACK, 1, 5));
-        let open = Question { since: at(4_000), last_at: at(4_000), tries: 1 };
+        let open = UnansweredPackets { since: at(4_000), last_at: at(4_000), tries: 1 };
         assert_eq!(contacts.all()[0].question, Some(open));
     }
 

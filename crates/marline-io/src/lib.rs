@@ -35,7 +35,7 @@ use portable as sys;
 
 pub use capture::{Captures, packets_not_captured};
 pub use clock::Clock;
-pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
+pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, UnansweredPackets};
 pub use driver::{
     AcceptQueue, Arrivals, CarrierKind, Datagrams, Direction, EventObserver, Generations, Incoming,
     LaneCounters, LaneEndedError, LaneError, LinkListener, Links, MAX_BUSY_POLL, NamedPath,

@@ -89,12 +89,12 @@ pub enum ResolveError {
 }
 
 /// Maximum number of existing interfaces or addresses listed.
-const LISTED: usize = 8;
+const MAX_LISTED: usize = 8;
 
 impl ResolveError {
     fn unknown_interface_error(name: &str, interfaces: &Interfaces) -> ResolveError {
         let present = usable(interfaces).map(|interface| interface.name.clone());
-        ResolveError::NoInterface { name: name.to_owned(), present: present.take(LISTED).collect() }
+        ResolveError::NoInterface { name: name.to_owned(), present: present.take(MAX_LISTED).collect() }
     }
 
     fn foreign_address_error(address: IpAddr, interfaces: &Interfaces) -> ResolveError {
@@ -102,7 +102,7 @@ impl ResolveError {
             let fitting = interface.addresses.iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
             fitting.map(|ip| format!("{ip} ({})", interface.name))
         });
-        ResolveError::NotLocal { address, present: present.take(LISTED).collect() }
+        ResolveError::NotLocal { address, present: present.take(MAX_LISTED).collect() }
     }
 }
 

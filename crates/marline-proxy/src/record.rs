@@ -20,7 +20,7 @@ pub const FIRST_PLAINTEXT: usize = 1_100;
 /// Plaintext bytes of the largest TLS record.
 pub const MAX_PLAINTEXT: usize = 16_384;
 /// Plaintext bytes of one write at the largest record size. TLS splits it into records.
-const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
+const MAX_WRITE_BYTES: usize = 4 * MAX_PLAINTEXT;
 /// Bytes sent in records of one size before the size grows.
 const GROW_AFTER_BYTES: usize = 64 * 1_024;
 /// Idle time after which records shrink again.
@@ -104,7 +104,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
         let this = &mut *self;
         let now = Instant::now();
         let size = match this.sizer.next(now) {
-            MAX_PLAINTEXT => MAX_WRITE,
+            MAX_PLAINTEXT => MAX_WRITE_BYTES,
             size => size,
         };
         let result = Pin::new(&mut this.inner).poll_write(cx, &buf[..buf.len().min(size)]);

@@ -41,7 +41,7 @@ impl ProcessClock {
     pub fn read(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
         let (now, last) = (self.now(system), self.now(self.last_reading));
         let unseen = system.since(self.last_reading);
-        self.note_running(system);
+        self.record_running(system);
         if unseen <= PAUSE {
             return now;
         }
@@ -57,7 +57,7 @@ impl ProcessClock {
     }
 
     /// Records that the process ran at this system time, although it did not read this clock.
-    pub fn note_running(&mut self, system: Instant) {
+    pub fn record_running(&mut self, system: Instant) {
         self.last_reading = self.last_reading.max(system);
     }
 

@@ -100,7 +100,7 @@ fn interface_index(name: &str) -> Option<u32> {
 /// # Errors
 /// There is none, or only this machine can reach it: the error describes what to do.
 pub fn first_of_host() -> anyhow::Result<SocketAddr> {
-    let first = host_resolver(&resolv_conf::network_text(&crate::inside::host_resolv_conf()?));
+    let first = host_resolver(&resolv_conf::network_text(&crate::inside::read_host_resolv_conf()?));
     // A local resolver that lists its upstream resolvers.
     let behind = || host_resolver(&std::fs::read_to_string(RESOLVED).ok()?).ok();
     first.or_else(|error| behind().ok_or(error))

@@ -41,7 +41,7 @@ const PROTOCOL_ICMP_V6: u8 = 58;
 const NANOSECONDS: u8 = 9;
 
 /// Appends a section header with the name of the program that writes it.
-pub fn section_header(out: &mut Vec<u8>, application: &str) {
+pub fn write_section_header(out: &mut Vec<u8>, application: &str) {
     block(out, SECTION_HEADER_BLOCK, |out| {
         put_u32(out, BYTE_ORDER_MAGIC);
         put_u16(out, 1);
@@ -154,7 +154,7 @@ impl Capture {
         interfaces: &[&str],
         reveal_keys: bool,
     ) -> Self {
-        section_header(out, application);
+        write_section_header(out, application);
         for name in interfaces {
             interface(out, name);
         }

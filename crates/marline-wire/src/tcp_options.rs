@@ -197,7 +197,7 @@ impl TcpOptions {
                     };
                     rest = after;
                     if *kind == mptcp::KIND {
-                        options.take_mptcp(option, &mut seen);
+                        options.parse_mptcp(option, &mut seen);
                     } else {
                         options.parse_option(*kind, &option[2..]);
                     }
@@ -229,10 +229,10 @@ impl TcpOptions {
     }
 
     /// Parses one MPTCP option. `seen` has a bit for each subtype that occurred before.
-    fn take_mptcp(&mut self, option: &[u8], seen: &mut u16) {
+    fn parse_mptcp(&mut self, option: &[u8], seen: &mut u16) {
         let bit = 1 << option.get(2).map_or(0, |first| first >> 4);
         if bit != 1 << subtype::DSS {
-            self.take_other_mptcp(option, bit, seen);
+            self.parse_other_mptcp(option, bit, seen);
         } else if self.dss.is_none() {
             self.dss = Dss::parse(option);
             self.mptcp.malformed |= self.dss.is_none();
@@ -240,7 +240,7 @@ impl TcpOptions {
     }
 
     /// Parses one MPTCP option other than DSS.
-    fn take_other_mptcp(&mut self, option: &[u8], bit: u16, seen: &mut u16) {
+    fn parse_other_mptcp(&mut self, option: &[u8], bit: u16, seen: &mut u16) {
         if *seen & bit != 0 {
             return;
         }

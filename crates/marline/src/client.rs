@@ -30,7 +30,7 @@ use crate::nat64::PrefixWatch;
 use crate::path_table::{Candidate, Evidence, PathChange, PathRestriction, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, subscribe_to_traffic,
 };
 use crate::transport_config::TransportConfig;
 use crate::{BindError, Carrier, ConnectError, Stream, carrier};
@@ -316,7 +316,7 @@ impl Client {
     /// time: a new receiver ends the events of the previous one.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
-        traffic_of(&self.inner.shard, of)
+        subscribe_to_traffic(&self.inner.shard, of)
     }
 
     /// Receives changes of path health: a path no longer reaches a server, or reaches it again.

@@ -227,7 +227,7 @@ impl HappyEyeballs<'_> {
         first_bytes: &[u8],
     ) -> Result<(Stream, usize), FailureKind> {
         if let Err(error) = self.routes.check(&candidate.end, candidate.remote.ip()) {
-            self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
+            self.shard.record_unroutable(candidate.end.address, candidate.remote, &error);
             return Err(FailureKind::NoRoute(error));
         }
         let (config, local) = (Arc::clone(self.config), candidate.end.address);

@@ -157,7 +157,7 @@ pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
 fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
     let delivery_error =
         contact.delivery_error.filter(|said| now.since(said.since) >= ERROR_DELAY)?;
-    let outlived = |question: marline_io::Question| {
+    let outlived = |question: marline_io::UnansweredPackets| {
         question.last_at.since(delivery_error.last_at) > ANSWER_TIMEOUT
     };
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
@@ -235,7 +235,7 @@ pub(crate) fn problem_text(
     let own = all.iter().find(|(name, _)| name == path);
     let contact = own.and_then(|(_, own)| own.iter().find(|contact| contact.remote == *server));
     let since = contact.and_then(|contact| problem_start(contact));
-    match since.map(|since| other_working_paths(all, *server, since, now)) {
+    match since.map(|since| find_other_working_paths(all, *server, since, now)) {
         Some(working) if !working.is_empty() => {
             let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
             let why = likely_cause(transport, *server, reach, was_heard);
@@ -246,7 +246,7 @@ pub(crate) fn problem_text(
 }
 
 /// Finds paths over which a server has answered since a given time and still answers.
-fn other_working_paths<'a>(
+fn find_other_working_paths<'a>(
     all: &'a [NamedContacts<'_>],
     server: SocketAddr,
     since: Instant,

@@ -25,7 +25,7 @@ use crate::datagrams::LaneCounters;
 use crate::error::UnknownPath;
 use crate::path_table::PathChange;
 use crate::shards::{
-    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
+    Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, subscribe_to_traffic,
 };
 use crate::transport_config::TransportConfig;
 use crate::{BindError, Stream, carrier, multimob};
@@ -235,7 +235,7 @@ impl Server {
     /// time: a new receiver ends the events of the previous one. Returns `None` if no shard has such a connection.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> Option<broadcast::Receiver<MonitorEvent>> {
-        Some(traffic_of(self.inner.shard_of(of)?, of))
+        Some(subscribe_to_traffic(self.inner.shard_of(of)?, of))
     }
 
     /// Returns the path health monitor of the connections.

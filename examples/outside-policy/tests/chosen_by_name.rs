@@ -56,7 +56,7 @@ fn all_data_stays_on_one_path_where_min_rtt_uses_both() {
 fn a_sticky_scheduler_moves_off_a_dead_path_and_loses_no_byte() {
     const BYTES: u64 = 10_000_000;
     let mut paths = world("sticky", BYTES);
-    paths.at_set_path_up(Instant::from_secs(2), 0, false);
+    paths.schedule_path_change(Instant::from_secs(2), 0, false);
     paths.world.run_until(Instant::from_secs(30));
     assert_all_arrived(&paths, BYTES);
     let bytes = bytes_per_path(&paths);

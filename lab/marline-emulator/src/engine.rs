@@ -19,7 +19,7 @@ use crate::starvation::ProcessorWaitMeter;
 use crate::thread_rest::SleepDebt;
 
 /// Interval of the checks for idle clients; also the longest sleep.
-const SWEEP: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Request to the thread.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     wakened: UnixStream,
     buffers: ReceiveBuffers,
     ready: Vec<(usize, Source)>,
-    next_sweep: Instant,
+    next_check: Instant,
 }
 
 impl Engine {
@@ -64,7 +64,7 @@ impl Engine {
             wakened,
             buffers: ReceiveBuffers::new(),
             ready: Vec::new(),
-            next_sweep: Instant::ZERO + SWEEP,
+            next_check: Instant::ZERO + CHECK_INTERVAL,
         })
     }
 
@@ -85,8 +85,8 @@ impl Engine {
         #[cfg(not(target_os = "linux"))]
         let real_time = false;
         self.rest = real_time.then(SleepDebt::default);
-        let mut starvation = ProcessorWaitMeter::of_this_thread();
-        while self.take_orders(&mut starvation) {
+        let mut starvation = ProcessorWaitMeter::for_this_thread();
+        while self.handle_requests(&mut starvation) {
             for relay in &mut self.relays {
                 relay.advance(&self.clock);
             }
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Handles waiting requests; returns false when the thread must stop.
-    fn take_orders(&mut self, starvation: &mut ProcessorWaitMeter) -> bool {
+    fn handle_requests(&mut self, starvation: &mut ProcessorWaitMeter) -> bool {
         loop {
             let order = match self.inbox.try_recv() {
                 Ok(order) => order,
@@ -128,10 +128,10 @@ impl Engine {
 
     fn sweep(&mut self, starvation: &mut ProcessorWaitMeter) {
         let now = self.clock.now();
-        if now < self.next_sweep {
+        if now < self.next_check {
             return;
         }
-        self.next_sweep = now + SWEEP;
+        self.next_check = now + CHECK_INTERVAL;
         starvation.add_waits();
         for relay in &mut self.relays {
             relay.expire(now);
@@ -143,7 +143,7 @@ impl Engine {
         let due = self.relays.iter().filter_map(Member::next_event).min();
         let now = self.clock.now();
         let spin = self.spin.allowed(now);
-        let deadline = due.map_or(self.next_sweep, |due| self.next_sweep.min(due - spin));
+        let deadline = due.map_or(self.next_check, |due| self.next_check.min(due - spin));
         let sleep = deadline.since(now);
         let mut sources = Vec::with_capacity(2 * self.relays.len() + 1);
         let mut fds = Vec::with_capacity(2 * self.relays.len() + 1);

@@ -20,7 +20,7 @@ pub(crate) struct Flow {
     pub(crate) reply_from: Option<IpAddr>,
     /// Socket connected to the target.
     pub(crate) upstream: DatagramSocket,
-    last_heard: Instant,
+    last_rx_at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Flows {
 
     /// Returns the flow of a client that sent a datagram, and creates it if necessary. `None` if the table is full or
     /// a socket cannot be created.
-    pub(crate) fn flow_of_client(
+    pub(crate) fn find_or_create_flow(
         &mut self,
         client: SocketAddr,
         reply_from: Option<IpAddr>,
@@ -73,7 +73,7 @@ impl Flows {
         if let Some(&slot) = self.by_client.get(&client) {
             let entry = &mut self.slots[slot as usize];
             if let Some(flow) = &mut entry.flow {
-                flow.last_heard = now;
+                flow.last_rx_at = now;
             }
             return Some(FlowKey { slot, generation: entry.generation });
         }
@@ -89,7 +89,7 @@ impl Flows {
         });
         let entry = &mut self.slots[slot];
         entry.generation = entry.generation.wrapping_add(1);
-        entry.flow = Some(Flow { client, reply_from, upstream, last_heard: now });
+        entry.flow = Some(Flow { client, reply_from, upstream, last_rx_at: now });
         self.by_client.insert(client, slot as u32);
         Some(FlowKey { slot: slot as u32, generation: entry.generation })
     }
@@ -98,9 +98,9 @@ impl Flows {
         if self.len() < self.max {
             return Some(());
         }
-        let oldest = self.iter().min_by_key(|(_, flow)| flow.last_heard);
+        let oldest = self.iter().min_by_key(|(_, flow)| flow.last_rx_at);
         let (slot, flow) = oldest?;
-        if now.since(flow.last_heard) < PROTECTION_TIME {
+        if now.since(flow.last_rx_at) < PROTECTION_TIME {
             return None;
         }
         self.remove(slot);
@@ -128,13 +128,13 @@ impl Flows {
     /// Records that the target answered this flow.
     pub(crate) fn answered(&mut self, slot: u32, now: Instant) {
         if let Some(flow) = self.slots.get_mut(slot as usize).and_then(|s| s.flow.as_mut()) {
-            flow.last_heard = now;
+            flow.last_rx_at = now;
         }
     }
 
     /// Removes flows that were silent for too long.
     pub(crate) fn expire(&mut self, now: Instant) {
-        let is_idle = |flow: &Flow| now.since(flow.last_heard) >= self.idle;
+        let is_idle = |flow: &Flow| now.since(flow.last_rx_at) >= self.idle;
         let idle: Vec<u32> = self.iter().filter(|(_, f)| is_idle(f)).map(|(s, _)| s).collect();
         for slot in idle {
             self.remove(slot);
@@ -181,14 +181,14 @@ mod tests {
     fn only_silent_clients_are_replaced_in_a_full_table() {
         let mut flows = Flows::new(client(9), 2, Duration::from_secs(60));
         let at = Instant::from_secs;
-        let first = flows.flow_of_client(client(1), None, at(0)).expect("room");
-        let second = flows.flow_of_client(client(2), None, at(3)).expect("room");
-        assert_eq!(flows.flow_of_client(client(3), None, at(4)), None);
+        let first = flows.find_or_create_flow(client(1), None, at(0)).expect("room");
+        let second = flows.find_or_create_flow(client(2), None, at(3)).expect("room");
+        assert_eq!(flows.find_or_create_flow(client(3), None, at(4)), None);
         assert_eq!((flows.len(), flows.refused), (2, 1));
-        let third = flows.flow_of_client(client(3), None, at(6)).expect("the first flow is silent");
+        let third = flows.find_or_create_flow(client(3), None, at(6)).expect("the first flow is silent");
         assert_eq!(third.slot, first.slot);
         assert!(flows.get(first).is_none() && flows.get(second).is_some());
-        assert_eq!(flows.flow_of_client(client(2), None, at(60)), Some(second));
+        assert_eq!(flows.find_or_create_flow(client(2), None, at(60)), Some(second));
         flows.expire(at(70));
         assert_eq!(flows.len(), 1);
         assert!(flows.get(third).is_none() && flows.get(second).is_some());
@@ -198,7 +198,7 @@ mod tests {
     fn rebinding_changes_every_port() {
         let mut flows = Flows::new(client(9), 4, Duration::from_secs(60));
         for port in 1..4 {
-            flows.flow_of_client(client(port), None, Instant::ZERO).expect("room");
+            flows.find_or_create_flow(client(port), None, Instant::ZERO).expect("room");
         }
         let ports = |flows: &Flows| -> Vec<u16> {
             let port = |(_, f): (u32, &Flow)| f.upstream.local_addr().expect("bound").port();

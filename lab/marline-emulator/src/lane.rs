@@ -35,23 +35,23 @@ impl Packet for LinkDatagram {
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         // A datagram between sockets does not contain its headers, so its bytes are not an IP packet.
-        if self.headers == 0 { marline_link::tcp_of_ip(&mut self.bytes) } else { None }
+        if self.headers == 0 { marline_link::find_tcp(&mut self.bytes) } else { None }
     }
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
-        let bytes = marline_link::ip_with_tcp(&self.bytes, segment, false)?;
+        let bytes = marline_link::replace_tcp(&self.bytes, segment, false)?;
         Some(LinkDatagram { bytes, ..self.clone() })
     }
 
     fn answer(&self, segment: &[u8]) -> Option<Self> {
-        let bytes = marline_link::ip_with_tcp(&self.bytes, segment, true)?;
+        let bytes = marline_link::replace_tcp(&self.bytes, segment, true)?;
         Some(LinkDatagram { bytes, ..self.clone() })
     }
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         // Between sockets no ICMP error can be sent: the kernel handles ICMP.
         let whole = self.headers == 0;
-        let bytes = whole.then(|| marline_link::ip_too_big(&self.bytes, mtu_bytes))??;
+        let bytes = whole.then(|| marline_link::make_packet_too_big(&self.bytes, mtu_bytes))??;
         Some(LinkDatagram { bytes, ..self.clone() })
     }
 }

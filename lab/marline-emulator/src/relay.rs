@@ -111,7 +111,7 @@ impl Relay {
             Port::Listen => {
                 let _ = listen.receive(buffers, |datagram| {
                     let now = clock.now();
-                    let Some(flow) = flows.flow_of_client(datagram.from, datagram.to_ip, now)
+                    let Some(flow) = flows.find_or_create_flow(datagram.from, datagram.to_ip, now)
                     else {
                         return;
                     };

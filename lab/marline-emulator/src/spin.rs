@@ -24,7 +24,7 @@ pub(crate) struct Spin {
 
 impl Spin {
     /// Divisor of the elapsed time: the quotient is the budget of all spins.
-    const SHARE: u32 = 3;
+    const BUDGET_DIVISOR: u32 = 3;
     /// Maximum unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
     /// Divisor of an increase: this part of a sleep's excess over the estimate is added immediately.
@@ -48,7 +48,7 @@ impl Spin {
         if self.spinning && round < self.length {
             self.budget = self.budget.saturating_sub(round);
         }
-        self.budget = (self.budget + round / Self::SHARE).min(Self::MAX_BUDGET);
+        self.budget = (self.budget + round / Self::BUDGET_DIVISOR).min(Self::MAX_BUDGET);
         // Keeps a reserve, so that spins do not stop in the middle of every wait.
         self.spinning = self.budget > self.length;
         if self.spinning { self.length } else { Duration::ZERO }

@@ -35,7 +35,7 @@ impl ProcessorWaitMeter {
     pub(crate) const CHECK_THRESHOLD: Duration = Duration::from_micros(200);
 
     /// Starts measuring the calling thread. Without the kernel's counters the result is zero.
-    pub(crate) fn of_this_thread() -> Self {
+    pub(crate) fn for_this_thread() -> Self {
         let statistics = File::open("/proc/thread-self/schedstat").ok();
         let first = statistics.as_ref().and_then(|file| read(file).ok()).unwrap_or_default();
         ProcessorWaitMeter { statistics, first, last: first, longest_ns: 0 }
@@ -96,7 +96,7 @@ mod tests {
             });
             let watched = scope.spawn(|| {
                 pin();
-                let mut starvation = ProcessorWaitMeter::of_this_thread();
+                let mut starvation = ProcessorWaitMeter::for_this_thread();
                 busy();
                 starvation.add_waits();
                 starvation.report()

@@ -29,19 +29,19 @@ pub struct TappedPacket {
 pub struct Tap {
     link: u32,
     packets: Sender<TappedPacket>,
-    bound: Arc<Bound>,
+    bound: Arc<CopyLimit>,
 }
 
 /// Packets recorded by the taps.
 #[derive(Debug)]
 pub struct TappedPackets {
     packets: Receiver<TappedPacket>,
-    bound: Arc<Bound>,
+    bound: Arc<CopyLimit>,
 }
 
 /// Remaining bytes at each end, and the number of packets that exceeded the limit.
 #[derive(Debug)]
-struct Bound {
+struct CopyLimit {
     room: [AtomicU64; 2],
     left_out: [AtomicU64; 2],
 }
@@ -53,7 +53,7 @@ impl Tap {
     pub fn new(links: usize, max_bytes: u64) -> (Vec<Tap>, TappedPackets) {
         let (sender, packets) = channel();
         let room = [AtomicU64::new(max_bytes), AtomicU64::new(max_bytes)];
-        let bound = Arc::new(Bound { room, left_out: Default::default() });
+        let bound = Arc::new(CopyLimit { room, left_out: Default::default() });
         let tap = |link| Tap { link, packets: sender.clone(), bound: Arc::clone(&bound) };
         ((0..links as u32).map(tap).collect(), TappedPackets { packets, bound })
     }

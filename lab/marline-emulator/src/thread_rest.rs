@@ -21,7 +21,7 @@ impl SleepDebt {
     /// Divisor of the elapsed time: the quotient is owed to other threads.
     const SHARE: u32 = 8;
     /// Debt above which it is repaid.
-    const REST_STEP: Duration = Duration::from_micros(60);
+    const MIN_SLEEP: Duration = Duration::from_micros(60);
     /// Maximum debt. Rounds at full load take half a millisecond, and their debt is repaid immediately. Debt beyond it
     /// is dropped, because otherwise one stall would cause another.
     const MAX_DEBT: Duration = Duration::from_micros(300);
@@ -29,7 +29,7 @@ impl SleepDebt {
     /// Returns the time to sleep now, if any, after a round of length `round` that included `slept` of sleep.
     pub(crate) fn sleep_time(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::MAX_DEBT);
-        (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))
+        (self.debt >= Self::MIN_SLEEP).then(|| std::mem::take(&mut self.debt))
     }
 }
 

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let instance = format!("cmp-{}", std::process::id());
         bench.run_all(&rows, processors, &instance, &|(done, of), made| {
             let (key, who, repeat) = (&made.row.key, made.contestant.key(), made.repeat);
-            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", run_text(made.sample));
+            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", summarize_run(made.sample));
         })?;
     }
     let report = report(&bench, &rows);
@@ -104,7 +104,7 @@ impl<'a> Results<'a> {
     /// Returns true if a word is one side of a comparison and not the name of a row.
     fn is_side_word(word: &str) -> bool {
         let of = Results::parse(word);
-        of.place.is_dir() && (StoredRuns::is_there(of.place) || word.contains(['/', ':']))
+        of.place.is_dir() && (StoredRuns::has_results(of.place) || word.contains(['/', ':']))
     }
 
     fn name(&self, lane: &StoredLane) -> String {
@@ -156,7 +156,7 @@ fn select_rows(args: &Args) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Summarizes a run in a short text.
-fn run_text(sample: &Sample) -> String {
+fn summarize_run(sample: &Sample) -> String {
     if let Some(error) = &sample.error {
         return format!("FAILED: {error}");
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use marline_lab::import::{
     CaptureFile, Measurement, ReadOptions, read_csv, read_iperf3, read_pcaps,
 };
-use marline_lab::scenario::name_from;
+use marline_lab::scenario::path_name_from;
 
 use marline_cli::cmd::monitor::print;
 
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Derives a path name from a file name.
 fn path_name(file: &Path) -> String {
-    let name = name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
+    let name = path_name_from(&file.file_stem().unwrap_or_default().to_string_lossy());
     if name.is_empty() { "path".to_owned() } else { name }
 }
 

@@ -152,7 +152,7 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
 /// The paper's errors, or the results cannot be written.
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
     in_context(paper.key(), args, |context| {
-        let (start, cpu_before) = (Instant::now(), process_seconds());
+        let (start, cpu_before) = (Instant::now(), process_cpu_seconds());
         let (result, digest) = papers::run(paper, context)?;
         let kept =
             context.spent.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<f64>();
@@ -161,11 +161,11 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
             program: context.program.to_owned(),
             machine: Machine::current(),
             master: args.master,
-            effort: effort_words(args.effort()),
+            effort: effort_text(args.effort()),
             scale: args.scale,
             jobs: context.jobs,
             seconds: start.elapsed().as_secs_f64(),
-            cpu_s: process_seconds() - cpu_before + kept,
+            cpu_s: process_cpu_seconds() - cpu_before + kept,
             digest,
         };
         papers::store(context.results, &result, &info)?;
@@ -224,7 +224,7 @@ pub(crate) fn in_context<T>(
     result
 }
 
-fn effort_words(effort: Effort) -> String {
+fn effort_text(effort: Effort) -> String {
     match effort {
         Effort::Full => "as many roots as the verdicts need".to_owned(),
         Effort::Quick => "a quick run without verdicts".to_owned(),
@@ -236,7 +236,7 @@ fn effort_words(effort: Effort) -> String {
 }
 
 /// CPU time of all threads so far.
-fn process_seconds() -> f64 {
+fn process_cpu_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_show_the_ratio_to_the_bound_only_where_there_is_one() {
+    fn tables_show_the_ratio_only_if_a_bound_exists() {
         let row = Row::new("echo p99").paper(40.0, "ms").measured(41.0, "ms").within_of_paper(0.15);
         let plain = Table::new("t", "T", vec![row.clone()]);
         let with = Table::new("t", "T", vec![row.bound_ratio(1.25)]);

@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Stores the verdicts of each key in virtual time that has results, and writes the pages of all stored verdicts.
 fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
     let mut all = Vec::new();
-    for section in sections.iter().filter(|section| is_kept(section)) {
+    for section in sections.iter().filter(|section| has_stored_verdicts(section)) {
         let key = section.key.as_str();
         let file = verdicts_file(docs, key);
         if let Some((result, run)) = &section.results {
@@ -112,7 +112,7 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
 /// Lists the differences from the stored verdicts, one per line.
 fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     let mut changes = Vec::new();
-    for section in sections.iter().filter(|section| is_kept(section)) {
+    for section in sections.iter().filter(|section| has_stored_verdicts(section)) {
         let Some((result, _)) = &section.results else { continue };
         let found = stored_verdicts(docs, &section.key)?.changes(result);
         changes.extend(found.into_iter().map(|change| format!("{}, {change}", section.key)));
@@ -121,7 +121,7 @@ fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns true if the repository stores the verdicts. Verdicts in virtual time are the same on every machine.
-fn is_kept(section: &Section) -> bool {
+fn has_stored_verdicts(section: &Section) -> bool {
     marline_papers::find(&section.key).is_ok_and(|paper| paper.is_virtual_time())
 }
 

@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(shard) = args.how.shard {
         return args.how.run_shard(shard, jobs, &out);
     }
-    let files = args.real_time_files(&out, &jobs, file.qlog)?;
+    let files = args.make_real_time_files(&out, &jobs, file.qlog)?;
     let records = args.how.all(&jobs, &out, files.clone())?;
     let summary = Summary::from_runs(&jobs, &records);
     print_results(&summary, &file.title)?;
@@ -180,7 +180,7 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
 
 impl Args {
     /// Settings of the files of real-time runs, if there are such runs.
-    fn real_time_files(
+    fn make_real_time_files(
         &self,
         out: &Path,
         jobs: &[Job],

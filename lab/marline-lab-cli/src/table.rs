@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn many_columns_are_split_after_the_names_of_the_rows() {
+    fn many_columns_are_split_after_row_names() {
         let head: Vec<String> = ["stack".to_owned(), "variant".to_owned()]
             .into_iter()
             .chain((0..20).map(|number| format!("measure{number}")))
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_longer_than_a_line_is_broken() {
+    fn long_words_are_broken() {
         let text = aligned(&rows(&[&["file", "n"], &[&"x".repeat(200), "1"]]));
         assert!(fits(&text), "{text}");
         assert_eq!(text.chars().filter(|c| *c == 'x').count(), 200);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use marline_lab::estimate::Estimate;
-use marline_lab::import::{CaptureFile, Passage, passages, round_trips};
+use marline_lab::import::{CaptureFile, PathPacket, path_packets, round_trips};
 use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
@@ -14,7 +14,7 @@ use super::table::aligned;
 use marline_cli::cmd::monitor::print;
 
 /// Printed quantiles.
-const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, "p99 (ms)")];
+const QUANTILES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, "p99 (ms)")];
 
 /// Arguments of `marline-lab what-if`.
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The packets of a path.
-fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> {
+fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<PathPacket>> {
     if delay == Delay::RoundTrip {
         let read = round_trips(files, &bytes(Path::new(files))?)?;
         if read.ambiguous > 0 {
@@ -93,7 +93,7 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     let (client_bytes, server_bytes) = (bytes(Path::new(client))?, bytes(Path::new(server))?);
     let client = CaptureFile { name: client, bytes: &client_bytes };
     let server = CaptureFile { name: server, bytes: &server_bytes };
-    let [up, down] = passages(client, server, (args.clock_ahead * 1e6) as i64)
+    let [up, down] = path_packets(client, server, (args.clock_ahead * 1e6) as i64)
         .with_context(|| format!("the captures {files}"))?;
     Ok(if args.way == Some(Direction::Up) { up } else { down })
 }
@@ -113,12 +113,12 @@ fn table(args: &Args, result: &WhatIf) -> String {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for way in Sending::ALL {
         let mut row = vec![called(args, way).to_owned(), estimate_text(result.lost(way).percent())];
-        row.extend(SHARES.map(|(share, _)| estimate_text(result.quantile(way, share))));
+        row.extend(QUANTILES.map(|(share, _)| estimate_text(result.quantile(way, share))));
         rows.push(row);
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
         let mut row = vec![format!("both over {}", called(args, way)), String::new()];
-        row.extend(SHARES.map(|(share, _)| estimate_text(result.ratio(way, share))));
+        row.extend(QUANTILES.map(|(share, _)| estimate_text(result.ratio(way, share))));
         rows.push(row);
     }
     let head = format!(
@@ -149,12 +149,12 @@ fn csv(args: &Args, result: &WhatIf) -> String {
     };
     for way in Sending::ALL {
         line(called(args, way), "lost_percent", result.lost(way).percent());
-        for (share, name) in SHARES {
+        for (share, name) in QUANTILES {
             line(called(args, way), &name.replace(" (ms)", "_ms"), result.quantile(way, share));
         }
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
-        for (share, name) in SHARES {
+        for (share, name) in QUANTILES {
             let measure = name.replace(" (ms)", "_over_this");
             line(&format!("both over {}", called(args, way)), &measure, result.ratio(way, share));
         }

@@ -36,9 +36,9 @@ use crate::workload::Workload;
 use course::{Change, LinkCourse, large};
 
 /// Minimum header size of a packet in bytes: IPv4 and TCP without options.
-const HEADERS: u32 = 40;
+const MIN_HEADER_BYTES: u32 = 40;
 /// Maximum payload of a one-packet message in bytes.
-const ONE_PACKET: u32 = 1_460;
+const MAX_ONE_PACKET_PAYLOAD: u32 = 1_460;
 
 /// Step between the send times that are tried, in ms. Shorter favorable intervals of a link may be missed.
 pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
@@ -136,12 +136,12 @@ impl Bound {
     /// The minimum latencies of these messages in ms.
     #[must_use]
     pub fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
-        self.latencies_of(&self.workload, messages)
+        self.latencies_for_workload(&self.workload, messages)
     }
 
     /// Like [`latencies_ms`](Self::latencies_ms), for messages of another workload over the same links.
     #[must_use]
-    pub fn latencies_of(&self, workload: &Workload, messages: &[Message]) -> Vec<f64> {
+    pub fn latencies_for_workload(&self, workload: &Workload, messages: &[Message]) -> Vec<f64> {
         let least = |message: &Message| self.least_ms(workload, message.sent_ms, message.bytes);
         messages.iter().map(least).collect()
     }
@@ -155,10 +155,10 @@ pub fn ratio(latencies_ms: &[f64], bounds_ms: &[f64], share: f64) -> f64 {
 }
 
 fn transfer(links: &[LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
-    if bytes <= ONE_PACKET {
+    if bytes <= MAX_ONE_PACKET_PAYLOAD {
         return links
             .iter()
-            .filter_map(|link| link.arrival_of_packet(from, (bytes + HEADERS) as usize))
+            .filter_map(|link| link.arrival_of_packet(from, (bytes + MIN_HEADER_BYTES) as usize))
             .min();
     }
     large(&links.iter().collect::<Vec<_>>(), from, bytes)

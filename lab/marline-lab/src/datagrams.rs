@@ -59,7 +59,7 @@ pub struct DatagramExperiment {
     workload: DatagramWorkload,
     lasts: Duration,
     seed: u64,
-    path_death: Option<(usize, Duration)>,
+    path_failure: Option<(usize, Duration)>,
 }
 
 /// Datagrams from the server as the client received them.
@@ -84,7 +84,7 @@ impl DatagramExperiment {
     ///
     /// # Errors
     /// A link cannot be parsed, or its trace is missing.
-    pub fn on_links(
+    pub fn with_links(
         links: &[(&str, &str)],
         trace_dir: Option<&Path>,
         workload: DatagramWorkload,
@@ -105,14 +105,14 @@ impl DatagramExperiment {
             workload,
             lasts,
             seed,
-            path_death: None,
+            path_failure: None,
         })
     }
 
     /// Makes a path fail silently at this time after the start.
     #[must_use]
     pub const fn with_death(mut self, path: usize, after: Duration) -> Self {
-        self.path_death = Some((path, after));
+        self.path_failure = Some((path, after));
         self
     }
 
@@ -151,8 +151,8 @@ impl DatagramExperiment {
                 paths.add_apps(Box::new(receives), Box::new(sends));
             }
         }
-        if let Some((path, after)) = self.path_death {
-            paths.at_set_path_up(START + after, path, false);
+        if let Some((path, after)) = self.path_failure {
+            paths.schedule_path_change(START + after, path, false);
         }
         paths.world.run_until(until + DRAIN_TIME);
         Ok(outcome(&paths))
@@ -230,7 +230,7 @@ mod tests {
         ];
         for seed in 0..3 {
             let lasts = Duration::from_secs(8);
-            let experiment = DatagramExperiment::on_links(&links, None, CALL, lasts, seed).unwrap();
+            let experiment = DatagramExperiment::with_links(&links, None, CALL, lasts, seed).unwrap();
             for policy in ["auto", "duplicate", "min-rtt", "one-path"] {
                 let outcome = experiment.run(&policies(policy)).unwrap();
                 let sent: Vec<f64> = outcome.datagrams.iter().map(|of| of.0).collect();
@@ -244,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn lost_datagrams_are_infinitely_late_and_unknown_policies_named() {
+    fn lost_datagrams_are_infinitely_late_and_unknown_policies_are_errors() {
         let links = [("a", "delay=10ms,loss=1")];
         let lasts = Duration::from_secs(2);
-        let experiment = DatagramExperiment::on_links(&links, None, CALL, lasts, 1).unwrap();
+        let experiment = DatagramExperiment::with_links(&links, None, CALL, lasts, 1).unwrap();
         let outcome = experiment.run(&policies("auto")).unwrap();
         assert!(!outcome.datagrams.is_empty());
         assert!(outcome.datagrams.iter().all(|(_, latency)| latency.is_infinite()));

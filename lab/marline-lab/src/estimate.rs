@@ -247,7 +247,7 @@ impl<T> Samples<T> {
 fn tail(roots: usize, z: f64) -> f64 {
     let freedom = (roots - 1) as f64;
     let t = student(freedom, z) * (roots as f64 / freedom).sqrt();
-    normal_below(-t)
+    normal_cdf(-t)
 }
 
 /// Quantile of Student's t at the level at which that of the normal distribution is `z`, by Cornish and Fisher's
@@ -259,7 +259,7 @@ fn student(freedom: f64, z: f64) -> f64 {
 }
 
 /// Distribution function of the standard normal, by Abramowitz and Stegun 7.1.26 (1.5e-7).
-fn normal_below(x: f64) -> f64 {
+fn normal_cdf(x: f64) -> f64 {
     let y = x.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / 0.327_591_1_f64.mul_add(y, 1.0);
     const A: [f64; 5] =
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_of_twenty_roots_hold_the_true_value_as_often_as_they_say() {
+    fn intervals_of_twenty_roots_have_their_nominal_coverage() {
         let mut held = [0; 2];
         let trials = 400;
         for trial in 0..trials {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn standing_is_that_of_the_whole_interval() {
+    fn position_depends_on_the_whole_interval() {
         let of = |low, value, high| Estimate { value, low, high, roots: 20 };
         let asked = RequiredRange::at_most(10.0);
         assert_eq!(of(8.0, 9.0, 10.0).position_in(asked), RangePosition::Inside);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn pooled_quantiles_are_those_of_the_merged_list() {
+    fn pooled_quantiles_match_the_merged_list() {
         let mut rng = SeedTree::new(3).stream("lists");
         for size in [1, 2, 7, 50] {
             let mut lists: Vec<Vec<f64>> = (0..5)
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn the_normal_distribution_has_its_known_values() {
         for (x, below) in [(0.0, 0.5), (-1.959_964, 0.025), (2.575_829, 0.995)] {
-            assert!((normal_below(x) - below).abs() < 1e-6, "{x}");
+            assert!((normal_cdf(x) - below).abs() < 1e-6, "{x}");
         }
         assert!((student(19.0, VERDICT_LEVEL.z) - 2.861).abs() < 0.005);
         assert!((student(9.0, DISPLAY_LEVEL.z) - 2.262).abs() < 0.005);

@@ -32,7 +32,7 @@ pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
 pub use expected_answer::{Check, Edge, Measure};
-pub use live::{RecordingOptions, RunRecords, run_live, run_live_watched, weight};
+pub use live::{RecordingOptions, RunRecords, run_live, run_live_recorded, weight};
 pub use load::Load;
 pub use measures::Measures;
 pub use outcome::{Flow, Message, Outcome, PathTotals};

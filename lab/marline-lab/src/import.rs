@@ -20,7 +20,7 @@ use crate::scenario::check_name;
 
 pub use csv::{ReadOptions, read as read_csv};
 pub use iperf3::read as read_iperf3;
-pub use pcap::{CaptureFile, Passage, passages, read as read_pcaps};
+pub use pcap::{CaptureFile, PathPacket, path_packets, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
 
 /// Maximum number of samples of a file.
@@ -186,7 +186,7 @@ impl Mistakes {
 }
 
 /// Samples in order, with times counted from the first.
-fn from_zero(file: &str, mut samples: Vec<Sample>) -> anyhow::Result<Vec<Sample>> {
+fn normalize_times(file: &str, mut samples: Vec<Sample>) -> anyhow::Result<Vec<Sample>> {
     ensure!(!samples.is_empty(), "{file} has no samples");
     let count = samples.len();
     ensure!(count <= MAX_SAMPLES, "{file} has {count} samples; at most {MAX_SAMPLES} are allowed");

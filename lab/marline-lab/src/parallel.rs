@@ -13,7 +13,7 @@ pub fn available() -> usize {
 }
 
 /// Calls `run` for each item on at most `jobs` threads (at least one). Results are in the order of the items, so
-/// they do not depend on the number of threads. Neither does the result of [`digest::of_runs`], which contains the
+/// they do not depend on the number of threads. Neither does the result of [`digest::digest_of_runs`], which contains the
 /// digest of each item that ran a scene, in the order of the items.
 ///
 /// # Panics
@@ -33,7 +33,7 @@ pub fn parallel<T: Sync, R: Send>(
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 items.get(index).map(|item| (index, item))
             } {
-                let result = digest::of_runs(|| run(item));
+                let result = digest::digest_of_runs(|| run(item));
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
             }
         };
@@ -72,10 +72,10 @@ mod tests {
     }
 
     #[test]
-    fn each_item_counts_in_the_digest_of_all_wherever_it_ran() {
+    fn every_item_is_in_the_digest_of_all() {
         let digest_of = |jobs, runs: &[Option<u64>]| {
             let run = |run: &Option<u64>| run.iter().for_each(|digest| digest::run_ended(*digest));
-            digest::of_runs(|| parallel(jobs, runs, run)).1
+            digest::digest_of_runs(|| parallel(jobs, runs, run)).1
         };
         let runs: Vec<Option<u64>> = (0..6).map(Some).collect();
         let all = digest_of(1, &runs);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "scoped thread panicked")]
-    fn a_panic_is_not_swallowed() {
+    fn panics_propagate() {
         parallel(2, &[1, 2, 3], |item| assert!(*item != 2));
     }
 }

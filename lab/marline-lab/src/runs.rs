@@ -28,7 +28,7 @@ use anyhow::{Context, ensure};
 
 use crate::experiment::file::Lane;
 use crate::experiment::{
-    Experiment, RecordingOptions, RunRecords, Stack, run_live_watched, simulate, weight,
+    Experiment, RecordingOptions, RunRecords, Stack, run_live_recorded, simulate, weight,
 };
 
 pub use captures::{CaptureFiles, Captures};
@@ -49,7 +49,7 @@ pub use timelines::{Timelines, WrittenSizes};
 /// Number of half processors that one simulation keeps busy.
 const SIMULATION_WEIGHT: u32 = 2;
 /// Maximum number of attempts at a run with late links.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// One planned run.
 #[derive(Clone, Debug)]
@@ -106,11 +106,11 @@ impl Job {
     fn run(&self, instance: &str, watch: &RecordingOptions) -> (Record, RunRecords) {
         let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
         let mut last = (Record::default(), RunRecords::default());
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let made = match stack {
                 Stack::Sim => simulate(experiment, variant, self.seed)
                     .map(|outcome| (outcome, RunRecords::default())),
-                _ => run_live_watched(experiment, stack, variant, self.seed, instance, watch),
+                _ => run_live_recorded(experiment, stack, variant, self.seed, instance, watch),
             };
             let looked_at = made.and_then(|(outcome, seen)| {
                 Ok((Record::from_outcome(experiment, &outcome)?, seen))
@@ -140,7 +140,7 @@ pub struct Series<'a> {
 }
 
 /// Creates a directory of run files, if necessary.
-fn make_directory(directory: &std::path::Path) -> anyhow::Result<()> {
+fn create_directory(directory: &std::path::Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())
 }
 

@@ -38,7 +38,7 @@ use crate::emulation::script::{self, ParsedCommand};
 /// Maximum number of paths of a scenario.
 const MAX_PATHS: usize = 16;
 /// Maximum length in bytes of an interface name in the kernel, without the terminator.
-const MAX_NAME: usize = 15;
+const MAX_NAME_BYTES: usize = 15;
 /// Range of the MTU: from the packet size that every IPv4 host must accept to the largest possible one.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = Mtu::RANGE;
 
@@ -377,12 +377,12 @@ const fn is_plain(letter: char) -> bool {
 
 /// Makes a path name from any text: keeps valid characters up to the maximum length. The result may be empty.
 #[must_use]
-pub fn name_from(text: &str) -> String {
-    text.chars().filter(|letter| is_plain(*letter)).take(MAX_NAME).collect()
+pub fn path_name_from(text: &str) -> String {
+    text.chars().filter(|letter| is_plain(*letter)).take(MAX_NAME_BYTES).collect()
 }
 
 pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
-    let fits = !name.is_empty() && name.len() <= MAX_NAME;
+    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
     let plain = name.chars().all(is_plain);
     ensure!(fits && plain && name != "lo", "`{name}` is not a valid interface name");
     Ok(())

@@ -104,12 +104,12 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
         let name = &file.contestants[variant].variant.name;
         let mine = records.iter().filter(|(variant, _)| variant.name == *name);
         let values: Vec<f64> =
-            mine.map(|(_, record)| value_of(check, &file.experiment, record)).collect();
+            mine.map(|(_, record)| measured_value(check, &file.experiment, record)).collect();
         quantile(&values, 0.5)
     };
     let (got, other) = (value(check.variant), check.of.map(value));
     let bound = check.bound * other.unwrap_or(1.0);
-    let sign = if check.is_least { "≥" } else { "≤" };
+    let sign = if check.is_minimum { "≥" } else { "≤" };
     let unit = check.measure.1;
     let shown = |value: f64| match value.is_finite() {
         true => format!("{}{unit}", number(value)),
@@ -135,12 +135,12 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
         question: file.title.clone(),
         asked: values + &asked,
         measured: shown(got) + &of,
-        holds: if check.is_least { got >= bound } else { got <= bound },
+        holds: if check.is_minimum { got >= bound } else { got <= bound },
     }
 }
 
 /// The measured value of a run. Infinite if the measured event never happened.
-fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
+fn measured_value(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
     let Some(of_load) = record.workloads().nth(check.workload) else { return f64::NAN };
     let fault_ms = record.faults_ms.first().copied().unwrap_or(0.0);
     let lasts = experiment.faults.first().and_then(|fault| fault.lasts).unwrap_or_default();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_right_or_not() {
+    fn answers_are_judged() {
         let quick = "[[check]]\nmeasure = 'p50_ms'\nat_most = 25\n";
         let held =
             "[[check]]\nasks = 'longest'\nmeasure = 'max_ms'\nat_most = 150\nuntil = '1.8s'\n";
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_check_is_named() {
+    fn invalid_checks_are_reported() {
         for (check, wanted) in [
             ("measure = 'p98_ms'\nat_most = 1", "unknown measure `p98_ms`; known: p50_ms"),
             ("measure = 'p50_ms'", "give one of: at_most = 100, at_least = 10"),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::estimate::{Estimate, Samples};
-use crate::import::Passage;
+use crate::import::PathPacket;
 
 /// Number of time blocks, which are the units of the bootstrap.
 const BLOCKS: usize = 30;
@@ -77,8 +77,8 @@ pub struct WhatIf {
 /// # Errors
 /// There are fewer than 300 pairs.
 pub fn what_if(
-    first: &[Passage],
-    second: &[Passage],
+    first: &[PathPacket],
+    second: &[PathPacket],
     within: Duration,
     delay: Delay,
 ) -> anyhow::Result<WhatIf> {
@@ -111,14 +111,14 @@ pub fn what_if(
 
 /// Pairs each packet with the nearest unpaired one of the other path.
 fn pair_passages(
-    first: &[Passage],
-    second: &[Passage],
+    first: &[PathPacket],
+    second: &[PathPacket],
     within: Duration,
-) -> Vec<(Passage, Passage)> {
+) -> Vec<(PathPacket, PathPacket)> {
     let mut pairs = Vec::new();
     let mut next = 0;
     for one in first {
-        let apart = |other: &Passage| u128::from(one.at_ns.abs_diff(other.at_ns));
+        let apart = |other: &PathPacket| u128::from(one.at_ns.abs_diff(other.at_ns));
         while next + 1 < second.len() && apart(&second[next + 1]) < apart(&second[next]) {
             next += 1;
         }
@@ -134,7 +134,7 @@ fn pair_passages(
 }
 
 /// Delays of the pairs for every sending method.
-fn delays_of_pairs(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
+fn delays_of_pairs(pairs: &[(PathPacket, PathPacket)], delay: Delay) -> Vec<Delays> {
     let ways = match delay {
         Delay::OneWay => 2,
         Delay::RoundTrip => 1,
@@ -219,12 +219,12 @@ fn lost(blocks: &[&Vec<Delays>], way: Sending) -> f64 {
 mod tests {
     use super::*;
 
-    fn passage(at_ms: i64, took_ms: Option<i64>) -> Passage {
-        Passage { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
+    fn passage(at_ms: i64, took_ms: Option<i64>) -> PathPacket {
+        PathPacket { at_ns: at_ms * 1_000_000, took_ns: took_ms.map(|ms| ms * 1_000_000) }
     }
 
     /// A packet every 20 ms, starting at `from_ms`. `took` returns a packet's delay by its number.
-    fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<Passage> {
+    fn path(from_ms: i64, took: impl Fn(i64) -> Option<i64>) -> Vec<PathPacket> {
         (0..600).map(|number| passage(from_ms + 20 * number, took(number))).collect()
     }
 
@@ -267,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_far_apart_are_not_paired() {
+    fn distant_packets_are_not_paired() {
         let (first, second) = (path(0, |_| Some(10)), path(4, |_| Some(10)));
         let error = what_if(&first, &second, Duration::from_millis(3), Delay::OneWay).unwrap_err();
         assert!(error.to_string().contains("0 pairs"), "{error}");
         // With four times as many packets, each is used only once.
-        let dense: Vec<Passage> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
+        let dense: Vec<PathPacket> = (0..2_400).map(|n| passage(5 * n, Some(10))).collect();
         let result = what_if(&dense, &second, Duration::from_millis(3), Delay::OneWay).unwrap();
         assert_eq!(result.pairs, 600);
     }

@@ -150,7 +150,7 @@ impl MobilityRun {
     ///
     /// # Errors
     /// The link does not use the WiFi mobility model.
-    pub fn absence_times(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
+    pub fn absence_periods(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
         let spec: DuplexSpec = self.wifi.parse()?;
         let RateSpec::PhoneMobility(phone) = spec.down.rate else {
             anyhow::bail!("unknown walk `{}`", self.wifi)
@@ -183,7 +183,7 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<P
     for seed in seeds {
         let run = mobility_run(seed, leaves, false);
         let end = run
-            .absence_times()?
+            .absence_periods()?
             .first()
             .map_or(walk_duration(), |away_periods| away_periods.0.min(walk_duration()));
         let links = run.links(None)?;
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_walk() {
+    fn equal_seeds_give_equal_walks() {
         let first = mobility_run(7, true, true);
         assert_eq!(first, mobility_run(7, true, true));
         let drives: std::collections::BTreeSet<String> =
@@ -291,7 +291,7 @@ mod tests {
             within(what, value, bounds);
         }
         let gone = all.clone().filter(|seed| {
-            let away_periods = mobility_run(*seed, true, false).absence_times().expect("a walk");
+            let away_periods = mobility_run(*seed, true, false).absence_periods().expect("a walk");
             away_periods.first().is_some_and(|away_periods| away_periods.0 < walk_duration())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);

@@ -46,7 +46,7 @@ pub struct RadioConfig {
 
 /// A trace and the position in it at which a link starts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offset<T> {
+pub struct TraceStart<T> {
     /// The trace.
     pub trace: Arc<T>,
     /// The trace's time at the link's start.
@@ -64,7 +64,7 @@ pub enum RateConfig {
     /// Rates that change with time. Zero stops the link and keeps the queue.
     Steps(Arc<Steps<Rate>>),
     /// The delivery opportunities of a mahimahi trace.
-    Trace(Offset<Opportunities>),
+    Trace(TraceStart<Opportunities>),
 }
 
 /// Maximum packet size of a link.
@@ -221,7 +221,7 @@ pub struct LossConfig {
     /// Loss probabilities that change with time.
     pub steps: Option<Arc<Steps<f64>>>,
     /// Trace whose lost probes cause losses: of packets that leave the queue during such a probe.
-    pub trace: Option<Offset<PingTrace>>,
+    pub trace: Option<TraceStart<PingTrace>>,
 }
 
 /// The two-state loss model of Gilbert and Elliott, in continuous time: the states last for exponentially distributed
@@ -260,7 +260,7 @@ pub struct DelayConfig {
     /// True if jitter and a shrinking trace delay may reorder packets.
     pub overtaking: bool,
     /// Adds half of this trace's current round-trip time.
-    pub trace: Option<Offset<PingTrace>>,
+    pub trace: Option<TraceStart<PingTrace>>,
 }
 
 /// Reordering: with `probability`, a packet arrives `extra` later, after later packets.

@@ -41,7 +41,7 @@ pub trait Packet: Clone {
 /// Creates an IP packet like `packet` with another TCP segment, and with corrected lengths and checksum. If `back`,
 /// the addresses are exchanged. `None` if `packet` is not an IP packet, or the result would be too long.
 #[must_use]
-pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>> {
+pub fn replace_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>> {
     const V4_CHECKSUM: core::ops::Range<usize> = 10..12;
     let version = packet.first()? >> 4;
     let header = match version {
@@ -93,7 +93,7 @@ fn checksum(pieces: &[&[u8]]) -> [u8; 2] {
 /// routers have no addresses here. `None` if the bytes are not an IP packet, for an IPv4 packet that may be
 /// fragmented, and for ICMP, because errors are not answered with errors.
 #[must_use]
-pub fn ip_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
+pub fn make_packet_too_big(packet: &[u8], mtu_bytes: u32) -> Option<Vec<u8>> {
     const DONT_FRAGMENT: u8 = 0x40;
     const TTL: u8 = 64;
     /// IPv4: header and 64 bits (RFC 792). IPv6: as much as fits into its minimum MTU.
@@ -141,7 +141,7 @@ const ICMP_V6: u8 = 58;
 /// The TCP segment in an IP packet. `None` if it contains something else or a fragment. IPv6 extension headers are not
 /// skipped.
 #[must_use]
-pub fn tcp_of_ip(packet: &mut [u8]) -> Option<&mut [u8]> {
+pub fn find_tcp(packet: &mut [u8]) -> Option<&mut [u8]> {
     const TCP: u8 = 6;
     const IPV6_HEADER: usize = 40;
     // More fragments follow, or this is not the first.
@@ -206,21 +206,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tcp_is_found_behind_both_headers() {
+    fn tcp_is_found_after_both_headers() {
         let mut v4 = vec![0; 30];
         (v4[0], v4[9], v4[24]) = (0x46, 6, 77);
-        assert_eq!(tcp_of_ip(&mut v4).expect("TCP"), [77, 0, 0, 0, 0, 0]);
+        assert_eq!(find_tcp(&mut v4).expect("TCP"), [77, 0, 0, 0, 0, 0]);
         v4[7] = 1;
-        assert!(tcp_of_ip(&mut v4).is_none(), "a fragment");
+        assert!(find_tcp(&mut v4).is_none(), "a fragment");
         v4[6..8].copy_from_slice(&[0x40, 0]);
-        assert!(tcp_of_ip(&mut v4).is_some(), "may not be fragmented");
+        assert!(find_tcp(&mut v4).is_some(), "may not be fragmented");
         v4[9] = 17;
-        assert!(tcp_of_ip(&mut v4).is_none(), "UDP");
+        assert!(find_tcp(&mut v4).is_none(), "UDP");
         let mut v6 = vec![0; 42];
         (v6[0], v6[6], v6[41]) = (0x60, 6, 5);
-        assert_eq!(tcp_of_ip(&mut v6).expect("TCP"), [0, 5]);
+        assert_eq!(find_tcp(&mut v6).expect("TCP"), [0, 5]);
         for length in 0..42 {
-            let _ = tcp_of_ip(&mut v6[..length]);
+            let _ = find_tcp(&mut v6[..length]);
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let mut v4 = vec![7; 1_500];
         (v4[0], v4[6], v4[9]) = (0x45, 0x40, 6);
         v4[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        let said = ip_too_big(&v4, 1_280).expect("a message");
+        let said = make_packet_too_big(&v4, 1_280).expect("a message");
         assert_eq!((said.len(), &said[2..4], said[9]), (56, &[0, 56][..], ICMP));
         assert_eq!(said[12..20], [10, 0, 0, 2, 10, 0, 0, 1], "back to the sender");
         assert_eq!(said[20..22], [3, 4], "fragmentation needed");
@@ -237,18 +237,18 @@ mod tests {
         assert_eq!(said[28..56], v4[..28], "header and eight bytes of TCP");
         assert_eq!((checksum(&[&said[..20]]), checksum(&[&said[20..]])), ([0; 2], [0; 2]));
         v4[6] = 0;
-        assert_eq!(ip_too_big(&v4, 1_280), None, "it may be fragmented");
-        assert_eq!(ip_too_big(&said, 40), None, "no error about an error");
+        assert_eq!(make_packet_too_big(&v4, 1_280), None, "it may be fragmented");
+        assert_eq!(make_packet_too_big(&said, 40), None, "no error about an error");
         let mut v6 = vec![9; 1_500];
         (v6[0], v6[6], v6[23], v6[39]) = (0x60, 6, 1, 2);
-        let said = ip_too_big(&v6, 1_400).expect("a message");
+        let said = make_packet_too_big(&v6, 1_400).expect("a message");
         assert_eq!((said.len(), said[6], said[40]), (1_280, ICMP_V6, 2));
         assert_eq!((said[23], said[39]), (2, 1), "back to the sender");
         assert_eq!(said[44..48], 1_400_u32.to_be_bytes());
         let pseudo_header = [0, 0, said[4], said[5], 0, 0, 0, ICMP_V6];
         assert_eq!(checksum(&[&said[8..40], &pseudo_header, &said[40..]]), [0; 2]);
         for length in 0..60 {
-            let _ = (ip_too_big(&v4[..length], 576), ip_too_big(&v6[..length], 576));
+            let _ = (make_packet_too_big(&v4[..length], 576), make_packet_too_big(&v6[..length], 576));
         }
     }
 }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_from_a_later_start_are_the_same_steps() {
+    fn shifted_steps_have_the_same_values() {
         let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b'), (S(4), 'c')], Some(S(5))).unwrap();
         for start in 0..12 {
             let from = steps.with_start(S(start)).unwrap();

@@ -89,7 +89,7 @@ fn arrivals_show_the_hole_of_the_train_ride() {
         let trace = ArrivalTrace::parse(&file, &read(&dir, "hsr-mptcp-2018", &file)).unwrap();
         let steps = trace.rate_steps(Duration::from_millis(100), 52).unwrap();
         assert!(steps.points().len() > 900, "{file}");
-        holes.push(trace.longest_hole().as_millis());
+        holes.push(trace.longest_pause().as_millis());
     }
     assert!(holes.iter().any(|ms| (38_700..38_900).contains(ms)), "{holes:?}");
     assert!(holes.iter().any(|ms| *ms < 700), "{holes:?}");

@@ -69,7 +69,7 @@ struct Number {
 impl Number {
     fn bound_ratio(&self, pool: &Pool) -> Option<f64> {
         let (latencies, least, share) = self.latency?;
-        Some(bound::ratio(pool.values_of(latencies), pool.values_of(least), share))
+        Some(bound::ratio(pool.values_named(latencies), pool.values_named(least), share))
     }
 }
 

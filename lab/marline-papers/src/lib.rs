@@ -86,7 +86,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
 /// # Errors
 /// Any error of the paper.
 pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduction, String)> {
-    let (result, runs) = digest::of_runs(|| paper.run(context));
+    let (result, runs) = digest::digest_of_runs(|| paper.run(context));
     let simulated = runs != digest::Digest::default();
     let digest = simulated.then(|| format!("{:016x}", runs.value()));
     let mut result = result?;

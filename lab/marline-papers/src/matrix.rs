@@ -174,7 +174,7 @@ impl View<'_> {
     }
 
     /// Contestants whose copies stay within the budget in a scene.
-    fn contestants_within_budget(&self, scene: usize) -> Vec<usize> {
+    fn variants_within_budget(&self, scene: usize) -> Vec<usize> {
         let all = 0..self.setup.contestant.len();
         all.filter(|contestant| {
             let cells = self.samples.all().iter().map(|root| &root[scene][*contestant]);
@@ -188,7 +188,7 @@ impl View<'_> {
         let everybody: Vec<usize> = (0..self.setup.contestant.len()).collect();
         let mut rows = Vec::new();
         for (number, Scene { name, measures, .. }) in SCENES.iter().enumerate() {
-            let mut frugal = self.contestants_within_budget(number);
+            let mut frugal = self.variants_within_budget(number);
             frugal.push(AUTO);
             for (place, measure) in measures.iter().enumerate() {
                 let mut row = |who: &str, contestant: usize, among: &[usize]| {

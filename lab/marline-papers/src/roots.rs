@@ -149,7 +149,7 @@ impl Context<'_> {
         let file = Mutex::new(ledger.file);
         let made = self.parallel(part.name, &missing, |root| {
             let before = thread_seconds();
-            let (sample, runs) = digest::of_runs(|| measure(root));
+            let (sample, runs) = digest::digest_of_runs(|| measure(root));
             let sample = serde_json::value::to_raw_value(&sample?)?;
             let line = Line {
                 root: root.seed,

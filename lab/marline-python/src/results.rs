@@ -40,13 +40,13 @@ impl Results {
         let empty = Timeline::empty();
         let run = RunColumns::for_jobs(&jobs);
         let (mut subflows, mut copies) =
-            (run.add_before(&empty.subflows, None), run.add_before(&empty.copies, None));
+            (run.prepend_columns(&empty.subflows, None), run.prepend_columns(&empty.copies, None));
         let (mut records, mut digests, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (job, made) in jobs.iter().zip(made) {
             let RunResult { record, timeline, digest } = made;
             for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)]
             {
-                let rows = run.add_before(from, Some(job));
+                let rows = run.prepend_columns(from, Some(job));
                 to.append(&rows, 0..rows.rows());
             }
             left_out += timeline.subflows_left_out + timeline.copies_left_out;

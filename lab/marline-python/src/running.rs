@@ -97,7 +97,7 @@ impl SharedState {
             && let Some(job) = self.jobs.get(at)
         {
             let result = match &self.outputs.store {
-                Some(store) => self.make_into(store, job).map(|()| None),
+                Some(store) => self.run_into(store, job).map(|()| None),
                 None => self.guarded(job).map(Some),
             };
             let mut state = self.lock();
@@ -146,7 +146,7 @@ impl SharedState {
     }
 
     /// A run that is not in the store yet.
-    fn make_into(&self, store: &Store, job: &Job) -> PyResult<()> {
+    fn run_into(&self, store: &Store, job: &Job) -> PyResult<()> {
         if store.read(job).is_some() {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl SharedState {
     /// Executes one run. A panic becomes an error of that run and does not end the interpreter.
     fn make(&self, job: &Job) -> RunResult {
         let run =
-            || policies::with_registry(&self.registry, || digest::of_runs(|| self.simulated(job)));
+            || policies::with_registry(&self.registry, || digest::digest_of_runs(|| self.simulated(job)));
         let (outcome, digest) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().map_or("panicked", String::as_str);
             (Err(anyhow::anyhow!("a bug in Marline: {what}")), digest::Digest::default())

@@ -34,7 +34,7 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     fn store(&self) -> PyResult<Store> {
-        let store = Store::open_as(&self.place.join("runs"), false, self.program.clone());
+        let store = Store::open_for_build(&self.place.join("runs"), false, self.program.clone());
         store.map_err(|error| experiment_error(&error))
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_their_nanoseconds_and_no_noughts_behind() {
+    fn times_have_nanoseconds_without_trailing_zeros() {
         let said = |ns: u64| millis(Duration::from_nanos(ns));
         assert_eq!(said(0), "0");
         assert_eq!(said(1_000_000), "1");

@@ -63,7 +63,7 @@ impl Trace {
 
     /// Appends a record that `count` events with `unwritten_bytes` bytes are missing. The next metrics are complete,
     /// because earlier ones may be among the missing events.
-    pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
+    pub fn record_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
         self.metrics.clear();
         // A record that marks the size limit would itself be among the missing events.
         self.cut &= unkept_bytes == 0;
@@ -202,10 +202,10 @@ impl Trace {
                 ends(pen.begin_on_subflow("subflow_created", *on), path).end()
             }
             Traffic::Sent(sent) => {
-                segment_sent(pen.begin_on_subflow("segment_sent", sent.on), sent)
+                write_segment_sent(pen.begin_on_subflow("segment_sent", sent.on), sent)
             }
             Traffic::Received(came) => {
-                segment_received(pen.begin_on_subflow("segment_received", came.on), came)
+                write_segment_received(pen.begin_on_subflow("segment_received", came.on), came)
             }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
                 pen.begin_on_subflow("data_received", *on)
@@ -299,7 +299,7 @@ fn start_of(data: &DataRange) -> Option<u64> {
     (!data.is_empty()).then_some(data.start.0)
 }
 
-fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
+fn write_segment_sent(line: Line<'_>, sent: &SegmentSent) {
     line.word("purpose", words::purpose(sent.purpose))
         .optional(words::cause(sent.purpose), |line, cause| line.word("cause", cause))
         .number("seq", sent.seq.0)
@@ -311,7 +311,7 @@ fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
         .end();
 }
 
-fn segment_received(line: Line<'_>, came: &SegmentReceived) {
+fn write_segment_received(line: Line<'_>, came: &SegmentReceived) {
     let flags = words::flags(came.flags);
     line.number("seq", came.seq.0)
         .number("ack", came.ack.0)

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_verifies_and_any_change_is_found_at_its_place() {
+    fn streams_verify_and_changes_are_located() {
         let content = Content::new(5);
         let mut stream = Vec::new();
         while stream.len() < 600_000 {

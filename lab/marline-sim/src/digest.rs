@@ -77,20 +77,20 @@ impl Digest {
 }
 
 thread_local! {
-    /// Runs that [`of_runs`] has collected on this thread. `None` outside `of_runs`.
+    /// Runs that [`digest_of_runs`] has collected on this thread. `None` outside `digest_of_runs`.
     static RUNS: Cell<Option<Digest>> = const { Cell::new(None) };
 }
 
 /// Runs `work` and returns the digest of all scenes ([`Paths`](crate::Paths)) that ended during it on this thread, in
 /// order. Work on other threads is reported with [`run_ended`].
-pub fn of_runs<R>(work: impl FnOnce() -> R) -> (R, Digest) {
+pub fn digest_of_runs<R>(work: impl FnOnce() -> R) -> (R, Digest) {
     let outer = RUNS.replace(Some(Digest::default()));
     let result = work();
     let seen = RUNS.replace(outer).unwrap_or_default();
     (result, seen)
 }
 
-/// Reports a run that ended to this thread's [`of_runs`], if there is one.
+/// Reports a run that ended to this thread's [`digest_of_runs`], if there is one.
 pub fn run_ended(digest: u64) {
     RUNS.set(RUNS.get().map(|mut runs| {
         runs.number(digest);
@@ -105,11 +105,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_counted_by_the_innermost_and_in_their_order() {
+    fn runs_are_counted_by_the_innermost_in_order() {
         let two = |first, second| {
-            of_runs(|| {
+            digest_of_runs(|| {
                 run_ended(first);
-                let (_, inner) = of_runs(|| run_ended(7));
+                let (_, inner) = digest_of_runs(|| run_ended(7));
                 run_ended(second);
                 inner
             })
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(inner, two(3, 4).0);
         assert_ne!(outer, two(2, 1).1);
         run_ended(5);
-        assert_eq!(of_runs(|| ()).1, Digest::default());
+        assert_eq!(digest_of_runs(|| ()).1, Digest::default());
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             let digests: BTreeSet<u64> = (0..1_000).map(|first| after(first, value).1).collect();
             assert_eq!(digests.len(), 1_000, "{value:#x} makes different histories equal");
         }
-        assert_eq!(of_runs(|| (0..9).for_each(|_| run_ended(K0))).1, {
+        assert_eq!(digest_of_runs(|| (0..9).for_each(|_| run_ended(K0))).1, {
             let mut digest = Digest::default();
             (0..9).for_each(|_| digest.number(K0));
             digest

@@ -14,14 +14,14 @@ use std::sync::OnceLock;
 use crate::content::{MAX_PIECE, TABLE_BYTES, piece_at};
 
 /// Interval of the positions with a key.
-const STRIDE: usize = 64;
+const KEY_STRIDE: usize = 64;
 /// Length of a key in bytes.
 const KEY_BYTES: usize = 8;
 /// Minimum length of an elided payload. Eliding shorter payloads would save too little, and every longer payload
 /// contains a key.
-const MIN_BYTES: usize = 2 * (STRIDE + KEY_BYTES);
+const MIN_BYTES: usize = 2 * (KEY_STRIDE + KEY_BYTES);
 /// After repeated failures, only one in this many payloads is searched for.
-const MAX_PAUSE: u32 = 64;
+const MAX_SKIPPED: u32 = 64;
 
 /// A payload that a packet does not store.
 #[derive(Copy, Clone, Debug, Default)]
@@ -73,7 +73,7 @@ impl Elider {
             }
             let found = search(payload).filter(is_at);
             self.failed = if found.is_some() { 0 } else { self.failed.saturating_add(1) };
-            self.pause = self.failed.min(MAX_PAUSE);
+            self.pause = self.failed.min(MAX_SKIPPED);
             found
         })?;
         self.next = (found + payload.len()) % TABLE_BYTES;
@@ -96,7 +96,7 @@ const fn end(key: u64) -> (usize, u64) {
 fn index() -> &'static Index {
     static INDEX: OnceLock<Index> = OnceLock::new();
     INDEX.get_or_init(|| {
-        let places = (0..TABLE_BYTES).step_by(STRIDE);
+        let places = (0..TABLE_BYTES).step_by(KEY_STRIDE);
         let key_at = |place| key(piece_at(place, KEY_BYTES)).map(|key| (key, place as u32));
         let mut keys: Vec<(u64, u32)> = places.filter_map(key_at).collect();
         keys.sort_unstable();
@@ -116,7 +116,7 @@ fn key(bytes: &[u8]) -> Option<u64> {
 /// Finds the position of the payload in the table, if the table contains it.
 fn search(payload: &[u8]) -> Option<usize> {
     let index = index();
-    (0..STRIDE).find_map(|offset| {
+    (0..KEY_STRIDE).find_map(|offset| {
         let key = key(payload.get(offset..)?)?;
         let (word, bit) = end(key);
         if index.ends[word] & bit == 0 {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_the_table_is_found_and_comes_back() {
+    fn every_piece_is_elided_and_restored() {
         for place in (0..TABLE_BYTES).step_by(331).chain(TABLE_BYTES - 200..TABLE_BYTES) {
             let whole = segment(piece_at(place, 1_400));
             let (header, payload) = Elider::default().split(&whole).expect("the header exists");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_followed_without_a_search() {
+    fn streams_are_followed_without_searching() {
         let (content, mut elider) = (Content::new(3), Elider::default());
         for offset in (0..700_000).step_by(1_400) {
             elider.pause = if offset == 0 { 0 } else { 9 };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_kept_and_soon_not_searched_for() {
+    fn other_bytes_are_kept_and_searches_stop() {
         let content = Content::new(3);
         let mut changed = segment(content.piece(5, 1_400));
         changed[1_400] ^= 1;
@@ -176,7 +176,7 @@ mod tests {
         assert!((64..200).contains(&elider.failed), "{} searches", elider.failed);
         // The stream is found again.
         let found =
-            (0..=MAX_PAUSE).any(|_| elider.split(&segment(content.piece(5, 999))).is_some());
+            (0..=MAX_SKIPPED).any(|_| elider.split(&segment(content.piece(5, 999))).is_some());
         assert!(found && elider.failed == 0);
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ties_come_in_the_order_of_making() {
+    fn equal_times_keep_insertion_order() {
         let mut queue = EventQueue::new();
         for event in [5, 3, 9, 1] {
             queue.push(Instant::from_millis(7), event);

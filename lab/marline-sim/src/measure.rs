@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_values_that_were_seen() {
+    fn quantiles_are_sampled_values() {
         let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         let at = |q| quantile(&values, q);
         assert_eq!((at(0.5), at(0.95), at(0.99), at(1.0)), (50.0, 95.0, 99.0, 100.0));

@@ -196,7 +196,7 @@ impl Pool {
         core::mem::swap(&mut self.whole, &mut packet.segment);
     }
 
-    pub(crate) fn return_memory(&mut self, packet: Box<Packet>) {
+    pub(crate) fn take_back_memory(&mut self, packet: Box<Packet>) {
         if self.free.len() < Self::MAX_FREE {
             self.free.push(packet);
         }

@@ -85,7 +85,7 @@ impl PathsConfig {
     }
 }
 
-/// A client, a server, and the links between them. Its end is reported to [`digest::of_runs`].
+/// A client, a server, and the links between them. Its end is reported to [`digest::digest_of_runs`].
 #[derive(Debug)]
 pub struct Paths {
     /// The world.
@@ -236,7 +236,7 @@ impl Paths {
     }
 
     /// Opens a connection to a port of the server over a path at a later time.
-    pub fn connect_to_at(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
+    pub fn schedule_connect(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
         let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
         let remote = SocketAddr::new(Self::server_address(), port);
         let (client, config) = (self.client, self.connection.clone());
@@ -341,20 +341,20 @@ impl Paths {
     }
 
     /// Takes both directions of a path down or up at a later time, without notifying the hosts.
-    pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
+    pub fn schedule_path_change(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
             .run_at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
     /// Removes or restores the address of the client's interface, and notifies the client.
-    pub fn set_address_at(&mut self, when: Instant, path: usize, up: bool) {
+    pub fn schedule_address_change(&mut self, when: Instant, path: usize, up: bool) {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
     /// Gives the client another address on this path at `when`. The old address must have been removed by then.
-    pub fn renumber_at(&mut self, when: Instant, path: usize) {
+    pub fn schedule_renumbering(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.route(address, Self::server_address(), self.up[path]);

@@ -138,7 +138,7 @@ impl Task {
             TaskKind::Death { seconds, interval_ms } => {
                 bench.death(seconds, interval_ms, self.datagrams)
             }
-            TaskKind::Signaled => bench.signaled(),
+            TaskKind::Signaled => bench.measure_signaled(),
             TaskKind::Loss => bench.loss(self.loss.unwrap_or_default()),
             TaskKind::Page => bench.page(),
             TaskKind::Call => bench.call(),
@@ -173,9 +173,9 @@ impl Bench<'_> {
     fn idle(&mut self, datagrams: bool) -> anyhow::Result<Values> {
         let client = self.echo(50, datagrams)?;
         sleep(WARM_UP);
-        let (start, bytes) = (now(), self.world.bytes_over(LTE.0)?);
+        let (start, bytes) = (now(), self.world.interface_bytes(LTE.0)?);
         sleep(Duration::from_secs(10));
-        let bits = (self.world.bytes_over(LTE.0)? - bytes) as f64 * 8.0;
+        let bits = (self.world.interface_bytes(LTE.0)? - bytes) as f64 * 8.0;
         let end = now();
         sleep(Duration::from_millis(500));
         let echoes = echoes(&client, start, end);
@@ -260,13 +260,13 @@ impl Bench<'_> {
         Ok(vec![(format!("{name} gap"), Some(gap)), (format!("{name} back"), back)])
     }
 
-    fn signaled(&mut self) -> anyhow::Result<Values> {
+    fn measure_signaled(&mut self) -> anyhow::Result<Values> {
         let client = self.echo(50, false)?;
         sleep(WARM_UP);
         let dead = now();
-        self.world.wifi_signaled(true)?;
+        self.world.set_wifi_up(true)?;
         sleep(Duration::from_secs(5));
-        self.world.wifi_signaled(false)?;
+        self.world.set_wifi_up(false)?;
         let back = await_return(&client, now(), Duration::from_secs(10));
         let gap = longest_gap(&client, dead, now());
         Ok(vec![("gap".into(), Some(gap)), ("back".into(), back)])

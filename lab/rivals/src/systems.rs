@@ -142,8 +142,8 @@ impl System {
     pub fn start(self, world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
         let tcp = |port: u16, rest: &str| format!("tcp,to={TARGET}:{port}{rest}");
         match self.kind {
-            Kind::MarlineProxy(mode) => marline_proxy(world, programs, mode),
-            Kind::MarlineUp => marline_up(world, programs),
+            Kind::MarlineProxy(mode) => start_marline_proxy(world, programs, mode),
+            Kind::MarlineUp => start_marline_up(world, programs),
             Kind::MarlineLibrary => {
                 let paths = format!("path={},path={}", WIFI.0, LTE.0);
                 let stream = format!("library,to={TARGET}:{PORT_LIBRARY},{paths}");
@@ -183,7 +183,7 @@ fn noq_version() -> String {
 }
 
 /// Starts Marline's server and returns the file with the invite.
-fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> {
+fn start_marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> {
     let marline = programs.marline.as_str();
     let public = format!("{SERVER}:7777");
     let init = ["server", "--init", "--config", "marline.toml", "--listen", "0.0.0.0:7777"];
@@ -205,8 +205,8 @@ fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> 
     world.await_printed("marline-server", "listening on")
 }
 
-fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Transports> {
-    marline_server(world, programs)?;
+fn start_marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Transports> {
+    start_marline_server(world, programs)?;
     let (socks, forward) = ("127.0.0.1:1080", format!("9000:{TARGET}:{PORT}"));
     let client = [
         programs.marline.as_str(),
@@ -224,8 +224,8 @@ fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::
     Ok(Transports { stream, datagrams: Some("tcp,to=127.0.0.1:9000".into()) })
 }
 
-fn marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
-    marline_server(world, programs)?;
+fn start_marline_up(world: &mut World, programs: &Programs) -> anyhow::Result<Transports> {
+    start_marline_server(world, programs)?;
     // `up` keeps its records in a machine-wide directory, so parallel worlds need separate ones.
     let script = format!(
         "mkdir -p /run/marline && mount -t tmpfs tmpfs /run/marline && exec {} up --invite-file \

@@ -163,7 +163,7 @@ impl World {
     ///
     /// # Errors
     /// The interface does not exist.
-    pub fn wifi_signaled(&self, dead: bool) -> anyhow::Result<()> {
+    pub fn set_wifi_up(&self, dead: bool) -> anyhow::Result<()> {
         let (client, (interface, _)) = (self.namespace(Side::Client), WIFI);
         if dead {
             return ip(&format!("-n {client} link set {interface} down"));
@@ -250,7 +250,7 @@ impl World {
     ///
     /// # Errors
     /// The interface does not exist.
-    pub fn bytes_over(&self, interface: &str) -> anyhow::Result<u64> {
+    pub fn interface_bytes(&self, interface: &str) -> anyhow::Result<u64> {
         let table = self.run(Side::Client, &["cat", "/proc/net/dev"])?;
         let line =
             table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));

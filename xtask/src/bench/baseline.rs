@@ -13,7 +13,7 @@ const PAGE: &str = "docs/research/bench.md";
 const BEGIN: &str = "<!-- bench: generated -->\n";
 const END: &str = "<!-- bench: end -->";
 /// Difference in percent within which a count keeps the baseline's entry.
-const SAME_PERCENT: f64 = 0.1;
+const UNCHANGED_PERCENT: f64 = 0.1;
 
 /// Counts, their machine, and the reasons for their changes.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -97,7 +97,7 @@ impl Baseline {
             let known = self.paths.get(name).filter(|known| known.per == entry.per);
             let change = known.map(|known| (entry.instructions / known.instructions - 1.0) * 100.0);
             match (known, change) {
-                (Some(known), Some(change)) if change.abs() < SAME_PERCENT => {
+                (Some(known), Some(change)) if change.abs() < UNCHANGED_PERCENT => {
                     entry.clone_from(known)
                 }
                 (_, change) => {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn another_compiler_cannot_be_compared_another_library_can() {
+    fn other_compilers_are_refused_and_other_libraries_accepted() {
         let known = Machine { rustc: "1.95".to_owned(), ..Machine::default() };
         let library = Machine { libc: "x".to_owned(), ..known.clone() };
         assert!(known.check_comparable(&library).is_ok());

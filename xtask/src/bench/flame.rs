@@ -11,7 +11,7 @@ use crate::run::{command, output};
 /// Number of printed rows of each table.
 const ROWS: usize = 10;
 /// Maximum number of module names: `marline_core::connection::sender`.
-const DEPTH: usize = 3;
+const MAX_MODULE_DEPTH: usize = 3;
 
 /// Prints each path's flame graph file and its largest costs.
 pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
@@ -35,7 +35,7 @@ pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
         if let Some(graph) = file(".total.Ir.flamegraph.svg") {
             println!("flame graph: {}", graph.strip_prefix(root).unwrap_or(&graph).display());
         }
-        let modules = summed(&costs, module);
+        let modules = sum_costs(&costs, module);
         let shown = |(name, instructions): &(String, f64)| {
             format!("{name} {:.0} %", instructions * 100.0 / total)
         };
@@ -44,7 +44,7 @@ pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
         println!("by module, including code inlined into its functions:");
         print_rows(&modules, total);
         println!("by function:");
-        print_rows(&summed(&costs, |cost| cost.function.to_owned()), total);
+        print_rows(&sum_costs(&costs, |cost| cost.function.to_owned()), total);
     }
     Ok(())
 }
@@ -81,10 +81,10 @@ fn module(cost: &Cost<'_>) -> String {
     let modules = parts.iter().copied().take_while(is_module).count();
     // If all names look like modules, the last one is the function.
     let modules = if modules == parts.len() { modules - 1 } else { modules };
-    parts[..modules.min(DEPTH)].join("::")
+    parts[..modules.min(MAX_MODULE_DEPTH)].join("::")
 }
 
-fn summed(costs: &[Cost<'_>], key: impl Fn(&Cost<'_>) -> String) -> Vec<(String, f64)> {
+fn sum_costs(costs: &[Cost<'_>], key: impl Fn(&Cost<'_>) -> String) -> Vec<(String, f64)> {
     let mut sums = BTreeMap::<String, f64>::new();
     for cost in costs {
         *sums.entry(key(cost)).or_default() += cost.instructions;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_belong_to_the_module_of_the_function_they_stand_in() {
+    fn instructions_belong_to_their_functions_module() {
         let row =
             |place: &str| format!("1,234 ( 2.35%)  {place} [/x/target/release/deps/counted-1]");
         for (place, expected) in [

@@ -19,7 +19,7 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
             "valgrind is missing: apt-get install valgrind (.ci/install-tools does)".to_owned()
         );
     }
-    let wanted = harness_version(root)?;
+    let wanted = read_harness_version(root)?;
     let own = root.join(OWN_TOOLS).join("bin");
     let mut places: Vec<PathBuf> = vec![own.clone()];
     places.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
@@ -51,7 +51,7 @@ fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String
 }
 
 /// The harness's version in the benches, which the runner must match.
-fn harness_version(root: &Path) -> Result<String, String> {
+fn read_harness_version(root: &Path) -> Result<String, String> {
     let lock = manifest::read_toml(&root.join("Cargo.lock"))?;
     let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
     let mut named =

@@ -58,7 +58,7 @@ pub(super) fn archive(release: &Release, program: &Path) -> TaskResult {
 }
 
 /// Packs the container's root file system, with its Containerfile.
-pub(super) fn container(release: &Release, program: &Path) -> TaskResult {
+pub(super) fn build_container(release: &Release, program: &Path) -> TaskResult {
     let folder = release.folder.join("container");
     put(program, &folder.join("usr/bin/marline"))?;
     for file in ["LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY.txt"] {

@@ -66,7 +66,7 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
     let messages = output(&mut command(root, "cargo", &arguments))?;
     let library =
-        messages.lines().find_map(compiled_library).ok_or("cargo compiled no marline_cli")?;
+        messages.lines().find_map(find_compiled_library).ok_or("cargo compiled no marline_cli")?;
     let path = format!("marline_cli={}", library.display());
     let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
     let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);
@@ -76,7 +76,7 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
 }
 
 /// The program's compiled library, if this cargo message is about it.
-fn compiled_library(message: &str) -> Option<PathBuf> {
+fn find_compiled_library(message: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let ours = message["target"]["name"] == "marline_cli" && message["profile"]["test"] == false;
     let files = message["filenames"].as_array().filter(|_| ours)?;
@@ -105,12 +105,12 @@ fn path_replacements(root: &Path) -> Result<[(String, &'static str); 3], String>
 /// Returns true if the program is static, that is, it requests no loader (PT_INTERP) from the kernel.
 pub(crate) fn is_static(program: &Path) -> Result<bool, String> {
     let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
-    let asks = wants_interpreter(&bytes);
+    let asks = has_interpreter(&bytes);
     asks.map(|asks| !asks).ok_or_else(|| format!("{} is not a 64-bit ELF file", program.display()))
 }
 
 /// Returns true if the ELF image has a PT_INTERP header. `None` if it cannot be parsed.
-fn wants_interpreter(elf: &[u8]) -> Option<bool> {
+fn has_interpreter(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     if elf.get(..6)? != b"\x7fELF\x02\x01" {
         return None;
@@ -133,12 +133,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_recognized() {
+    fn dynamic_programs_are_recognized() {
         let this = std::env::current_exe().expect("a test is a program");
         let bytes = fs::read(this).expect("readable");
         let dynamic = cfg!(not(target_feature = "crt-static"));
-        assert_eq!(wants_interpreter(&bytes), Some(dynamic));
-        assert_eq!(wants_interpreter(&bytes[..40]), None);
-        assert_eq!(wants_interpreter(b"#!/bin/sh\n"), None);
+        assert_eq!(has_interpreter(&bytes), Some(dynamic));
+        assert_eq!(has_interpreter(&bytes[..40]), None);
+        assert_eq!(has_interpreter(b"#!/bin/sh\n"), None);
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn write(release: &Release) -> TaskResult {
     let mut without = Vec::new();
     for (name, package) in packages(&release.root)? {
         text.push_str(&format!("\n{:=<100}\n{name}: {}\n", "", package.terms));
-        let files = terms_of(&package.folder);
+        let files = find_license_files(&package.folder);
         if files.is_empty() {
             without.push(name);
         }
@@ -75,7 +75,7 @@ fn packages(root: &Path) -> Result<BTreeMap<String, Package>, String> {
     Ok(known)
 }
 
-fn terms_of(folder: &Path) -> Vec<PathBuf> {
+fn find_license_files(folder: &Path) -> Vec<PathBuf> {
     let is_terms = |file: &PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy().to_ascii_uppercase();
         file.is_file() && LICENSE_PREFIXES.iter().any(|word| name.starts_with(word))

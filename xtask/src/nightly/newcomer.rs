@@ -87,12 +87,12 @@ fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     run(&mut command(folder, "cp", &["--recursive", &from, "."]))?;
     let manifest = own.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
-    fs::write(&manifest, local_template(&text)).map_err(|error| error.to_string())?;
+    fs::write(&manifest, make_local_template(&text)).map_err(|error| error.to_string())?;
     run(&mut shell_command(&own, folder, "cargo test -p outside-policy"))
 }
 
 /// The template's manifest for a crate next to a checkout.
-fn local_template(manifest: &str) -> String {
+fn make_local_template(manifest: &str) -> String {
     TREES.iter().fold(manifest.to_owned(), |text, tree| {
         text.replace(&format!("\"../../{tree}/"), &format!("\"../marline/{tree}/"))
     })
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn dependencies_in_the_documentation_match_a_template_next_to_a_checkout() {
-        let manifest = local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
+        let manifest = make_local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
         let [told] = blocks(PAGE, "toml")[..] else { panic!("the page has one block") };
         let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());
         let lines: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();

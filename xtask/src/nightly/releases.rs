@@ -45,7 +45,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     };
     let program = build(root, &release)?;
     println!("last release: {}, {}", release.tag, program.display());
-    let mut tests = super::long_tests(root, "releases::");
+    let mut tests = super::run_ignored_tests(root, "releases::");
     run(tests
         .arg("--test-threads=1")
         .env(PROGRAM, &program)

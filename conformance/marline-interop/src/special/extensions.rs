@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
     vec![
         path_death_case("mk-interactive", Marline, Kernel, |found| {
             check_switch_to_lte(found);
-            found.at_least(Side::Server, "MPJoinAckRx", 1);
+            found.require_at_least(Side::Server, "MPJoinAckRx", 1);
         }),
         path_death_case("mm-interactive", Marline, Marline, |found| {
             check_switch_to_lte(found);

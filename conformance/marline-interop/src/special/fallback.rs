@@ -98,23 +98,23 @@ pub(super) fn cases() -> Vec<SpecialCase> {
     ];
     cases.extend([
         rewritten("mk-rewrite-down", Marline, Kernel, "set down.rewrite=100%", |found| {
-            found.at_least(Side::Server, "MPFailRx", 1);
+            found.require_at_least(Side::Server, "MPFailRx", 1);
             check_only_wifi_used(found);
         }),
         rewritten("mk-rewrite-up", Marline, Kernel, "set up.rewrite=100%", |found| {
-            found.at_least(Side::Server, "DataCsumErr", 1);
+            found.require_at_least(Side::Server, "DataCsumErr", 1);
             check_only_wifi_used(found);
         }),
         rewritten("km-rewrite-down", Kernel, Marline, "set down.rewrite=100%", |found| {
-            found.at_least(Side::Client, "DataCsumErr", 1);
+            found.require_at_least(Side::Client, "DataCsumErr", 1);
             check_only_wifi_used(found);
         }),
         rewritten("km-rewrite-up", Kernel, Marline, "set up.rewrite=100%", |found| {
-            found.at_least(Side::Client, "MPFailRx", 1);
+            found.require_at_least(Side::Client, "MPFailRx", 1);
             check_only_wifi_used(found);
         }),
     ]);
-    cases.extend(one_way());
+    cases.extend(one_direction());
     // A path with a middlebox that blocks joins is not used, and the connection is not affected.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         SpecialCase {
@@ -128,7 +128,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
 }
 
 /// Middleboxes that remove the options in one direction only.
-fn one_way() -> Vec<SpecialCase> {
+fn one_direction() -> Vec<SpecialCase> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![
         plain("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),

@@ -63,7 +63,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             },
             acts: vec![(1_000, Act::RecordCounters), (1_800, Act::RecordCounters)],
             ..case("mk-room-again", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPJoinSynRx", 3);
+                found.require_at_least(Side::Server, "MPJoinSynRx", 3);
                 found.require_exactly(Side::Server, "MPJoinAckRx", 2);
                 check_third_path_joined(found);
             })
@@ -83,7 +83,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
                 (1_800, Act::RecordCounters),
             ],
             ..case("km-room-again", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "MPJoinSynTx", 3);
+                found.require_at_least(Side::Client, "MPJoinSynTx", 3);
                 found.require_exactly(Side::Client, "MPJoinSynAckRx", 2);
                 check_third_path_joined(found);
             })

@@ -50,10 +50,10 @@ fn announcing_kernel() -> Vec<SpecialCase> {
         SpecialCase {
             scenario: with_server_endpoint(lte.clone()),
             ..case("mk-signal-v4", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "AddAddrTx", 1);
-                found.at_least(Side::Server, "EchoAdd", 1);
+                found.require_at_least(Side::Server, "AddAddrTx", 1);
+                found.require_at_least(Side::Server, "EchoAdd", 1);
                 // From LTE to the first address, and from each path to the second.
-                found.at_least(Side::Server, "MPJoinAckRx", 3);
+                found.require_at_least(Side::Server, "MPJoinAckRx", 3);
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
@@ -61,16 +61,16 @@ fn announcing_kernel() -> Vec<SpecialCase> {
             scenario: with_server_endpoint(lte6.clone()),
             to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "EchoAdd", 1);
-                found.at_least(Side::Server, "MPJoinAckRx", 3);
+                found.require_at_least(Side::Server, "EchoAdd", 1);
+                found.require_at_least(Side::Server, "MPJoinAckRx", 3);
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
         SpecialCase {
             scenario: with_server_endpoint(port(lte.clone())),
             ..case("mk-signal-v4-port", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "EchoAdd", 1);
-                found.at_least(Side::Server, "MPJoinPortAckRx", 1);
+                found.require_at_least(Side::Server, "EchoAdd", 1);
+                found.require_at_least(Side::Server, "MPJoinPortAckRx", 1);
             })
         },
         SpecialCase {
@@ -79,8 +79,8 @@ fn announcing_kernel() -> Vec<SpecialCase> {
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
                 // Address, port and HMAC do not fit together with timestamps, so this kernel never sends them.
                 if found.counter(Side::Server, "AddAddrTx") > 0 {
-                    found.at_least(Side::Server, "EchoAdd", 1);
-                    found.at_least(Side::Server, "MPJoinPortAckRx", 1);
+                    found.require_at_least(Side::Server, "EchoAdd", 1);
+                    found.require_at_least(Side::Server, "MPJoinPortAckRx", 1);
                 }
             })
         },
@@ -94,8 +94,8 @@ fn announcing_kernel() -> Vec<SpecialCase> {
             },
             to: at(ipv6_address(0, 1)),
             ..case("mk-mixed", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "EchoAdd", 1);
-                found.at_least(Side::Server, "MPJoinAckRx", 1);
+                found.require_at_least(Side::Server, "EchoAdd", 1);
+                found.require_at_least(Side::Server, "MPJoinAckRx", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
@@ -117,9 +117,9 @@ fn announcing_marline() -> Vec<SpecialCase> {
             extra: serving(at(ipv4_address(1, 1))),
             scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             ..case("km-signal-v4", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "AddAddr", 1);
-                found.at_least(Side::Client, "EchoAddTx", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+                found.require_at_least(Side::Client, "AddAddr", 1);
+                found.require_at_least(Side::Client, "EchoAddTx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 2);
                 found.require_captured("ADD_ADDR echoes", 1);
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
@@ -129,16 +129,16 @@ fn announcing_marline() -> Vec<SpecialCase> {
             scenario: with_client_endpoint(endpoint(ipv6_address(1, 2), LTE, &[Subflow])),
             to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "AddAddr", 1);
-                found.at_least(Side::Client, "EchoAddTx", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+                found.require_at_least(Side::Client, "AddAddr", 1);
+                found.require_at_least(Side::Client, "EchoAddTx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 2);
             })
         },
         SpecialCase {
             extra: serving(other),
             ..case("km-signal-v4-port", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "PortAdd", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "PortAdd", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
         // With port and HMAC, there is no room for timestamps.
@@ -146,9 +146,9 @@ fn announcing_marline() -> Vec<SpecialCase> {
             extra: serving(other6),
             to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6-port", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "PortAdd", 1);
-                found.at_least(Side::Client, "EchoAddTx", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "PortAdd", 1);
+                found.require_at_least(Side::Client, "EchoAddTx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
     ]
@@ -161,8 +161,8 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
             extra: serving(at(ipv4_address(1, 1))),
             to: at(ipv6_address(0, 1)),
             ..case("km-mixed", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "AddAddr", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "AddAddr", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
@@ -178,7 +178,7 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
             },
             ..case("km-fullmesh", Kernel, Marline, |found| {
                 // All four pairs except the first.
-                found.at_least(Side::Client, "MPJoinSynAckRx", 3);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 3);
             })
         },
         // Behind a NAT: the announced address does not belong to the server.
@@ -200,8 +200,8 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
                 Act::Run(Side::Server, "nft add rule ip t in ip daddr 10.0.2.9 dnat to 10.0.2.1"),
             ],
             ..case("km-advertised", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "AddAddr", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "AddAddr", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
@@ -221,7 +221,7 @@ fn refusing() -> Vec<SpecialCase> {
             ..case("mk-flag-c", Marline, Kernel, |found| {
                 // From each path to the second address, but not from LTE to the first.
                 found.require_exactly(Side::Server, "MPJoinSynRx", 2);
-                found.at_least(Side::Server, "MPJoinAckRx", 2);
+                found.require_at_least(Side::Server, "MPJoinAckRx", 2);
             })
         },
         SpecialCase {
@@ -232,15 +232,15 @@ fn refusing() -> Vec<SpecialCase> {
                 ..Extra::default()
             },
             ..case("km-flag-c", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "AddAddr", 1);
+                found.require_at_least(Side::Client, "AddAddr", 1);
                 found.require_exactly(Side::Client, "MPJoinSynTx", 1);
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
         SpecialCase {
             before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 0")],
             ..case("mk-refused", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPJoinSynRx", 1);
+                found.require_at_least(Side::Server, "MPJoinSynRx", 1);
                 found.require_exactly(Side::Server, "MPJoinAckRx", 0);
                 found.carried(LTE, 0..1, Direction::Down, false);
             })
@@ -249,7 +249,7 @@ fn refusing() -> Vec<SpecialCase> {
             scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             extra: Extra { subflows: Some(1), ..Extra::default() },
             ..case("km-refused", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "MPJoinSynTx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynTx", 1);
                 found.require_exactly(Side::Client, "MPJoinSynAckRx", 0);
             })
         },
@@ -272,7 +272,7 @@ fn removal_cases() -> Vec<SpecialCase> {
                 (2_000, Act::RecordCounters),
             ],
             ..case("km-removed", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "RmAddrTx", 1);
+                found.require_at_least(Side::Client, "RmAddrTx", 1);
                 found.require_captured("REMOVE_ADDR", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
@@ -286,8 +286,8 @@ fn removal_cases() -> Vec<SpecialCase> {
                 (1_500, Act::Run(Side::Server, "ip mptcp endpoint delete id 5")),
             ],
             ..case("mk-server-removed", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "RmAddrTx", 1);
-                found.at_least(Side::Server, "EchoAdd", 1);
+                found.require_at_least(Side::Server, "RmAddrTx", 1);
+                found.require_at_least(Side::Server, "EchoAdd", 1);
             })
         },
         SpecialCase {
@@ -298,7 +298,7 @@ fn removal_cases() -> Vec<SpecialCase> {
                 (2_200, Act::RecordCounters),
             ],
             ..case("mk-address-lost", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "RmAddr", 1);
+                found.require_at_least(Side::Server, "RmAddr", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
             })
@@ -311,7 +311,7 @@ fn removal_cases() -> Vec<SpecialCase> {
             },
             acts: vec![(1_400, Act::RecordCounters), (2_300, Act::RecordCounters)],
             ..case("mk-removed", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "RmAddr", 1);
+                found.require_at_least(Side::Server, "RmAddr", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
             })

@@ -7,7 +7,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
 
-use super::{Act, CaseResults, Direction, LTE, SHORT, SpecialCase, WIFI, case, dual_stack};
+use super::{Act, CaseResults, Direction, LTE, SHORT_BYTES, SpecialCase, WIFI, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -103,7 +103,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             },
             SpecialCase {
                 check: |found| repeated(found, 20),
-                bytes: 2 * SHORT,
+                bytes: 2 * SHORT_BYTES,
                 ..one(name("mk-policy-papd", "km-policy-papd"), &papd, dual_stack())
             },
         ]);

@@ -51,7 +51,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             bytes: LONG,
             acts: cut(),
             ..case("mk-backup", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPJoinSynBackupRx", 1);
+                found.require_at_least(Side::Server, "MPJoinSynBackupRx", 1);
                 require_takeover(found);
             })
         },
@@ -60,7 +60,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             bytes: LONG,
             acts: cut(),
             ..case("km-backup", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
                 require_takeover(found);
             })
         },
@@ -76,7 +76,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             extra: backup_then_primary(),
             acts: records.clone(),
             ..case("mk-prio", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPPrioRx", 2);
+                found.require_at_least(Side::Server, "MPPrioRx", 2);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
                 found.carried(LTE, 3..4, Direction::Down, true);
@@ -104,7 +104,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
                 (2_500, Act::Run(Side::Client, "ip mptcp endpoint change id 5 nobackup")),
             ],
             ..case("km-prio", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "MPPrioTx", 2);
+                found.require_at_least(Side::Client, "MPPrioTx", 2);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
                 found.carried(LTE, 3..4, Direction::Down, true);

@@ -41,7 +41,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
     Extra {
         announced: vec![announced_address(lte())],
         deny_join_id0: true,
-        readdressed: changes.iter().map(change).collect(),
+        address_changes: changes.iter().map(change).collect(),
         ..Extra::default()
     }
 }
@@ -73,7 +73,7 @@ fn backups() -> Vec<SpecialCase> {
             bytes: LONG,
             acts: acts(),
             ..case("mk-server-backup", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPJoinAckRx", 1);
+                found.require_at_least(Side::Server, "MPJoinAckRx", 1);
                 require_takeover(found);
             })
         },
@@ -82,7 +82,7 @@ fn backups() -> Vec<SpecialCase> {
             bytes: LONG,
             acts: acts(),
             ..case("km-server-backup", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "MPJoinSynAckBackupRx", 1);
+                found.require_at_least(Side::Client, "MPJoinSynAckBackupRx", 1);
                 require_takeover(found);
             })
         },
@@ -140,12 +140,12 @@ fn priorities() -> Vec<SpecialCase> {
                 (2_500, Act::Run(Side::Server, "ip mptcp endpoint change id 5 nobackup")),
             ],
             ..case("mk-server-prio", Marline, Kernel, |found| {
-                found.at_least(Side::Server, "MPPrioTx", 2);
+                found.require_at_least(Side::Server, "MPPrioTx", 2);
                 paused(found);
             })
         },
         ours("km-server-prio", Kernel, |found| {
-            found.at_least(Side::Client, "MPPrioRx", 2);
+            found.require_at_least(Side::Client, "MPPrioRx", 2);
             paused(found);
         }),
         SpecialCase {
@@ -169,9 +169,9 @@ fn removal_cases() -> Vec<SpecialCase> {
     };
     vec![
         ours("km-server-removed", Kernel, |found| {
-            found.at_least(Side::Client, "RmAddr", 1);
-            found.at_least(Side::Client, "AddAddr", 2);
-            found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+            found.require_at_least(Side::Client, "RmAddr", 1);
+            found.require_at_least(Side::Client, "AddAddr", 2);
+            found.require_at_least(Side::Client, "MPJoinSynAckRx", 2);
             paused(found);
         }),
         ours("mm-server-removed", Marline, |found| {
@@ -189,8 +189,8 @@ fn removal_cases() -> Vec<SpecialCase> {
                 (2_500, Act::Run(Side::Server, "ip address add 10.0.2.1/24 dev lte")),
             ],
             ..case("km-server-address-lost", Kernel, Marline, |found| {
-                found.at_least(Side::Client, "RmAddr", 1);
-                found.at_least(Side::Client, "AddAddr", 2);
+                found.require_at_least(Side::Client, "RmAddr", 1);
+                found.require_at_least(Side::Client, "AddAddr", 2);
                 paused(found);
             })
         },

@@ -63,7 +63,7 @@ impl Run {
     }
 
     /// Removes or adds a local address, or changes its priority.
-    pub(super) fn toggle(&mut self, side: Side, how: u8) {
+    pub(super) fn toggle_address(&mut self, side: Side, how: u8) {
         let (now, net) = (self.pair.now(), how & 1);
         let changed = LocalAddress {
             backup: how & 2 != 0,
@@ -105,7 +105,7 @@ impl Run {
     }
 
     /// Changes the scheduler.
-    pub(super) fn reschedule(&mut self, side: Side, which: u8) {
+    pub(super) fn change_scheduler(&mut self, side: Side, which: u8) {
         let now = self.pair.now();
         let Some(id) = self.apps[index(side)].id else { return };
         self.pair.endpoint(side).set_scheduler(now, id, scheduler(which));

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use marline_core::{ChecksumScope, Event, FourTuple};
 
-use super::trick::Trick;
+use super::trick::Manipulation;
 use super::{Run, Script, address, index};
-use crate::{Flight, Seg, SegmentOutcome, Side, fixtures};
+use crate::{InFlightSegment, Seg, SegmentOutcome, Side, fixtures};
 
 /// One-way delay of the network.
 const DELAY: Duration = Duration::from_millis(10);
 
 /// Checks that a segment sent by an endpoint is well-formed and fits its carrier, regardless of the network.
-fn check_egress(flight: &Flight, scope: ChecksumScope) {
+fn check_egress(flight: &InFlightSegment, scope: ChecksumScope) {
     let path = flight.meta.path;
     let addresses = match scope {
         ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
@@ -89,39 +89,39 @@ impl Run {
         self.launch_forged(flight);
     }
 
-    fn launch_forged(&mut self, mut flight: Flight) {
+    fn launch_forged(&mut self, mut flight: InFlightSegment) {
         self.pair.repair(&mut flight);
         self.outcome.forged += 1;
         self.pair.launch(flight, Duration::from_millis(1));
     }
 
-    fn pick(&self, which: u8) -> Option<Flight> {
+    fn pick(&self, which: u8) -> Option<InFlightSegment> {
         self.seen.get(usize::from(which).checked_rem(self.seen.len())?).cloned()
     }
 
     pub(super) fn gather(&mut self) {
-        let Run { pair, tricks, seen, outcome, .. } = self;
+        let Run { pair, manipulations, seen, outcome, .. } = self;
         let scope = pair.scope();
         let mut forged = Vec::new();
-        let mut judge = |flight: &mut Flight| {
+        let mut judge = |flight: &mut InFlightSegment| {
             check_egress(flight, scope);
             outcome.segments += 1;
             if seen.len() == 16 {
                 seen.remove(0);
             }
             seen.push(flight.clone());
-            match tricks.pop() {
+            match manipulations.pop() {
                 None => SegmentOutcome::Arrive(DELAY),
-                Some(Trick::Drop) => SegmentOutcome::Drop,
-                Some(Trick::Repeat(after)) => SegmentOutcome::Twice(DELAY, DELAY + after),
-                Some(Trick::Late(by)) => SegmentOutcome::Arrive(DELAY + by),
-                Some(Trick::Corrupt { at, with }) => {
+                Some(Manipulation::Drop) => SegmentOutcome::Drop,
+                Some(Manipulation::Repeat(after)) => SegmentOutcome::Twice(DELAY, DELAY + after),
+                Some(Manipulation::Late(by)) => SegmentOutcome::Arrive(DELAY + by),
+                Some(Manipulation::Corrupt { at, with }) => {
                     // The checksum always detects a single changed byte.
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with.max(1);
                     SegmentOutcome::Arrive(DELAY)
                 }
-                Some(Trick::Forge { at, with }) => {
+                Some(Manipulation::Forge { at, with }) => {
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with;
                     forged.push(flight.clone());

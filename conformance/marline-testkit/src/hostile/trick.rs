@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Treatment of later segments.
 #[derive(Clone, Debug)]
-pub(super) enum Trick {
+pub(super) enum Manipulation {
     Drop,
     Repeat(Duration),
     Late(Duration),

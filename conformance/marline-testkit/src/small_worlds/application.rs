@@ -232,7 +232,7 @@ impl End {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         if let Event::Monitor(MonitorEvent { connection, kind, .. }) = &event {
-            self.note_subflow(*connection, kind);
+            self.record_subflow(*connection, kind);
         }
         match event {
             Event::Incoming(id) => self.take_incoming(now, id),
@@ -259,7 +259,7 @@ impl End {
         }
     }
 
-    fn note_subflow(&mut self, connection: ConnectionId, kind: &MonitorKind) {
+    fn record_subflow(&mut self, connection: ConnectionId, kind: &MonitorKind) {
         match kind {
             MonitorKind::SubflowEstablished { .. } => self.joined += 1,
             MonitorKind::SubflowClosed {
@@ -309,7 +309,7 @@ impl End {
                 Trigger::Connected => self.connected,
                 Trigger::Received(count) => self.received >= count,
                 Trigger::End => self.at_end,
-                Trigger::Joined => self.has_join(now),
+                Trigger::Joined => self.is_join_settled(now),
             };
             if !ready || !self.take(now, id, action) {
                 break;
@@ -327,7 +327,7 @@ impl End {
     }
 
     /// Returns true if a join is established, or if the application has stopped waiting for one.
-    fn has_join(&mut self, now: Instant) -> bool {
+    fn is_join_settled(&mut self, now: Instant) -> bool {
         if !self.connected {
             return false;
         }

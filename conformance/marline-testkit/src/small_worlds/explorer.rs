@@ -18,9 +18,9 @@ const END: Instant = Instant::from_secs(6 * 3_600);
 /// Number of steps after which a world counts as endless.
 const MAX_STEPS: usize = 5_000;
 /// Every 256th end of a world is compared with a replay of its choices in which no states are merged.
-const COMPARED: u64 = 256;
+const COMPARISON_INTERVAL: u64 = 256;
 /// The rule that an endpoint does not panic.
-const PANICKED: &str = "panicked";
+const PANIC_RULE: &str = "panicked";
 
 /// A rule that was broken, and the shortest known list of choices that breaks it.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Finding {
         let rule = self.complaint.rule;
         let is_found = |script: &[Choice]| match replay(scene, script) {
             Ok(verdict) => verdict.complaint.is_some_and(|complaint| complaint.rule == rule),
-            Err(_) => rule == PANICKED,
+            Err(_) => rule == PANIC_RULE,
         };
         if !is_found(&self.script) {
             self.complaint.details.push_str(" (not reproduced in a separate world)");
@@ -153,7 +153,7 @@ fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
 }
 
 fn panic_violation(words: &str) -> RuleViolation {
-    RuleViolation { rule: PANICKED, details: words.to_owned() }
+    RuleViolation { rule: PANIC_RULE, details: words.to_owned() }
 }
 
 struct Walk<'a> {
@@ -214,9 +214,9 @@ impl Walk<'_> {
     /// All choices, without those that have the same effect as another choice now or as the same choice later.
     fn choices(&self, world: &World) -> Vec<Choice> {
         if let Some(n) = world.bound {
-            return self.of_packets(world, &[n]);
+            return self.packet_choices(world, &[n]);
         }
-        let mut choices = self.of_packets(world, &world.next_packets().collect::<Vec<_>>());
+        let mut choices = self.packet_choices(world, &world.next_packets().collect::<Vec<_>>());
         let kinds = self.scene.faults;
         let may_wait = world.deadline(&self.ends).is_some();
         if may_wait {
@@ -234,7 +234,7 @@ impl Walk<'_> {
     }
 
     /// Choices for each of these packets.
-    fn of_packets(&self, world: &World, places: &[usize]) -> Vec<Choice> {
+    fn packet_choices(&self, world: &World, places: &[usize]) -> Vec<Choice> {
         let mut choices: Vec<_> = places.iter().copied().map(Choice::Deliver).collect();
         for n in places.iter().copied() {
             let packet = &world.in_flight[n];
@@ -280,7 +280,7 @@ impl Walk<'_> {
         *count += 1;
         let Verdict { outcome, complaint, .. } = verdict;
         let complaint = complaint.clone();
-        let compared = self.report.ends.is_multiple_of(COMPARED).then(|| outcome.clone());
+        let compared = self.report.ends.is_multiple_of(COMPARISON_INTERVAL).then(|| outcome.clone());
         if let Some(complaint) = complaint {
             return self.record_violation(&complaint);
         }

@@ -42,7 +42,7 @@ pub(super) enum FaultEffect {
 }
 
 /// Names of the two ends.
-const NAMES: [&str; 2] = ["client", "server"];
+const END_NAMES: [&str; 2] = ["client", "server"];
 
 /// A world that has ended, or that was stopped.
 #[derive(Copy, Clone, Debug)]
@@ -66,29 +66,29 @@ impl FinalWorld<'_> {
 /// Judges a world.
 pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     let [client, server] = world.ends;
-    let complaint = broken_bytes(world)
+    let complaint = find_wrong_bytes(world)
         .or_else(|| world.endless.then(|| new_violation("the ends never become idle", world)))
         .or_else(|| find_stuck_end(world))
         .or_else(|| find_false_success(world))
-        .or_else(|| mode_mismatch(world))
+        .or_else(|| find_mode_mismatch(world))
         .or_else(|| find_leaked_state(world))
         .or_else(|| {
             server
                 .has_second_connection
                 .then(|| new_violation("a second connection arrived", world))
         })
-        .or_else(|| withdrawn_address_use(world))
+        .or_else(|| find_withdrawn_address_use(world))
         .or_else(|| match world.effects {
             FaultEffect::Other => None,
-            _ if world.is_aborted() => misread_abort(world),
-            FaultEffect::None => needless_error(world),
+            _ if world.is_aborted() => find_misread_abort(world),
+            FaultEffect::None => find_needless_error(world),
             FaultEffect::NoOptions => find_failed_fallback(world),
         });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
 /// Complains about results that faults must not cause if they only delay, lose or copy packets.
-fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+fn find_needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &EndState| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&EndState) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
@@ -103,7 +103,7 @@ fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 }
 
 /// Complains if the other end of an aborted connection reports that its peer violated the protocol.
-fn misread_abort(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+fn find_misread_abort(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let blames = |end: &&EndState| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
     any.then(|| new_violation("an abort was treated as a protocol violation", world))
@@ -118,7 +118,7 @@ fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 }
 
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
-fn withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+fn find_withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
     any.then(|| new_violation("a subflow to a withdrawn address stayed open", world))
 }
@@ -146,7 +146,7 @@ fn description(world: &FinalWorld<'_>) -> String {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         format!(
             "{}: {:?}, fallback {:?}, read {} of {}, end {}, errors {:?} {:?}",
-            NAMES[at],
+            END_NAMES[at],
             end.closed,
             end.fallback,
             end.received,
@@ -159,7 +159,7 @@ fn description(world: &FinalWorld<'_>) -> String {
     format!("{}; {}", one(0), one(1))
 }
 
-fn broken_bytes(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+fn find_wrong_bytes(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let wrong = |at: usize| {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         end.wrong_byte.is_some() || end.received > peer.written
@@ -205,7 +205,7 @@ fn find_false_success(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 /// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass.
 /// Nothing that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a
 /// mapping, and falls back as well. [`find_false_success`] has already verified that both ends have all bytes.
-fn mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+fn find_mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();

@@ -192,20 +192,20 @@ impl World {
         match choice {
             Choice::Deliver(n) if here(n) => {
                 let packet = self.in_flight.remove(n);
-                self.hand_over(ends, packet)?;
+                self.deliver_packet(ends, packet)?;
             }
             Choice::Duplicate(n) if here(n) => {
                 let packet = self.in_flight[n];
                 self.in_flight[n].held = true;
-                self.hand_over(ends, packet)?;
+                self.deliver_packet(ends, packet)?;
             }
             Choice::Drop(n) if here(n) => {
                 let packet = self.in_flight.remove(n);
-                self.bind_next(packet);
+                self.require_next(packet);
             }
             Choice::Hold(n) if here(n) => {
                 self.in_flight[n].held = true;
-                self.bind_next(self.in_flight[n]);
+                self.require_next(self.in_flight[n]);
             }
             Choice::Strip(n) if here(n) => {
                 let packet = &mut self.in_flight[n];
@@ -233,7 +233,7 @@ impl World {
 
     /// Requires that the next packet of the same path and direction arrives before this one, so that the gap is
     /// visible.
-    fn bind_next(&mut self, missed: InFlight) {
+    fn require_next(&mut self, missed: InFlight) {
         let is_next =
             |other: &InFlight| !other.held && (other.to, other.path) == (missed.to, missed.path);
         let next = self.in_flight.iter().position(is_next);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    fn hand_over(&mut self, ends: &mut Ends<'_>, packet: InFlight) -> Result<(), Failed> {
+    fn deliver_packet(&mut self, ends: &mut Ends<'_>, packet: InFlight) -> Result<(), Failed> {
         if packet.to == Side::B || !self.lost[packet.path] {
             self.give(ends, packet.to, Input::Packet(packet.id))?;
         }

@@ -128,7 +128,7 @@ impl<'a> Flow<'a> {
     }
 
     /// MP_CAPABLE with data maps the first bytes of the initiator.
-    pub(super) fn map_first(&mut self, dsn: u64, data: CapableData, at: FrameRef) {
+    pub(super) fn record_first_mapping(&mut self, dsn: u64, data: CapableData, at: FrameRef) {
         let CapableData { length, checksum } = data;
         self.remember(0, Mapping { dsn, ssn: 1, length, checksum, data_fin: false, at });
     }

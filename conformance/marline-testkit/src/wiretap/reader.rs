@@ -31,11 +31,11 @@ pub(super) struct Packet<'a> {
 
 /// Byte order of a file's numbers.
 #[derive(Copy, Clone)]
-struct Order {
+struct ByteOrder {
     little_endian: bool,
 }
 
-impl Order {
+impl ByteOrder {
     fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let field = bytes.get(at..at + 2)?.try_into().ok()?;
         Some(if self.little_endian { u16::from_le_bytes(field) } else { u16::from_be_bytes(field) })
@@ -54,16 +54,16 @@ pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadErr
         bytes.get(..4).ok_or_else(|| fail("shorter than a capture file header".to_owned()))?;
     let packets = match magic {
         [0x0a, 0x0d, 0x0d, 0x0a] => pcapng(file, bytes),
-        [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, Order { little_endian: true }, 1_000),
-        [0xa1, 0xb2, 0xc3, 0xd4] => pcap(file, bytes, Order { little_endian: false }, 1_000),
-        [0x4d, 0x3c, 0xb2, 0xa1] => pcap(file, bytes, Order { little_endian: true }, 1),
-        [0xa1, 0xb2, 0x3c, 0x4d] => pcap(file, bytes, Order { little_endian: false }, 1),
+        [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, ByteOrder { little_endian: true }, 1_000),
+        [0xa1, 0xb2, 0xc3, 0xd4] => pcap(file, bytes, ByteOrder { little_endian: false }, 1_000),
+        [0x4d, 0x3c, 0xb2, 0xa1] => pcap(file, bytes, ByteOrder { little_endian: true }, 1),
+        [0xa1, 0xb2, 0x3c, 0x4d] => pcap(file, bytes, ByteOrder { little_endian: false }, 1),
         _ => return Err(fail("neither pcap nor pcapng".to_owned())),
     };
     packets.map_err(fail)
 }
 
-fn pcap(file: usize, bytes: &[u8], order: Order, tick_ns: u64) -> Result<Vec<Packet<'_>>, String> {
+fn pcap(file: usize, bytes: &[u8], order: ByteOrder, tick_ns: u64) -> Result<Vec<Packet<'_>>, String> {
     const HEADER: usize = 24;
     const RECORD: usize = 16;
     let link = order.u32(bytes, 20).ok_or("the file header does not contain a link type")? & 0xffff;
@@ -91,15 +91,15 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
     const SECTION: u32 = 0x0a0d_0d0a;
     const INTERFACE: u32 = 1;
     const PACKET: u32 = 6;
-    let mut order = Order { little_endian: true };
+    let mut order = ByteOrder { little_endian: true };
     let mut interfaces: Vec<(u16, u64)> = Vec::new();
     let mut packets = Vec::new();
     let (mut at, mut frame) = (0, 0);
     while let Some(kind) = order.u32(bytes, at) {
         if kind == SECTION {
             order = match bytes.get(at + 8..at + 12) {
-                Some([0x4d, 0x3c, 0x2b, 0x1a]) => Order { little_endian: true },
-                Some(_) => Order { little_endian: false },
+                Some([0x4d, 0x3c, 0x2b, 0x1a]) => ByteOrder { little_endian: true },
+                Some(_) => ByteOrder { little_endian: false },
                 None => break,
             };
             interfaces.clear();
@@ -127,7 +127,7 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
 
 /// Link layer, time and bytes of an enhanced packet block.
 fn parse_enhanced<'a>(
-    order: Order,
+    order: ByteOrder,
     block: &'a [u8],
     interfaces: &[(u16, u64)],
 ) -> Option<(u16, u64, &'a [u8])> {
@@ -139,7 +139,7 @@ fn parse_enhanced<'a>(
 
 /// Nanoseconds per tick of an interface's clock, from the option if_tsresol (default 10^-6 s). Supports powers of ten
 /// down to a nanosecond; other values count as microseconds.
-fn tick_ns(order: Order, block: &[u8]) -> u64 {
+fn tick_ns(order: ByteOrder, block: &[u8]) -> u64 {
     const TSRESOL: u16 = 9;
     let mut at = 16;
     while let (Some(code), Some(len)) = (order.u16(block, at), order.u16(block, at + 2)) {
@@ -160,7 +160,7 @@ fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
     const IPV4: u16 = 0x0800;
     const IPV6: u16 = 0x86dd;
     let after = |type_at: usize, header: usize| {
-        let kind = Order { little_endian: false }.u16(frame, type_at);
+        let kind = ByteOrder { little_endian: false }.u16(frame, type_at);
         kind.filter(|kind| matches!(*kind, IPV4 | IPV6)).and_then(|_| frame.get(header..))
     };
     Ok(match link {

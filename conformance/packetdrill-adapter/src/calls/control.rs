@@ -2,7 +2,7 @@
 
 use libc::{c_int, msghdr, timespec};
 
-use crate::machine::wall_ns;
+use crate::machine::wall_time_ns;
 use crate::sockets::Report;
 
 /// `SO_EE_ORIGIN_TIMESTAMPING` and `SO_EE_ORIGIN_ZEROCOPY`.
@@ -40,7 +40,7 @@ impl Control {
         };
         let mut flags = 0;
         if let Report::Time { at, payload, .. } = report {
-            let ns = wall_ns(at);
+            let ns = wall_time_ns(at);
             // The software timestamp, and two hardware timestamps, which are missing.
             let mut times = vec![0u8; 3 * size_of::<timespec>()];
             times[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());

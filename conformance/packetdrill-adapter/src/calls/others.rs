@@ -31,7 +31,7 @@ fn write_answer_to_caller(place: *mut c_void, value: c_int) -> Result<(), c_int>
     result
 }
 
-fn number_from(place: *const c_void) -> Result<c_int, c_int> {
+fn read_number(place: *const c_void) -> Result<c_int, c_int> {
     if place.is_null() {
         return Err(libc::EFAULT);
     }
@@ -42,7 +42,7 @@ fn number_from(place: *const c_void) -> Result<c_int, c_int> {
 pub(super) extern "C" fn ioctl(_: Userdata, fd: c_int, code: c_ulong, place: *mut c_void) -> c_int {
     let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if code == libc::FIONBIO {
-        let wanted = number_from(place);
+        let wanted = read_number(place);
         return status(wanted.and_then(|on| machine.call(|s| s.set_nonblocking(fd, on != 0))));
     }
     let asked = machine.call(|state| state.ask(fd, code));

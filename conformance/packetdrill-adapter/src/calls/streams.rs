@@ -51,7 +51,7 @@ fn gather(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
 }
 
 /// Distributes bytes over the parts.
-fn scatter(vector: &[iovec], bytes: &[u8]) -> Result<(), c_int> {
+fn fill_parts(vector: &[iovec], bytes: &[u8]) -> Result<(), c_int> {
     let mut rest = bytes;
     for part in vector {
         let now = part.iov_len.min(rest.len());
@@ -82,7 +82,7 @@ fn receive(machine: &Machine, fd: c_int, vector: &[iovec], flags: c_int) -> Resu
     let mut reading = Reading { out: &mut bytes, done: 0, flags, deadline: None };
     let len = machine.wait(|state| state.read(fd, &mut reading))?;
     if flags & libc::MSG_TRUNC == 0 {
-        scatter(vector, &bytes[..len])?;
+        fill_parts(vector, &bytes[..len])?;
     }
     Ok(len)
 }
@@ -118,7 +118,7 @@ pub(super) fn receive_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result
 }
 
 /// Returns true if a descriptor belongs to the system: a pipe, or a file that a script opened.
-fn is_foreign(fd: c_int) -> bool {
+fn is_system_descriptor(fd: c_int) -> bool {
     machine().is_some_and(|machine| !machine.call(|state| state.sockets.is_ours(fd)))
 }
 
@@ -145,7 +145,7 @@ pub(super) extern "C" fn recv(
 }
 
 pub(super) extern "C" fn read(u: Userdata, fd: c_int, out: *mut c_void, count: size_t) -> ssize_t {
-    if is_foreign(fd) {
+    if is_system_descriptor(fd) {
         // SAFETY: the caller's buffer and length, which the system checks.
         return unsafe { libc::read(fd, out, count) };
     }
@@ -226,7 +226,7 @@ pub(super) extern "C" fn write(
     buffer: *const c_void,
     count: size_t,
 ) -> ssize_t {
-    if is_foreign(fd) {
+    if is_system_descriptor(fd) {
         // SAFETY: the caller's buffer and length, which the system checks.
         return unsafe { libc::write(fd, buffer, count) };
     }

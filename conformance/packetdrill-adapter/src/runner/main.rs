@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         eprintln!("packetdrill: SKIPPED, nothing was run: set PACKETDRILL and PKT_DIR");
         return ExitCode::SUCCESS;
     };
-    match run_all(&options, &program, &scripts) {
+    match run_directory(&options, &program, &scripts) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -115,7 +115,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
 }
 
 /// Runs the selected scripts of each directory with its program. Returns true if all listed scripts pass.
-fn run_all(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<bool, String> {
+fn run_directory(options: &Options, programs: &OsStr, directories: &OsStr) -> Result<bool, String> {
     let programs: Vec<PathBuf> = env::split_paths(programs).collect();
     let directories: Vec<PathBuf> = env::split_paths(directories).collect();
     if programs.len() != 1 && programs.len() != directories.len() {
@@ -161,7 +161,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let name = ratchet::name_of(directory, path);
+                    let name = ratchet::script_name(directory, path);
                     let outcome = namespace::run(&setting, &scratch, path, &name);
                     let Ok(mut results) = results.lock() else { return };
                     results.push((name.clone(), outcome.passed));

@@ -11,7 +11,7 @@ use crate::shims::ScratchDir;
 
 /// Prepares the namespace for scripts, then becomes packetdrill. Scripts configure a device `tun0`, which carries no
 /// packets here.
-const ENTER: &str = "\
+const ENTER_SCRIPT: &str = "\
 ip link set lo up
 ip link add tun0 type dummy 2>/dev/null || ip tuntap add tun0 mode tun
 ip link set tun0 up
@@ -135,7 +135,7 @@ pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: 
 
 /// The directory in which a script expects to run: its own, or an ancestor with the first program that the script
 /// names.
-fn working_directory_of(script: &Path) -> PathBuf {
+fn find_working_directory(script: &Path) -> PathBuf {
     let own = script.parent().unwrap_or(Path::new("."));
     let text = fs::read(script).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -184,14 +184,14 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(setting.shims.clone()).chain(std::env::split_paths(&path));
     let mut command = Command::new("unshare");
-    command.args(["-n", "--", "sh", "-c", ENTER, "sh"]).arg(&setting.program);
+    command.args(["-n", "--", "sh", "-c", ENTER_SCRIPT, "sh"]).arg(&setting.program);
     command.arg(format!("--so_filename={}", setting.library.display()));
     command.arg(format!("--so_flags={flags}"));
     command.arg(format!("--ip_version={}", setting.ip_version));
     command.args(addresses(&version, script, setting));
     command.args(version.mtu.map(|mtu| format!("--mtu={mtu}")));
     command.args(version.defines.iter().flat_map(|define| ["-D", define]));
-    let home = working_directory_of(script);
+    let home = find_working_directory(script);
     command.arg(script.strip_prefix(&home).unwrap_or(script));
     command.current_dir(home);
     command.env("MARLINE_LIBRARY", &setting.library).env("MARLINE_STATE", state);

@@ -18,7 +18,7 @@ pub(crate) struct Ratchet {
 
 /// The name of a script: its path below `gtests/net`, or else below the given directory, preceded by that
 /// directory's own name.
-pub(crate) fn name_of(directory: &Path, script: &Path) -> String {
+pub(crate) fn script_name(directory: &Path, script: &Path) -> String {
     const TREE: &str = "/gtests/net/";
     let full = script.canonicalize().unwrap_or_else(|_| script.to_path_buf());
     let text = full.to_string_lossy();
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn names_begin_below_the_tree_or_with_the_directory() {
         let tree = Path::new("/x/gtests/net/tcp");
-        assert_eq!(name_of(tree, &tree.join("close/a.pkt")), "tcp/close/a.pkt");
+        assert_eq!(script_name(tree, &tree.join("close/a.pkt")), "tcp/close/a.pkt");
         let other = Path::new("/y/packetdrill");
-        assert_eq!(name_of(other, &other.join("tcp_a.pkt")), "packetdrill/tcp_a.pkt");
+        assert_eq!(script_name(other, &other.join("tcp_a.pkt")), "packetdrill/tcp_a.pkt");
     }
 }

@@ -18,13 +18,13 @@ const ALWAYS_REPORTED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// State at the last call, and the number of changes.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Wakes {
+pub(super) struct EdgeState {
     count: u64,
     conditions: c_short,
     arrived: u64,
 }
 
-impl Wakes {
+impl EdgeState {
     /// Records a change.
     pub(super) fn record_change(&mut self) {
         self.count += 1;
@@ -118,7 +118,7 @@ impl State {
         let conditions = self.readiness(fd, !0);
         let Some(socket) = self.sockets.by_fd.get_mut(&fd) else { return };
         let arrived = match &socket.kind {
-            Kind::Fresh => 0,
+            Kind::Unconnected => 0,
             Kind::Listener(queue) => queue.len() as u64,
             Kind::Stream(id) => {
                 self.endpoint.info(*id).map_or(0, |info| info.bytes_read + info.readable)

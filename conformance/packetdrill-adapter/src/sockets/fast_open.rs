@@ -20,7 +20,7 @@ const CLIENT_WITHOUT_COOKIE: u64 = 4;
 const SERVER_WITHOUT_COOKIE: u64 = 0x200;
 const ENABLED_FOR_ALL_LISTENERS: u64 = 0x400;
 /// Default limit on pending connections at a listener.
-const PENDING: u32 = 1_024;
+const DEFAULT_PENDING: u32 = 1_024;
 
 /// A key and its predecessor.
 type Keys = ([u8; 16], Option<[u8; 16]>);
@@ -31,18 +31,18 @@ fn mode() -> u64 {
 }
 
 /// Configuration of a connection that is opened with data.
-fn of_client(options: &SocketOptions) -> FastOpen {
+fn client_fast_open(options: &SocketOptions) -> FastOpen {
     let without_cookie =
         mode() & CLIENT_WITHOUT_COOKIE != 0 || options.is_on(libc::SOL_TCP, TCP_FASTOPEN_NO_COOKIE);
     FastOpen { without_cookie, ..FastOpen::default() }
 }
 
 /// Configuration of connections that a listener accepts.
-pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
+pub(crate) fn listener_fast_open(options: &SocketOptions) -> Option<FastOpen> {
     let mode = mode();
     let asked = options.stored_value(libc::SOL_TCP, TCP_FASTOPEN);
     let pending = match u32::try_from(asked) {
-        Ok(0) if mode & ENABLED_FOR_ALL_LISTENERS != 0 => PENDING,
+        Ok(0) if mode & ENABLED_FOR_ALL_LISTENERS != 0 => DEFAULT_PENDING,
         Ok(asked) => asked,
         Err(_) => 0,
     };
@@ -58,11 +58,11 @@ pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
 /// Keys of the namespace: up to two, each of four words.
 fn keys_by_sysctl() -> Option<Keys> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen_key").ok()?;
-    let mut keys = text.trim().split(',').map(key_of_words);
+    let mut keys = text.trim().split(',').map(key_from_words);
     Some((keys.next()??, keys.next().flatten()))
 }
 
-fn key_of_words(text: &str) -> Option<[u8; 16]> {
+fn key_from_words(text: &str) -> Option<[u8; 16]> {
     let mut key = [0; 16];
     let mut words = text.trim().split('-');
     for place in key.chunks_exact_mut(4) {
@@ -73,7 +73,7 @@ fn key_of_words(text: &str) -> Option<[u8; 16]> {
 }
 
 /// Parses the keys in a `TCP_FASTOPEN_KEY`: one or two of 16 bytes.
-fn keys_of(bytes: &[u8]) -> Option<Keys> {
+fn parse_keys(bytes: &[u8]) -> Option<Keys> {
     let (first, rest) = bytes.split_first_chunk::<16>()?;
     match rest.len() {
         0 => Some((*first, None)),
@@ -87,7 +87,7 @@ impl State {
     pub(crate) fn use_cookie_keys(&mut self, local: SocketAddr) {
         let own = self.sockets.listener(local).and_then(|listener| {
             let bytes = listener.options.fast_open_key.as_ref()?;
-            keys_of(bytes)
+            parse_keys(bytes)
         });
         if let Some((primary, backup)) = own.or_else(keys_by_sysctl) {
             self.endpoint.set_fast_open_keys(primary, backup);
@@ -97,7 +97,7 @@ impl State {
     /// `TCP_FASTOPEN_KEY`.
     pub(crate) fn set_fast_open_key(&mut self, fd: c_int, bytes: &[u8]) -> Result<(), c_int> {
         let socket = self.sockets.get(fd)?;
-        keys_of(bytes).ok_or(libc::EINVAL)?;
+        parse_keys(bytes).ok_or(libc::EINVAL)?;
         socket.options.fast_open_key = Some(bytes.to_vec());
         Ok(())
     }
@@ -114,7 +114,7 @@ impl State {
     /// Checks that an option of Fast Open may be set on a socket in its current state.
     pub(crate) fn may_set_fast_open(socket: &Socket, name: c_int) -> Result<(), c_int> {
         let listens = matches!(socket.kind, Kind::Listener(_));
-        let fresh = matches!(socket.kind, Kind::Fresh) && socket.deferred.is_none();
+        let fresh = matches!(socket.kind, Kind::Unconnected) && socket.deferred_destination.is_none();
         match name {
             TCP_FASTOPEN_CONNECT if mode() & CLIENT == 0 => Err(libc::EOPNOTSUPP),
             TCP_FASTOPEN_CONNECT if !fresh => Err(libc::EINVAL),
@@ -126,12 +126,12 @@ impl State {
     }
 
     /// Number of bytes that may be sent with the SYN of an unconnected socket.
-    fn room_in_syn(&mut self, fd: c_int, remote: SocketAddr) -> Option<usize> {
+    fn syn_payload_limit(&mut self, fd: c_int, remote: SocketAddr) -> Option<usize> {
         self.apply_metrics_flush();
         let socket = self.sockets.by_fd.get(&fd)?;
         let mut config =
             self.mirror.connection_config(Opening::Active, socket.mptcp, &socket.options);
-        config.fast_open = Some(of_client(&socket.options));
+        config.fast_open = Some(client_fast_open(&socket.options));
         let ip = self.local_ip(fd, remote)?;
         let path = FourTuple { local: SocketAddr::new(ip, 0), remote };
         self.endpoint.fast_open_room(self.now, &config, &path)
@@ -145,23 +145,23 @@ impl State {
         remote: SocketAddr,
     ) -> Option<Result<(), c_int>> {
         let socket = self.sockets.by_fd.get(&fd)?;
-        if socket.deferred.is_some() {
+        if socket.deferred_destination.is_some() {
             return Some(Err(libc::EISCONN));
         }
-        let fresh = matches!(socket.kind, Kind::Fresh);
+        let fresh = matches!(socket.kind, Kind::Unconnected);
         if !fresh || !socket.options.is_on(libc::SOL_TCP, TCP_FASTOPEN_CONNECT) {
             return None;
         }
-        self.room_in_syn(fd, remote)?;
-        self.sockets.get(fd).ok()?.deferred = Some(remote);
+        self.syn_payload_limit(fd, remote)?;
+        self.sockets.get(fd).ok()?.deferred_destination = Some(remote);
         Some(Ok(()))
     }
 
     /// Fast Open configuration of a connection that a socket opens.
-    pub(super) fn fast_open_of(&self, fd: c_int, with_data: bool) -> Option<FastOpen> {
+    pub(super) fn socket_fast_open(&self, fd: c_int, with_data: bool) -> Option<FastOpen> {
         let socket = self.sockets.by_fd.get(&fd)?;
         let asked = with_data || socket.options.is_on(libc::SOL_TCP, TCP_FASTOPEN_CONNECT);
-        asked.then(|| of_client(&socket.options))
+        asked.then(|| client_fast_open(&socket.options))
     }
 
     /// Makes the first attempt of a write that may open the connection: with `MSG_FASTOPEN`, or after a `connect` that
@@ -182,14 +182,14 @@ impl State {
             writing.is_started = true;
             return again.then_some(Attempt::Done(Err(libc::EALREADY)));
         }
-        let deferred = socket.deferred.take();
-        if !matches!(socket.kind, Kind::Fresh) || !asked && deferred.is_none() {
+        let deferred_destination = socket.deferred_destination.take();
+        if !matches!(socket.kind, Kind::Unconnected) || !asked && deferred_destination.is_none() {
             return None;
         }
-        if deferred.is_none() && mode() & CLIENT == 0 {
+        if deferred_destination.is_none() && mode() & CLIENT == 0 {
             return Some(Attempt::Done(Err(libc::EOPNOTSUPP)));
         }
-        let Some(remote) = deferred.or(to.flatten()) else {
+        let Some(remote) = deferred_destination.or(to.flatten()) else {
             return Some(Attempt::Done(Err(libc::EOPNOTSUPP)));
         };
         writing.is_started = true;
@@ -204,7 +204,7 @@ impl State {
         writing: &mut Writing<'_>,
         nonblocking: bool,
     ) -> Attempt<usize> {
-        let room = self.room_in_syn(fd, remote).unwrap_or(0);
+        let room = self.syn_payload_limit(fd, remote).unwrap_or(0);
         let mut deadline = None;
         let started = self.start_connecting(fd, remote, &mut deadline, true);
         let id = match started.and_then(|_| self.sockets.stream(fd)) {
@@ -233,11 +233,11 @@ mod tests {
 
     #[test]
     fn keys_are_read_in_both_forms() {
-        let words = key_of_words("00000001-a1a2a3a4-0-ffffffff").expect("a key");
+        let words = key_from_words("00000001-a1a2a3a4-0-ffffffff").expect("a key");
         assert_eq!(words, [1, 0, 0, 0, 0xa4, 0xa3, 0xa2, 0xa1, 0, 0, 0, 0, 255, 255, 255, 255]);
-        assert_eq!(key_of_words("1-2-3"), None);
-        assert_eq!(keys_of(&[7; 16]), Some(([7; 16], None)));
-        assert_eq!(keys_of(&[7; 32]), Some(([7; 16], Some([7; 16]))));
-        assert_eq!(keys_of(&[7; 20]), None);
+        assert_eq!(key_from_words("1-2-3"), None);
+        assert_eq!(parse_keys(&[7; 16]), Some(([7; 16], None)));
+        assert_eq!(parse_keys(&[7; 32]), Some(([7; 16], Some([7; 16]))));
+        assert_eq!(parse_keys(&[7; 20]), None);
     }
 }

@@ -7,7 +7,7 @@ use libc::c_int;
 use marline_core::{ConnectError, FourTuple};
 use marline_time::Instant;
 
-use super::{ConnectionLife, Kind, Socket, errno_of};
+use super::{ConnectionState, Kind, Socket, errno_of};
 use crate::machine::{Attempt, State};
 use crate::mirror::Opening;
 
@@ -15,13 +15,13 @@ impl State {
     /// A new socket for the descriptor `fd`.
     pub(crate) fn open_socket(&mut self, fd: c_int, v6: bool, protocol: c_int, nonblocking: bool) {
         let mptcp = protocol == libc::IPPROTO_MPTCP;
-        let socket = Socket { nonblocking, ..Socket::new(Kind::Fresh, mptcp, v6) };
+        let socket = Socket { nonblocking, ..Socket::new(Kind::Unconnected, mptcp, v6) };
         self.sockets.by_fd.insert(fd, socket);
     }
 
     pub(crate) fn bind(&mut self, fd: c_int, address: SocketAddr) -> Result<(), c_int> {
         let socket = self.sockets.get(fd)?;
-        if socket.bound.is_some() || !matches!(socket.kind, Kind::Fresh) {
+        if socket.bound.is_some() || !matches!(socket.kind, Kind::Unconnected) {
             return Err(libc::EINVAL);
         }
         socket.bound = Some(address);
@@ -34,7 +34,7 @@ impl State {
         match socket.kind {
             Kind::Stream(_) => return Err(libc::EINVAL),
             Kind::Listener(_) => return socket.bound.ok_or(libc::EINVAL),
-            Kind::Fresh => {}
+            Kind::Unconnected => {}
         }
         let bound = socket.bound.ok_or(libc::EINVAL)?;
         if self.sockets.is_taken(bound) {
@@ -129,7 +129,7 @@ impl State {
         with_data: bool,
     ) -> Result<bool, c_int> {
         let socket = self.sockets.get(fd)?;
-        if !matches!(socket.kind, Kind::Fresh) {
+        if !matches!(socket.kind, Kind::Unconnected) {
             return Ok(false);
         }
         *deadline = socket.options.send_timeout.map(|timeout| self.now + timeout);
@@ -138,7 +138,7 @@ impl State {
         let ip = self.local_ip(fd, remote).ok_or(libc::EADDRNOTAVAIL)?;
         let local = SocketAddr::new(ip, port);
         let mut config = self.mirror.connection_config(Opening::Active, mptcp, &options);
-        config.fast_open = self.fast_open_of(fd, with_data);
+        config.fast_open = self.socket_fast_open(fd, with_data);
         let connected = self.endpoint.connect(self.now, config, local, remote);
         let id = connected.map_err(|error| match error {
             ConnectError::AddressInUse => libc::EADDRINUSE,
@@ -149,7 +149,7 @@ impl State {
         let info = self.endpoint.info(id);
         let path = info.and_then(|info| info.subflows.first().map(|flow| flow.path));
         let path = path.unwrap_or(FourTuple { local, remote });
-        self.sockets.connections.insert(id, ConnectionLife::new(path, &options, self.now));
+        self.sockets.connections.insert(id, ConnectionState::new(path, &options, self.now));
         let socket = self.sockets.get(fd)?;
         socket.kind = Kind::Stream(id);
         socket.connecting = true;
@@ -161,8 +161,8 @@ impl State {
     pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
         let now = self.now;
         let socket = self.sockets.get(fd)?;
-        socket.deferred = None;
-        if let Kind::Stream(id) = core::mem::replace(&mut socket.kind, Kind::Fresh) {
+        socket.deferred_destination = None;
+        if let Kind::Stream(id) = core::mem::replace(&mut socket.kind, Kind::Unconnected) {
             self.endpoint.abort(now, id);
             self.endpoint.release(now, id);
         }
@@ -192,7 +192,7 @@ impl State {
         }
         let socket = self.sockets.by_fd.remove(&fd).ok_or(libc::EBADF)?;
         match socket.kind {
-            Kind::Fresh => {}
+            Kind::Unconnected => {}
             Kind::Listener(queue) => {
                 for id in queue {
                     self.endpoint.abort(self.now, id);

@@ -15,8 +15,8 @@ impl State {
         let now = self.now;
         let Some(socket) = self.sockets.by_fd.get(&fd) else { return libc::POLLNVAL };
         let id = match &socket.kind {
-            Kind::Fresh if socket.deferred.is_some() => return WRITE & events,
-            Kind::Fresh => return (WRITE | libc::POLLHUP) & (events | libc::POLLHUP),
+            Kind::Unconnected if socket.deferred_destination.is_some() => return WRITE & events,
+            Kind::Unconnected => return (WRITE | libc::POLLHUP) & (events | libc::POLLHUP),
             Kind::Listener(queue) if queue.is_empty() => return 0,
             Kind::Listener(_) => return events & READ,
             Kind::Stream(id) => *id,

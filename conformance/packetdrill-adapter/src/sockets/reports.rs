@@ -35,7 +35,7 @@ pub(crate) enum Report {
 
 /// A write with requested timestamps.
 #[derive(Copy, Clone, Debug)]
-struct Stamp {
+struct TimestampRequest {
     /// One past its last byte.
     end: u64,
     key: u32,
@@ -47,12 +47,12 @@ struct Stamp {
 pub(crate) struct Reports {
     queue: VecDeque<Report>,
     /// Ends of writes with `MSG_ZEROCOPY`.
-    uncopied: VecDeque<(u64, u32)>,
-    next_uncopied: u32,
+    zerocopy_ends: VecDeque<(u64, u32)>,
+    next_zerocopy_number: u32,
     stamping: c_int,
     /// Stream position of the byte with key 0.
-    stamps_from: u64,
-    stamps: VecDeque<Stamp>,
+    first_stamp_position: u64,
+    stamps: VecDeque<TimestampRequest>,
 }
 
 impl Reports {
@@ -65,7 +65,7 @@ impl Reports {
     }
 
     fn is_blocking(&self) -> bool {
-        !self.uncopied.is_empty() || !self.stamps.is_empty()
+        !self.zerocopy_ends.is_empty() || !self.stamps.is_empty()
     }
 
     fn push(&mut self, report: Report) {
@@ -85,7 +85,7 @@ impl Reports {
     fn update_progress(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
         let before = self.queue.len();
         let merged = self.queue.back().copied();
-        while let Some((_, id)) = self.uncopied.pop_front_if(|(end, _)| *end <= acked) {
+        while let Some((_, id)) = self.zerocopy_ends.pop_front_if(|(end, _)| *end <= acked) {
             self.push(Report::Copied { first: id, last: id });
         }
         let payload = self.stamping & NO_PAYLOAD == 0;
@@ -111,18 +111,18 @@ impl Reports {
 
 impl Socket {
     /// Records a write with these flags, which ended at byte `end`.
-    pub(super) fn note_written(&mut self, end: u64, flags: c_int) {
+    pub(super) fn record_write(&mut self, end: u64, flags: c_int) {
         let reports = &mut self.reports;
         let zerocopy = self.options.is_on(libc::SOL_SOCKET, SO_ZEROCOPY);
-        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.uncopied.len() < MAX_REPORTS {
-            reports.uncopied.push_back((end, reports.next_uncopied));
-            reports.next_uncopied = reports.next_uncopied.wrapping_add(1);
+        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.zerocopy_ends.len() < MAX_REPORTS {
+            reports.zerocopy_ends.push_back((end, reports.next_zerocopy_number));
+            reports.next_zerocopy_number = reports.next_zerocopy_number.wrapping_add(1);
         }
         let wanted = reports.stamping & (SENT | SCHEDULED | ACKED) != 0;
         if wanted && reports.stamps.len() < MAX_REPORTS {
-            let place = end.saturating_sub(1).saturating_sub(reports.stamps_from) as u32;
+            let place = end.saturating_sub(1).saturating_sub(reports.first_stamp_position) as u32;
             let key = if reports.stamping & ID != 0 { place } else { 0 };
-            reports.stamps.push_back(Stamp { end, key, sent: false });
+            reports.stamps.push_back(TimestampRequest { end, key, sent: false });
         }
     }
 }
@@ -150,7 +150,7 @@ impl State {
         if let Ok(socket) = self.sockets.get(fd) {
             let reports = &mut socket.reports;
             if value & ID != 0 && reports.stamping & ID == 0 {
-                reports.stamps_from = acked;
+                reports.first_stamp_position = acked;
             }
             reports.stamping = value;
         }
@@ -172,7 +172,7 @@ mod tests {
     fn consecutive_free_buffers_are_reported_as_one_range() {
         let mut reports = Reports::default();
         for id in 0..3u32 {
-            reports.uncopied.push_back((u64::from(id + 1) * 100, id));
+            reports.zerocopy_ends.push_back((u64::from(id + 1) * 100, id));
         }
         assert!(!reports.update_progress(Instant::ZERO, 300, 99));
         assert!(reports.update_progress(Instant::ZERO, 300, 100));
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn times_come_as_a_write_is_sent_and_acknowledged() {
         let mut reports = Reports { stamping: SENT | SCHEDULED | ACKED, ..Reports::default() };
-        reports.stamps.push_back(Stamp { end: 100, key: 99, sent: false });
+        reports.stamps.push_back(TimestampRequest { end: 100, key: 99, sent: false });
         assert!(!reports.update_progress(Instant::ZERO, 99, 0));
         assert!(reports.update_progress(Instant::ZERO, 100, 0));
         assert!(reports.update_progress(Instant::from_secs(1), 100, 100));

@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 use super::Kind;
 use crate::machine::State;
-use crate::mirror::{congestion, sysctl, tcp_memory};
+use crate::mirror::{congestion, sysctl, read_tcp_memory};
 use crate::options::{
     SOL_MPTCP, TCP_FASTOPEN_KEY, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known,
 };
@@ -219,10 +219,10 @@ impl State {
         let number = |bytes: u64| c_int::try_from(bytes).unwrap_or(c_int::MAX);
         Ok(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-                number(options.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1)))
+                number(options.send_buffer.unwrap_or_else(|| read_tcp_memory("tcp_wmem", 1)))
             }
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-                number(options.receive_buffer.unwrap_or_else(|| tcp_memory("tcp_rmem", 1)))
+                number(options.receive_buffer.unwrap_or_else(|| read_tcp_memory("tcp_rmem", 1)))
             }
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
                 c_int::from(matches!(socket.kind, Kind::Listener(_)))

@@ -40,7 +40,7 @@ impl State {
             Ok(socket) => socket,
             Err(errno) => return Attempt::Done(Err(errno)),
         };
-        if socket.deferred.is_some() {
+        if socket.deferred_destination.is_some() {
             return Attempt::Done(Err(libc::EAGAIN));
         }
         let Kind::Stream(id) = socket.kind else { return Attempt::Done(Err(libc::ENOTCONN)) };
@@ -76,7 +76,7 @@ impl State {
                 Attempt::Done(Ok(reading.done))
             }
             Ok(_) => Attempt::Done(Ok(0)),
-            Err(ReadError::Closed(_) | ReadError::Unknown) => Attempt::Done(self.end_of(id)),
+            Err(ReadError::Closed(_) | ReadError::Unknown) => Attempt::Done(self.end_result(id)),
             Err(ReadError::Blocked) if read_shut => Attempt::Done(Ok(reading.done)),
             Err(ReadError::Blocked) if nonblocking || expired => Attempt::Done(Err(libc::EAGAIN)),
             Err(ReadError::Blocked) => Attempt::Wait(reading.deadline),
@@ -84,7 +84,7 @@ impl State {
     }
 
     /// Result of a read on an ended connection: its error once, then only the end.
-    fn end_of(&mut self, id: ConnectionId) -> Result<usize, c_int> {
+    fn end_result(&mut self, id: ConnectionId) -> Result<usize, c_int> {
         self.sockets.take_error(id).map_or(Ok(0), Err)
     }
 
@@ -174,7 +174,7 @@ impl State {
         if let Ok(socket) = self.sockets.get(fd).map_err(|_| ())
             && writing.done > 0
         {
-            socket.note_written(end, writing.flags);
+            socket.record_write(end, writing.flags);
         }
         Attempt::Done(Ok(writing.done))
     }

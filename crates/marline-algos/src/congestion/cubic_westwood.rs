@@ -114,7 +114,7 @@ pub struct CubicWestwood {
     shared: Option<Box<SharedBottleneck>>,
     /// True if the next ACK should include the views of all subflows.
     wants_views: bool,
-    next_look: Instant,
+    next_sample_at: Instant,
 }
 
 impl CubicWestwood {
@@ -139,7 +139,7 @@ impl CubicWestwood {
             last_ack: Instant::ZERO,
             shared: None,
             wants_views: false,
-            next_look: Instant::ZERO,
+            next_sample_at: Instant::ZERO,
         }
     }
 
@@ -250,7 +250,7 @@ impl CubicWestwood {
     /// Samples the other subflows at intervals while the window limits this one.
     fn sample_siblings(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
         if self.wants_views {
-            self.next_look = ack.now + sampling_interval(group);
+            self.next_sample_at = ack.now + sampling_interval(group);
             if group.len() > 1 {
                 let shared = self.shared.get_or_insert_with(|| Box::new(SharedBottleneck::new()));
                 shared.take_samples(me, group);
@@ -258,7 +258,7 @@ impl CubicWestwood {
             }
         }
         self.wants_views = ack.cwnd_limited
-            && ack.now >= self.next_look
+            && ack.now >= self.next_sample_at
             && self.cubic.window() >= self.cubic.ssthresh();
     }
 }

@@ -116,12 +116,12 @@ impl Window {
     /// Limits the window and ssthresh to `bytes`, but not below the initial window. Returns true if the window shrank.
     pub(super) fn bound_to(&mut self, bytes: f64) -> bool {
         let kept = bytes.max(self.initial);
-        let shrinks = kept < self.cwnd;
-        if shrinks {
+        let may_reorder = kept < self.cwnd;
+        if may_reorder {
             self.cwnd = kept;
             self.ssthresh = self.ssthresh.min(kept);
         }
-        shrinks
+        may_reorder
     }
 
     /// Limits the window to `bytes`, but not below the initial window. ssthresh is set to at least three quarters of

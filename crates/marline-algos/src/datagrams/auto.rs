@@ -214,7 +214,7 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
 }
 
 /// Returns the delay of a path, plus the required saving on costly paths and a penalty for losses.
-fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
+fn delay_with_costs(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
 }
@@ -223,7 +223,7 @@ fn earliest<'a>(
     paths: impl Iterator<Item = &'a DatagramPathView>,
     flow: &FlowView,
 ) -> Option<&'a DatagramPathView> {
-    paths.min_by_key(|path| priced_delay(path, flow))
+    paths.min_by_key(|path| delay_with_costs(path, flow))
 }
 
 /// Returns the best path, or the flow's current one if that is about as good.
@@ -233,7 +233,7 @@ fn path_without_exploration<'a>(
     flow: &FlowView,
 ) -> &'a DatagramPathView {
     let Some(stays) = stays else { return best };
-    let (now, then) = (priced_delay(stays, flow), priced_delay(best, flow));
+    let (now, then) = (delay_with_costs(stays, flow), delay_with_costs(best, flow));
     let better = then.mul_f32(1.0 + MIN_RELATIVE_GAIN).max(then + MIN_TIME_GAIN);
     if now <= better { stays } else { best }
 }

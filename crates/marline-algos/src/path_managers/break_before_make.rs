@@ -140,7 +140,7 @@ impl BreakBeforeMake {
             return;
         }
         let primary = self.count_paths(cx);
-        self.note_health(cx, &primary);
+        self.record_health(cx, &primary);
         if cx.paths.iter().any(|path| backup_of(path, cx).is_some()) {
             self.needed = true;
         } else if primary.healthy > 0 {
@@ -173,7 +173,7 @@ impl BreakBeforeMake {
         tally
     }
 
-    fn note_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
+    fn record_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
         if primary.healthy > 0 {
             if let Some(since) = self.trouble_since.take() {
                 self.last_trouble = cx.now.since(since);
@@ -283,7 +283,7 @@ impl BreakBeforeMake {
     }
 
     /// After a failed join from one backup address, tries the next one.
-    fn next_after(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+    fn try_next_backup(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         let PathEvent::SubflowDown { local, was_established: false, .. } = *event else { return };
         if self.needed && self.chosen.is_none() && is_backup(local, cx) {
             let after = backups(cx).find(|other| other.id > local).map(|other| other.id);
@@ -322,7 +322,7 @@ impl PathManager for BreakBeforeMake {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         self.record_event(event);
         self.mesh.record_event(event, cx);
-        self.next_after(event, cx);
+        self.try_next_backup(event, cx);
         let lost = matches!(event, PathEvent::LocalDown(_) | PathEvent::Removed(_));
         self.update(cx, lost);
     }

@@ -76,10 +76,10 @@ impl ImmediateCopyRule for RiskyPaths {
     fn should_copy_now(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let since = *self.known_since.value_mut(on.id).get_or_insert(cx.now);
         let class = Class::from_view(on);
-        let unheard = |view: &SubflowView| {
+        let since_last_rx = |view: &SubflowView| {
             Class::from_view(view) == class && cx.now.since(view.last_rx_at) > self.stale
         };
-        if cx.now.since(since) < self.stale || cx.subflows.iter().any(unheard) {
+        if cx.now.since(since) < self.stale || cx.subflows.iter().any(since_last_rx) {
             return true;
         }
         let Some(answer) = on.forecast.answer(Quantile::P90) else { return true };

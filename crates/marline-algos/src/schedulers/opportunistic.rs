@@ -107,7 +107,7 @@ impl OpportunisticRules {
 
 /// Bytes beyond the MSS in a segment in the middle of a run, which has no mapping option. A repeat on another subflow
 /// must cover all of it, or the data behind it still waits.
-const MAPPING_OPTION: u64 = 20;
+const MAPPING_OPTION_BYTES: u64 = 20;
 
 /// State of both mechanisms, one per connection.
 #[derive(Clone, Debug)]
@@ -262,7 +262,7 @@ impl HeadOfLineBlocking<'_> {
         let class = Class::from_view(fast);
         let may_carry = class.is_some() && class == classes::best_class(self.cx.subflows);
         if worth && may_carry && fast.is_ready() && !self.oldest.carried_by.contains(fast.id) {
-            let range = self.oldest.range.prefix(u64::from(fast.mss) + MAPPING_OPTION);
+            let range = self.oldest.range.prefix(u64::from(fast.mss) + MAPPING_OPTION_BYTES);
             out.push(SchedulerAction::Reinject { range, on: fast.id });
             if rule == Retransmit::Wide {
                 self.repeat_data_of_slow_subflows(range.end, out);

@@ -111,7 +111,7 @@ fn list(paths: &[Path]) -> String {
         rows.push([
             number.to_string(),
             path.name.clone(),
-            state_words(path),
+            state_text(path),
             or_dash(&path.local),
             or_dash(&path.remote),
         ]);
@@ -120,7 +120,7 @@ fn list(paths: &[Path]) -> String {
 }
 
 /// Returns the properties of a path, joined by commas: `up,backup,limited,usable`.
-fn state_words(path: &Path) -> String {
+fn state_text(path: &Path) -> String {
     let has_failed = path.up && path.health == PathHealth::Unreachable;
     let words = [
         (true, if path.up { "up" } else { "down" }),

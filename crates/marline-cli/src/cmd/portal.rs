@@ -62,7 +62,7 @@ pub enum PreparedPortal {
     /// Check for a portal and report the result.
     Look(PortalOpener, Probe),
     /// Relay a program's traffic.
-    Carry {
+    Relay {
         /// Opener of connections through the network.
         way: PortalOpener,
         /// Page that is requested repeatedly.
@@ -104,7 +104,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
     match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;
-            PreparedPortal::Carry { way, probe, outside, interface }
+            PreparedPortal::Relay { way, probe, outside, interface }
         })),
         Err(error) => {
             outside.failed(&hide_invites(&format!("{error:#}")));
@@ -173,7 +173,7 @@ pub async fn run(prepared: PreparedPortal) -> anyhow::Result<ExitCode> {
             println!("{}", finding_text(&way, &probe, &finding));
             Ok(if finding == Finding::Open { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        PreparedPortal::Carry { way, probe, outside, interface } => {
+        PreparedPortal::Relay { way, probe, outside, interface } => {
             let finding = probe.send(&way).await;
             if !matches!(finding, Finding::Portal { .. }) {
                 outside.failed(&finding_text(&way, &probe, &finding));

@@ -16,7 +16,7 @@ use marline_tun::exceptions::Exceptions;
 use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{
-    CleanupExtent, Machine, ReleaseReason, UndoProcess, addresses_of_server, clean_up, engage,
+    CleanupExtent, Machine, ReleaseReason, UndoProcess, resolve_server, clean_up, engage,
     make_interface,
 };
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
@@ -106,7 +106,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
     }
     plan.names = NameLookup::with_lookup(|host| {
         let host = host.to_owned();
-        Box::pin(async move { addresses_of_server(&host).await })
+        Box::pin(async move { resolve_server(&host).await })
     });
     let undo = UndoProcess::start()?;
     let tun = make_interface()?;

@@ -41,7 +41,7 @@ struct ViewState {
     /// Current settings of captures and traces.
     recording: Recording,
     /// True if another process has taken over these views.
-    is_left: bool,
+    is_handed_over: bool,
 }
 
 /// Listening sockets of the previous process, with the names from [`ServedViews::copies`].
@@ -127,7 +127,7 @@ pub(super) fn with_inherited_watchers(
         handle.observe_events(Some(&traces));
     }
     handle.set_mode(runtime.mode);
-    let shown = ViewState { control, is_named, metrics, dashboard, recording, is_left: false };
+    let shown = ViewState { control, is_named, metrics, dashboard, recording, is_handed_over: false };
     Ok(ServedViews { handle, shown: RefCell::new(shown), _memory: memory })
 }
 
@@ -179,7 +179,7 @@ impl ServedViews {
     pub(super) fn prepare(&self, runtime: &RuntimeOptions) -> anyhow::Result<Change> {
         let shown = self.shown.borrow();
         let (is_named, mode) = (runtime.control.is_some(), runtime.mode);
-        if shown.is_left {
+        if shown.is_handed_over {
             let (control, metrics, dashboard, traces) =
                 (Step::Keep, Step::Keep, Step::Keep, Step::Keep);
             let recording = shown.recording.clone();
@@ -322,8 +322,8 @@ impl UpgradeResources for ServedViews {
 
     fn release_sockets(&self) {
         let mut shown = self.shown.borrow_mut();
-        let ViewState { control, is_named, metrics, dashboard, is_left, .. } = &mut *shown;
-        (*metrics, *dashboard, *is_left) = (None, None, true);
+        let ViewState { control, is_named, metrics, dashboard, is_handed_over, .. } = &mut *shown;
+        (*metrics, *dashboard, *is_handed_over) = (None, None, true);
         match control {
             Some(control) if *is_named => control.stop_accepting(),
             Some(control) => control.rename_socket_aside(),

@@ -225,7 +225,7 @@ impl ClientOptions {
         if self.direct {
             (lower.invite, lower.invite_file) = (None, None);
         }
-        self.layered(lower)
+        self.merge_layers(lower)
     }
 
     /// Returns these options with the defaults filled in.

@@ -17,11 +17,11 @@ use super::DurationValue;
 /// the literature.
 #[must_use]
 pub fn registry() -> Registry {
-    CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
+    CHOSEN_POLICIES.get().cloned().unwrap_or_else(marline_research::registry)
 }
 
 /// Policies that this program was started with.
-static CHOSEN: OnceLock<Registry> = OnceLock::new();
+static CHOSEN_POLICIES: OnceLock<Registry> = OnceLock::new();
 
 /// Sets the policies of this process. A program with its own policies must call this once, before anything else.
 ///
@@ -29,7 +29,7 @@ static CHOSEN: OnceLock<Registry> = OnceLock::new();
 /// Policies were already set.
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
-        CHOSEN.set(registry).is_ok(),
+        CHOSEN_POLICIES.set(registry).is_ok(),
         "the policies of a process can only be set once, at its start"
     );
     Ok(())

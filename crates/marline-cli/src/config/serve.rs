@@ -123,7 +123,7 @@ impl ServeOptions {
         here(&mut lower.qlog);
         here(&mut lower.control);
         here(&mut lower.dashboard_token_file);
-        Ok(self.layered(lower))
+        Ok(self.merge_layers(lower))
     }
 
     /// Returns these options with the defaults filled in.

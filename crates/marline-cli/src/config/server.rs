@@ -174,7 +174,7 @@ impl ServerOptions {
     /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, lower: ServerOptions) -> ServerOptions {
-        self.layered(lower)
+        self.merge_layers(lower)
     }
 
     /// Returns these options with the defaults filled in. `file` is the configuration file.

@@ -165,7 +165,7 @@ macro_rules! options {
 
         impl $name {
             /// Merges these options with `lower`, field by field.
-            fn layered(self, lower: $name) -> $name {
+            fn merge_layers(self, lower: $name) -> $name {
                 use $crate::config::shared::Layer;
                 $name {
                     $($own: Layer::with_defaults(self.$own, lower.$own),)*

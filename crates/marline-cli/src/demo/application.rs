@@ -84,7 +84,7 @@ pub struct EchoResult {
     /// Latency of each message, from its scheduled time until its answer was complete; `None` if there was no answer.
     pub latencies: Vec<Option<Duration>>,
     /// Longest time without an answer while one was due.
-    pub longest_hole: Duration,
+    pub longest_pause: Duration,
     /// Error that ended the plan early.
     pub error: Option<String>,
 }
@@ -159,16 +159,16 @@ fn summarize(
     let answered = sent.iter().zip(arrivals).map(|(sent, arrived)| Some(*arrived - *sent));
     let mut latencies: Vec<Option<Duration>> = answered.collect();
     latencies.resize(plan.count as usize, None);
-    let mut longest_hole = Duration::ZERO;
+    let mut longest_pause = Duration::ZERO;
     let mut last = plan.start;
     for arrived in arrivals {
-        longest_hole = longest_hole.max(*arrived - last);
+        longest_pause = longest_pause.max(*arrived - last);
         last = *arrived;
     }
     if arrivals.len() < plan.count as usize {
-        longest_hole = longest_hole.max(plan.deadline - last);
+        longest_pause = longest_pause.max(plan.deadline - last);
     }
-    EchoResult { latencies, longest_hole, error }
+    EchoResult { latencies, longest_pause, error }
 }
 
 /// Result of a download.

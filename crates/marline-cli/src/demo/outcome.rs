@@ -66,7 +66,7 @@ impl Outcome {
             cell(latency.p95),
             cell(latency.p99),
             cell(latency.max),
-            millis(self.echo.longest_hole),
+            millis(self.echo.longest_pause),
             link(self.way.wifi, self.wifi_bytes),
             link(self.way.lte, self.lte_bytes),
             self.file_cell(),
@@ -117,7 +117,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
 #[must_use]
 pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     let mut failures = Vec::new();
-    let hole = |o: &Outcome| o.echo.longest_hole;
+    let hole = |o: &Outcome| o.echo.longest_pause;
     let worst_single = outcomes.iter().filter(|o| !o.way.is_multipath()).map(hole).max();
     for outcome in outcomes {
         let name = outcome.way.name;
@@ -145,7 +145,7 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
 pub fn describe_unreliable_run(outcomes: &[Outcome]) -> Option<String> {
     const LONG_PAUSE: Duration = Duration::from_secs(1);
     let lte = outcomes.iter().find(|outcome| outcome.way.lte && !outcome.way.wifi)?;
-    let pause = lte.echo.longest_hole;
+    let pause = lte.echo.longest_pause;
     (pause > LONG_PAUSE).then(|| {
         format!(
             "WARNING: unreliable results: {} paused for {:.1} s although its link did not fail, so this \
@@ -171,7 +171,7 @@ pub fn to_json(outcome: &Outcome) -> Value {
             "p99_ms": ms(latency.p99),
             "max_ms": ms(latency.max),
             "unanswered": latency.unanswered,
-            "longest_hole_ms": ms(Some(outcome.echo.longest_hole)),
+            "longest_hole_ms": ms(Some(outcome.echo.longest_pause)),
             "latencies_ms": all,
             "error": outcome.echo.error,
         },

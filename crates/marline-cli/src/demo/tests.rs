@@ -82,11 +82,11 @@ async fn echoes_are_counted_and_timed() {
     let result = application::echo(stream, plan(50, Duration::from_secs(20)), live).await;
     assert_eq!(result.error, None);
     assert_eq!(result.latencies.iter().flatten().count(), 50);
-    assert!(result.longest_hole >= Duration::from_millis(1), "{:?}", result.longest_hole);
+    assert!(result.longest_pause >= Duration::from_millis(1), "{:?}", result.longest_pause);
 }
 
 #[tokio::test]
-async fn unanswered_messages_are_a_hole_until_the_end() {
+async fn unanswered_messages_are_a_pause_until_the_end() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
     // Answers five messages, then stays silent.
@@ -105,7 +105,7 @@ async fn unanswered_messages_are_a_hole_until_the_end() {
     drop(server);
     let latency = Latency::from_samples(&result.latencies);
     assert_eq!((latency.unanswered, latency.p99, latency.max), (15, None, None));
-    assert!(result.longest_hole >= Duration::from_millis(300), "{:?}", result.longest_hole);
+    assert!(result.longest_pause >= Duration::from_millis(300), "{:?}", result.longest_pause);
 }
 
 #[tokio::test]
@@ -125,13 +125,13 @@ async fn an_echo_that_comes_back_changed_is_noticed() {
     assert_eq!(result.error.as_deref(), Some("echo 0 was corrupted"));
 }
 
-fn outcome(way: Setup, hole_ms: u64, intact: Option<bool>) -> Outcome {
+fn outcome(way: Setup, pause_ms: u64, intact: Option<bool>) -> Outcome {
     let ms = Duration::from_millis;
     Outcome {
         way,
         echo: EchoResult {
             latencies: (1..=100).map(|n| Some(ms(n))).collect(),
-            longest_hole: ms(hole_ms),
+            longest_pause: ms(pause_ms),
             error: None,
         },
         file: Download {

@@ -12,7 +12,7 @@ use crate::path_table::bytes;
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;
     let both = outcomes.iter().find(|outcome| outcome.way.shows_dashboard())?;
-    let (with, without) = (both.echo.longest_hole, wifi.echo.longest_hole);
+    let (with, without) = (both.echo.longest_pause, wifi.echo.longest_pause);
     let begin = if with < without { "" } else { ", and the second path did not help" };
     Some(format!(
         "WiFi died for {}{begin}: the longest pause was {} over both paths, {} over WiFi alone; {}.",
@@ -25,7 +25,7 @@ pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
 
 /// Returns the longest pause. While the last echoes are unanswered, it has not ended and was only partly observed.
 fn pause_text(of: &Outcome) -> String {
-    let hole = of.echo.longest_hole;
+    let hole = of.echo.longest_pause;
     let length = if hole < Duration::from_secs(1) {
         format!("{:.0} ms", hole.as_secs_f64() * 1e3)
     } else {

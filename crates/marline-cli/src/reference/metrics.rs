@@ -15,7 +15,7 @@ use crate::metrics_http::{Side, Totals};
 use crate::service_counts::ServiceCounts;
 
 /// Labels whose few, known values are listed.
-const LISTED: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "state"];
+const LISTED_LABELS: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "state"];
 
 /// Description of a metric on the page.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ fn labels(metric: &MetricDescription) -> String {
     let shown = metric.labels.iter().filter(|(label, _)| *label != "le").map(|(label, values)| {
         let words: Vec<&str> =
             values.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
-        match LISTED.contains(&label.as_str()) && !words.is_empty() {
+        match LISTED_LABELS.contains(&label.as_str()) && !words.is_empty() {
             true => format!("{label}: {}", words.join(" ")),
             false => label.clone(),
         }

@@ -156,7 +156,7 @@ enum Server {
 }
 
 /// Makes WiFi silent and lets it return. Checks the effects as they occur.
-fn day_out(dir: &Path, server: Server) {
+fn run_outage(dir: &Path, server: Server) {
     let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
     let (wrapper, options) = match server {
         Server::Ours => ("", "--invite-file invite --carrier raw --warm 0 -L 9000:127.0.0.1:8080"),
@@ -258,7 +258,7 @@ fn out_of_wifi_and_back_with_a_server_of_ours() {
     let _alone = support::alone();
     if two_uplinks::possible(&[]) {
         let dir = tempfile::tempdir().expect("directory");
-        day_out(dir.path(), Server::Ours);
+        run_outage(dir.path(), Server::Ours);
     }
 }
 
@@ -272,5 +272,5 @@ fn out_of_wifi_and_back_with_the_kernels_server() {
         return need::skip("this kernel has no MPTCP");
     }
     let dir = tempfile::tempdir().expect("directory");
-    day_out(dir.path(), Server::Kernel);
+    run_outage(dir.path(), Server::Kernel);
 }

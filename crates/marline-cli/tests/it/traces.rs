@@ -83,7 +83,7 @@ fn slot(recording: &Recording, address: &str) -> Option<u64> {
 }
 
 #[test]
-fn both_ends_trace_the_hole_of_a_dead_path_and_the_rescued_data() {
+fn both_ends_trace_the_gap_of_a_dead_path_and_the_rescued_data() {
     let _others = support::among_others();
     if !two_uplinks::possible(&[]) {
         return;

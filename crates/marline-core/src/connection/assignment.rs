@@ -28,7 +28,7 @@ const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 const MAX_DATA_RTOS: u32 = 2;
 /// Time for which a writer waits for a subflow that retains too much data but still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.
-const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
+const MAX_RETENTION_WAIT: Duration = Duration::from_secs(1);
 
 /// A data-level timeout.
 #[derive(Copy, Clone, Debug)]
@@ -143,7 +143,7 @@ impl Assignment<'_> {
     }
 
     /// Records that nothing can be sent now, for the rate sampler and the scheduler.
-    pub(super) fn note_nothing_to_send(&mut self, now: Instant) {
+    pub(super) fn record_nothing_to_send(&mut self, now: Instant) {
         // A subflow that has room and gets no data is limited by the application, the peer's window, or the
         // scheduler. Its delivery rate is below its capacity.
         let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
@@ -180,7 +180,7 @@ impl Assignment<'_> {
         if subflow.tcp().has_sacked() {
             for range in subflow.tcp_mut().take_sacked() {
                 if watched {
-                    self.sender.note_delivered(range);
+                    self.sender.record_delivered(range);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Assignment<'_> {
         for range in subflow.tcp_mut().released().iter() {
             self.sender.unpin(*range);
             if watched {
-                self.sender.note_delivered(*range);
+                self.sender.record_delivered(*range);
             }
         }
         if self.scheduling.watches_acks() {
@@ -247,9 +247,9 @@ impl Assignment<'_> {
     /// subflow. A copy on this subflow would prevent a fallback.
     pub(super) fn may_still_fall_back(&self) -> bool {
         let proven = self.paths.initial_id().is_some_and(|id| self.sender.is_proven(id));
-        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
+        let since_last_rx = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
         // Only the first subflow can fall back, and only while it exists.
-        unheard && self.paths.is_initial_alone()
+        since_last_rx && self.paths.is_initial_alone()
     }
 
     /// Restarts the data-level timer for outstanding data.
@@ -263,7 +263,7 @@ impl Assignment<'_> {
     }
 
     pub(super) fn rearm_after_sending(&mut self, now: Instant) {
-        self.trim.note_busy(now);
+        self.trim.record_activity(now);
         self.sender.stop_persist();
         if !self.sender.is_rto_armed() {
             self.rearm_data_rto(now);
@@ -324,7 +324,7 @@ impl Assignment<'_> {
         }
         let all = answered.is_some_and(|(_, heard)| !heard);
         let silent = self.sender.on_probe(now, self.paths.last_rx_at());
-        self.closing.note_silence(now, silent);
+        self.closing.on_unanswered_probes(now, silent);
         for id in self.paths.active_set().iter().filter(|id| all || best == Some(*id)) {
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().request_probe();
@@ -386,7 +386,7 @@ impl Assignment<'_> {
             let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
             carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds_byte(part.range.start))
         };
-        self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
+        self.sender.repeat_gap(now, timeout.fired_at, rto, size, held);
     }
 
     /// Handles a RST with MP_FAIL: the peer may have acknowledged the subflow's data after that position, but could not
@@ -404,9 +404,9 @@ impl Assignment<'_> {
     pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
         let stuck =
-            self.paths.subflows_where(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+            self.paths.subflows_where(|s| s.is_closed_for_data() || s.tcp().has_retransmission_timeout());
         let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
-            let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, now);
+            let is_over = self.sender.is_held_back_for(MAX_RETENTION_WAIT, now);
             is_over
                 .then(|| self.paths.largest_retainer(self.paths.subflows_where(|_| true), una))?
         });

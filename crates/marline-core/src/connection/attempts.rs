@@ -86,7 +86,7 @@ impl UnusedState for Attempts {
 
 impl Attempts {
     /// Records an attempt from this address.
-    pub(super) fn note_attempt(&mut self, id: AddressId, ip: IpAddr) {
+    pub(super) fn record_attempt(&mut self, id: AddressId, ip: IpAddr) {
         if !self.started.contains(&(id, ip)) {
             self.started.push((id, ip));
         }
@@ -116,7 +116,7 @@ impl Attempts {
     }
 
     /// Records that there is no other address.
-    pub(super) const fn note_last(&mut self) {
+    pub(super) const fn record_no_other_address(&mut self) {
         self.next_at = None;
     }
 
@@ -133,13 +133,13 @@ impl Attempts {
     }
 
     /// Returns true once when the next attempt is due.
-    pub(super) fn take_turn(&mut self, now: Instant) -> bool {
+    pub(super) fn take_due_attempt(&mut self, now: Instant) -> bool {
         self.next_at.take_if(|at| *at <= now).is_some()
     }
 
     /// Records the failure of an attempt while others run. A refusal applies to all attempts, unless another one is
     /// answered within `timeout`.
-    pub(super) fn note_failed(&mut self, now: Instant, reason: CloseReason, timeout: Duration) {
+    pub(super) fn record_failed_attempt(&mut self, now: Instant, reason: CloseReason, timeout: Duration) {
         if reason == CloseReason::Refused && self.refused_until.is_none() {
             self.refused_until = Some(now + timeout);
         }

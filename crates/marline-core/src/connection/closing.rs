@@ -166,7 +166,7 @@ impl Closing {
     }
 
     /// Records data that the application will not read.
-    pub(super) const fn note_late_data(&mut self) {
+    pub(super) const fn record_late_data(&mut self) {
         self.has_unread_data = true;
     }
 
@@ -296,11 +296,11 @@ impl Closing {
     }
 
     /// Schedules the next DATA_FIN after a transmission: once soon, like a tail probe (RFC 8985 section 7), then
-    /// after an RTO, doubled each time. The peer's last segment arrived at `heard_at`. Returns the number of
+    /// after an RTO, doubled each time. The peer's last segment arrived at `last_rx_at`. Returns the number of
     /// consecutive unanswered transmissions.
-    pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+    pub(super) fn rearm_fin(&mut self, now: Instant, last_rx_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.pending_probes.record_probe_at(now, heard_at);
+        let silent = fin.pending_probes.record_probe_at(now, last_rx_at);
         // After the first DATA_FIN, the tail probe is next, which does not count as backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
@@ -312,15 +312,15 @@ impl Closing {
     }
 
     /// Records that we reset the last subflow. Returns true if that happened too often.
-    pub(super) const fn note_futile_reset(&mut self) -> bool {
+    pub(super) const fn record_futile_reset(&mut self) -> bool {
         self.futile_resets += 1;
         self.futile_resets > MAX_FUTILE_RESETS
     }
 
     /// Handles a segment from the peer.
-    pub(super) fn on_peer_heard(&mut self, now: Instant) {
+    pub(super) fn on_peer_segment(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
-            wait.on_heard(now);
+            wait.on_valid_segment(now);
         }
     }
 
@@ -341,14 +341,14 @@ impl Closing {
     }
 
     /// Handles this number of consecutive unanswered probes on all subflows. One answer may be lost.
-    pub(super) fn note_silence(&mut self, now: Instant, unanswered: u32) {
+    pub(super) fn on_unanswered_probes(&mut self, now: Instant, unanswered: u32) {
         if unanswered >= MAX_UNANSWERED_PROBES {
             self.wait.begin(now);
         }
     }
 
     /// Records that the application authenticated the peer.
-    pub(super) const fn note_peer_authenticated(&mut self) {
+    pub(super) const fn record_peer_authenticated(&mut self) {
         self.peer_known = true;
     }
 

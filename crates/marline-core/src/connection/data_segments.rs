@@ -18,7 +18,7 @@ use crate::tables::Context;
 use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
 
 /// Maximum length of a mapping in bytes: the maximum of its length field, less one for a FIN.
-pub(super) const MAX_MAPPING: u64 = 0xffff - 1;
+pub(super) const MAX_MAPPING_BYTES: u64 = 0xffff - 1;
 /// Every eighth segment of a run repeats the mapping. The first would be enough if segments always arrived unchanged,
 /// but a middlebox that merges segments may drop the options of the appended ones.
 const MAPPING_REPEAT_INTERVAL: u16 = 8;
@@ -78,7 +78,7 @@ impl SegmentBuilder<'_> {
             return None;
         }
         if !self.sender.has_data() {
-            self.assignment().note_nothing_to_send(now);
+            self.assignment().record_nothing_to_send(now);
             return None;
         }
         self.assignment().refresh_views(now);
@@ -88,7 +88,7 @@ impl SegmentBuilder<'_> {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
                 match first {
-                    None => self.assignment().note_nothing_to_send(now),
+                    None => self.assignment().record_nothing_to_send(now),
                     // The rest of the peer's window is too small for a segment.
                     Some(_) => self.assignment().report_blocked(now),
                 }
@@ -231,10 +231,10 @@ impl SegmentBuilder<'_> {
             Kind::Repeat | Kind::Repair => (choice.range.end.0.min(last), u64::MAX),
         };
         let start = choice.range.start;
-        let bytes = end.saturating_sub(start.0).min(MAX_MAPPING);
+        let bytes = end.saturating_sub(start.0).min(MAX_MAPPING_BYTES);
         let count = |layout: RunLayout| layout.segments_within(bytes).min(most as u64).min(decided);
         let layout = RunLayout { mapped, plain, group: MAPPING_REPEAT_INTERVAL };
-        let layout = match buf.joins_runs() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
+        let layout = match buf.combines_segments() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
             true => RunLayout { mapped, plain: mapped, group: 1 },
             false => layout,
         };
@@ -336,10 +336,10 @@ impl SegmentBuilder<'_> {
         let is_last = dsn.plus(len as u64) == self.sender.written_end();
         let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         let too_long = overhead + len > place.limit;
-        if len == 0 || too_long || is_stub && is_last && self.is_held(cx.now) {
+        if len == 0 || too_long || is_stub && is_last && self.must_wait(cx.now) {
             return None;
         }
-        if (!ends_record || is_last) && self.is_silly(cx.now, &choice, len, room) {
+        if (!ends_record || is_last) && self.is_silly_segment(cx.now, &choice, len, room) {
             return None;
         }
         self.sender.on_segment();
@@ -370,7 +370,7 @@ impl SegmentBuilder<'_> {
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         if options.dss.is_none() && self.session.is_multipath() {
-            self.sender.note_keyed(id, sent.end);
+            self.sender.record_keyed(id, sent.end);
         }
         if idle && options.mptcp.push(mp_idle_option()) {
             cx.out.counters.mp_idle_tx += 1;
@@ -418,7 +418,7 @@ impl SegmentBuilder<'_> {
     }
 
     /// True if the last bytes, fewer than a segment, must wait for more data.
-    fn is_held(&mut self, now: Instant) -> bool {
+    fn must_wait(&mut self, now: Instant) -> bool {
         let rto = self.paths.largest_rto(self.config);
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
@@ -427,7 +427,7 @@ impl SegmentBuilder<'_> {
     /// should not be sent. If data is in flight, its ACK will bring a window update. Otherwise a segment is sent if it
     /// fills half of the peer's largest window so far, or less after a while. This does not apply to a segment that the
     /// scheduler cut short, or that is full at the size in use while a larger size is being tried.
-    fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
+    fn is_silly_segment(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
         let id = choice.subflow;
         let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
         if choice.kind != Kind::New || len >= room.min(mss) {

@@ -6,7 +6,7 @@
 //!
 //! *Sending*: data was sent and is not DATA_ACKed. The gap lasts from the start of this state, or from the last
 //! DATA_ACK that advanced, to the next one. Up to a round trip is the normal delivery time, so a gap counts once it
-//! is [`MIN_HOLE`] longer than that.
+//! is [`MIN_DELIVERY_GAP`] longer than that.
 //!
 //! *Receiving*: received data cannot be read because earlier data is missing, or the peer marks its last data
 //! (MP_IDLE) and the last data had no mark. The gap is the time since the last in-order byte. A peer that falls
@@ -20,7 +20,7 @@ use marline_time::{Duration, Instant};
 use crate::compact_instant::NonZeroCompactInstant;
 
 /// Shortest gap that is reported.
-pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
+pub(super) const MIN_DELIVERY_GAP: Duration = Duration::from_millis(100);
 
 /// Time at which data became due in one direction, if any is due. Every connection has two of these, so each uses four
 /// bytes.
@@ -48,11 +48,11 @@ impl DeliveryWatch {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
         // Usually, the wait was short.
-        if before.is_within(MIN_HOLE.as_nanos() as u64, now) {
+        if before.is_within(MIN_DELIVERY_GAP.as_nanos() as u64, now) {
             return None;
         }
         let since = before.to_instant_near(now);
-        (now.since(since) >= MIN_HOLE + usual).then_some(since)
+        (now.since(since) >= MIN_DELIVERY_GAP + usual).then_some(since)
     }
 
     /// Time at which data became due. `near` is an instant within a day of it.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_peer_does_not_count_as_a_hole() {
+    fn a_pause_of_the_peer_does_not_count_as_a_gap() {
         let mut watch = DeliveryWatch::default();
         assert_eq!(watch.on_progress(ms(0), false, Duration::ZERO), None);
         assert_eq!(watch.on_progress(ms(5_000), false, Duration::ZERO), None);

@@ -64,7 +64,7 @@ impl Ending<'_> {
     }
 
     /// True if the peer has acknowledged all written data.
-    pub(super) fn has_peer_all_data(&self) -> bool {
+    pub(super) fn peer_has_all_data(&self) -> bool {
         self.sender.una() >= self.sender.written_end()
     }
 
@@ -83,7 +83,7 @@ impl Ending<'_> {
     /// Restarts the timer after the DATA_FIN was sent on all its subflows.
     pub(super) fn rearm_fin(&mut self, now: Instant) {
         let silent = self.closing.rearm_fin(now, self.paths.last_rx_at());
-        self.closing.note_silence(now, silent);
+        self.closing.on_unanswered_probes(now, silent);
     }
 
     /// Removes all references to a subflow, because its slot may be reused.
@@ -153,9 +153,9 @@ impl Ending<'_> {
 
     /// Records that the peer acknowledged the FIN with which we closed our half of a subflow.
     #[inline]
-    pub(super) fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
+    pub(super) fn record_half_closed(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id).filter(|_| !self.session.is_plain()) {
-            subflow.note_half_closed(now);
+            subflow.record_half_closed(now);
         }
     }
 

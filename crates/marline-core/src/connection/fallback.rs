@@ -33,7 +33,7 @@ pub(super) enum Trigger {
     /// An ACK without options acknowledges mapped data.
     BareAck,
     /// Server: the first byte is repeated, without the option that it had at first.
-    FirstByteAgain,
+    FirstByteRepeated,
     /// Client: no segment with options was answered since the handshake.
     OptionsUnanswered,
     /// The checksum of a mapping is wrong.
@@ -51,7 +51,7 @@ impl Trigger {
     const fn reason(self) -> FallbackReason {
         match self {
             Trigger::Handshake(reason) => reason,
-            Trigger::UnmappedData | Trigger::BareAck | Trigger::FirstByteAgain => {
+            Trigger::UnmappedData | Trigger::BareAck | Trigger::FirstByteRepeated => {
                 FallbackReason::FirstDataWithoutOption
             }
             Trigger::OptionsUnanswered => FallbackReason::OptionsUnanswered,
@@ -119,7 +119,7 @@ pub(super) enum Verdict {
     /// Plain TCP, starting with the first byte.
     FromFirstByte { reason: FallbackReason, announces: bool },
     /// Plain TCP, starting with the first byte that is not DATA_ACKed.
-    FromHere(FallbackReason),
+    FromUnackedData(FallbackReason),
     /// MP_FAIL is sent to the peer. Received data is kept until the answer.
     SendMpFail,
     /// The subflow is reset because options do not pass; the connection continues on others.
@@ -150,21 +150,21 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             from_first_byte(true)
         }
         Trigger::UnmappedData | Trigger::BareAck => Verdict::ResetSubflow,
-        Trigger::FirstByteAgain if alone && at.is_whole() && at.has_no_data_ack => {
+        Trigger::FirstByteRepeated if alone && at.is_whole() && at.has_no_data_ack => {
             from_first_byte(false)
         }
         // An infinite mapping is also an option, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
-        Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Unchanged,
+        Trigger::FirstByteRepeated | Trigger::OptionsUnanswered => Verdict::Unchanged,
         Trigger::BadChecksum if none_carries && at.received_tail => Verdict::SendMpFail,
         Trigger::MpFail | Trigger::MpFailAnswered if !none_carries => Verdict::ResetSubflow,
-        Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => Verdict::FromHere(reason),
+        Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => Verdict::FromUnackedData(reason),
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
         // RFC 8684 section 3.7 allows it only on the sole subflow: it has no meaning if there are others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Unchanged,
-        Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
+        Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromUnackedData(reason),
         Trigger::InfiniteMapping => Verdict::Abort,
     }
 }
@@ -256,7 +256,7 @@ impl Fallback {
     }
 
     /// Handles a segment from the peer with or without a DATA_ACK. Returns true if the announcement must be repeated.
-    pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
+    pub(super) fn record_peer_mode(&mut self, multipath: bool) -> bool {
         let news = multipath && !self.contradicted;
         self.contradicted = multipath;
         news

@@ -105,7 +105,7 @@ impl FallbackFacts<'_> {
     /// True if none of our data was ever DATA_ACKed, no other subflow exists or has received payload, both directions
     /// are contiguous from their first byte, and the peer has sent at most a first window of data, and probes.
     fn is_unacknowledged(&self, id: SubflowId) -> bool {
-        matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
+        matches!(self.judge(id, Trigger::FirstByteRepeated), Verdict::FromFirstByte { .. })
     }
 
     /// True for a server that has DATA_ACKed no mapped data and so may still fall back to plain TCP.

@@ -140,7 +140,7 @@ impl FastOpenHandshake<'_> {
         self.session.skip_remote(len);
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().take_syn_payload(len);
-            subflow.tcp_mut().note_syn_data_taken();
+            subflow.tcp_mut().record_syn_data_taken();
         }
     }
 }

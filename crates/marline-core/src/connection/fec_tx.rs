@@ -24,7 +24,7 @@ use super::session::Session;
 use crate::fec::Repair;
 
 /// Limit on the unacknowledged repairs that a subflow keeps, in bytes.
-const MAX_KEPT: usize = 128 * 1024;
+const MAX_KEPT_BYTES: usize = 128 * 1024;
 
 /// Sender state of repairs.
 #[derive(Debug, Default)]
@@ -63,11 +63,11 @@ impl RepairTx {
             |last: &Repair| last.symbol == symbol && !last.range.intersection(&range).is_empty();
         let row = self.last.filter(overlaps).map_or(0, |last| (last.row + 1) % ROWS);
         let repair = Repair { range, symbol, row };
-        (room > 0 && kept < MAX_KEPT && repair.is_valid()).then_some(repair)
+        (room > 0 && kept < MAX_KEPT_BYTES && repair.is_valid()).then_some(repair)
     }
 
     /// Computes the sum of a repair's data.
-    pub(super) fn sum_of(&mut self, repair: &Repair, buffer: &SendBuffer) -> Option<Vec<u8>> {
+    pub(super) fn compute_sum(&mut self, repair: &Repair, buffer: &SendBuffer) -> Option<Vec<u8>> {
         self.data.resize(repair.range.len() as usize, 0);
         let mut sum = vec![0; usize::from(repair.symbol)];
         let there = buffer.copy(repair.range.start, &mut self.data).is_some();
@@ -76,7 +76,7 @@ impl RepairTx {
         there.then_some(sum)
     }
 
-    pub(super) const fn note_sent(&mut self, repair: Repair) {
+    pub(super) const fn record_repair_sent(&mut self, repair: Repair) {
         self.last = Some(repair);
     }
 }
@@ -145,7 +145,7 @@ impl SentRepair {
     }
 
     /// Part of the repair that belongs to a segment. Its boundaries may differ from those of the first transmission.
-    pub(super) fn part_in(&self, segment: &SentSegment) -> Option<&[u8]> {
+    pub(super) fn part_for_segment(&self, segment: &SentSegment) -> Option<&[u8]> {
         let offset = segment.start.since(segment.mapping_start) as usize;
         self.sum.get(offset..offset + segment.payload_len() as usize)
     }

@@ -84,7 +84,7 @@ impl Liveness {
 
     /// Records the peer's agreement to mark its last data. `missing` bytes after `next` were sent before the
     /// agreement and have no mark.
-    pub(super) fn note_agreement(&mut self, next: Dsn, missing: u64) {
+    pub(super) fn record_agreement(&mut self, next: Dsn, missing: u64) {
         let known = self.announced.max(next);
         self.marked_from = Some(known.max(next.plus(missing)));
     }
@@ -96,17 +96,17 @@ impl Liveness {
     }
 
     /// Records data mapped by the peer up to `mapped`; all data before `next` has arrived.
-    pub(super) fn note_announced(&mut self, next: Dsn, mapped: Option<Dsn>) {
+    pub(super) fn record_announced(&mut self, next: Dsn, mapped: Option<Dsn>) {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
 
-    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `heard_at` the last segment on a usable subflow,
+    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `last_rx_at` the last segment on a usable subflow,
     /// `round_trip` the likely maximum round trip, `marks` is true if the peer marks its last data.
     pub(super) fn conditions(
         &self,
         config: &ReceiveTimer,
         peer_rto: Option<Duration>,
-        heard_at: Instant,
+        last_rx_at: Instant,
         round_trip: Duration,
         marks: bool,
     ) -> Conditions {
@@ -121,7 +121,7 @@ impl Liveness {
                 count: probing.count,
             }
         });
-        Conditions { stall, probing, heard_at }
+        Conditions { stall, probing, last_rx_at }
     }
 
     /// Handles data on a subflow. Returns true if the timer runs. Without conditions the timer is not needed.
@@ -188,12 +188,12 @@ impl Liveness {
     pub(super) fn keepalive_due(
         &self,
         config: &LoneKeepalive,
-        heard_at: Instant,
+        last_rx_at: Instant,
         sent_at: Instant,
     ) -> KeepaliveDue {
-        match self.keepalive.filter(|last| last.at >= heard_at) {
+        match self.keepalive.filter(|last| last.at >= last_rx_at) {
             Some(last) => KeepaliveDue { at: last.due_at, unanswered: last.unanswered },
-            None => KeepaliveDue { at: heard_at.max(sent_at) + config.idle, unanswered: 0 },
+            None => KeepaliveDue { at: last_rx_at.max(sent_at) + config.idle, unanswered: 0 },
         }
     }
 

@@ -301,7 +301,7 @@ impl MappingRx {
 
     /// Records a received segment, after its mapping. `mapped` is true if it had one. Unmapped bytes of a partly
     /// mapped segment are torn. Returns true if there are any.
-    pub(crate) fn note_segment(
+    pub(crate) fn record_segment_bounds(
         &mut self,
         start: Ssn,
         end: Ssn,

@@ -18,7 +18,7 @@ pub(super) struct MemoryTrim {
 
 impl MemoryTrim {
     /// Records that data was transferred.
-    pub(super) fn note_busy(&mut self, now: Instant) {
+    pub(super) fn record_activity(&mut self, now: Instant) {
         self.busy_at = now;
         self.due_at.get_or_insert(now + IDLE);
     }

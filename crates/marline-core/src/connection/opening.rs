@@ -23,7 +23,7 @@ use super::session::Session;
 use super::subflow_context::{Ends, Membership, SubflowContext};
 use super::traffic_trace::report_traffic;
 use crate::on_demand::OnDemand;
-use crate::subflow::{Start, Subflow, SubflowConfig, SynRetries};
+use crate::subflow::{InitialValues, Subflow, SubflowConfig, SynRetries};
 use crate::tables::Context;
 use crate::{ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind, Traffic};
 
@@ -90,7 +90,7 @@ impl Opening<'_> {
         retries: SynRetries,
     ) -> Subflow {
         let config = self.subflow_config(cx, path, retries);
-        let Start { isn, ts_offset } = cx.start_of(path);
+        let InitialValues { isn, ts_offset } = cx.start_of(path);
         // RFC 9293 section 3.6.1: a new connection that replaces one in TIME-WAIT begins beyond its last sequence
         // number. The clock-driven initial number already satisfies this, unless the old connection sent faster than
         // the clock runs.
@@ -102,7 +102,7 @@ impl Opening<'_> {
             cx.now,
             config,
             path,
-            Start { isn, ts_offset },
+            InitialValues { isn, ts_offset },
             syn.segment,
             syn.ecn,
             &*policies.congestion,
@@ -195,7 +195,7 @@ impl Opening<'_> {
         if let Some((next, _)) = self.next_start(cx) {
             self.attempts.schedule(cx.now, &next, from_reserve, self.config);
         } else if let Some(attempts) = self.attempts.if_used() {
-            attempts.note_last();
+            attempts.record_no_other_address();
         }
     }
 
@@ -212,7 +212,7 @@ impl Opening<'_> {
     /// Sends the first SYN from another address. `false` if there is none.
     pub(super) fn begin_attempt(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some((start, pair)) = self.next_start(cx) {
-            self.attempts.note_attempt(start.id, start.ip);
+            self.attempts.record_attempt(start.id, start.ip);
             if self.attempt(cx, &pair).is_some() {
                 self.schedule_attempt(cx, start.reserve);
                 return true;
@@ -279,7 +279,7 @@ impl Opening<'_> {
         let subflow = self.paths.get_mut(kept.on)?;
         let path = subflow.path();
         cx.plain_answers.record_failure(cx.now, path.local.ip(), path.remote.ip());
-        subflow.tcp_mut().note_answer_kept(cx.now.since(kept.arrived_at));
+        subflow.tcp_mut().record_answer_kept(cx.now.since(kept.arrived_at));
         Some(kept)
     }
 

@@ -107,8 +107,8 @@ impl OptionBlackhole {
         let patience = patience.max(1);
         self.timeouts = self.timeouts.saturating_add(1);
         self.answers += u32::from(self.probed_at.is_some_and(|at| heard_at > at));
-        let unheard = patience.saturating_mul(2).saturating_add(2);
-        if self.answers >= MIN_ANSWERS || (self.timeouts >= unheard && !passes) {
+        let since_last_rx = patience.saturating_mul(2).saturating_add(2);
+        if self.answers >= MIN_ANSWERS || (self.timeouts >= since_last_rx && !passes) {
             TimeoutOutcome::GiveUp
         } else if self.timeouts.saturating_add(1) >= patience {
             self.probed_at = Some(now);

@@ -49,7 +49,7 @@ impl PathProbing<'_> {
     }
 
     /// Selects how this connection probes a silent path. `None` if it does not wait for that path.
-    pub(super) fn prober_of(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
+    pub(super) fn select_prober(&self, now: Instant, path: PathAddresses) -> Option<Prober> {
         if !self.probes_silent_paths() {
             return None;
         }

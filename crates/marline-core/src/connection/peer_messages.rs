@@ -85,11 +85,11 @@ impl PeerMessages<'_> {
     }
 
     /// Requests the peer's retransmission timeout on this subflow if the known value is old.
-    pub(super) fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
+    pub(super) fn request_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         let Some(config) = self.config.receive_timer else { return };
         let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
         if wanted && self.rto_exchange.is_due(cx.now, config.refresh) {
-            self.rto_exchange.note_rto_request(cx.now);
+            self.rto_exchange.record_rto_request(cx.now);
             cx.out.counters.rto_request_tx += 1;
             self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
         }

@@ -155,7 +155,7 @@ impl ReceiveBuffer {
     }
 
     /// True if less than [`least_window`](Self::least_window) is left, so that the peer cannot send a segment.
-    pub(crate) fn is_window_shut(&self) -> bool {
+    pub(crate) fn is_window_closed(&self) -> bool {
         self.is_withdrawn || self.edge.since(self.next) < self.least_window()
     }
 
@@ -300,7 +300,7 @@ impl ReceiveBuffer {
             return result;
         }
         let slice = |from: u64, to: u64| &bytes[(from - at.0) as usize..(to - at.0) as usize];
-        if self.has_no_hole() && start == self.next.0 {
+        if self.has_no_gap() && start == self.next.0 {
             self.chunks.write(start, slice(start, end));
             result.new = end - start;
         } else {
@@ -338,7 +338,7 @@ impl ReceiveBuffer {
     }
 
     /// True if all received data is in order.
-    pub(crate) fn has_no_hole(&self) -> bool {
+    pub(crate) fn has_no_gap(&self) -> bool {
         self.ranges_beyond.get_used().is_none_or(Vec::is_empty)
     }
 
@@ -431,7 +431,7 @@ impl ReceiveBuffer {
         }
         self.read = self.read.plus(n as u64);
         self.release();
-        if self.read == self.next && self.has_no_hole() && self.kept.history == 0 {
+        if self.read == self.next && self.has_no_gap() && self.kept.history == 0 {
             self.chunks.shrink();
         }
         (n, self.open_window())

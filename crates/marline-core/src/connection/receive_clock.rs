@@ -41,7 +41,7 @@ use marline_time::{Duration, Instant};
 use crate::Probing;
 
 /// Minimum time for which a pause between arrivals is remembered. The maximum is twice as long.
-const GAP_MEMORY: Duration = Duration::from_secs(1);
+const PAUSE_MEMORY: Duration = Duration::from_secs(1);
 
 /// Timer delay that shows that the process was not scheduled. The verdict is then postponed by this time.
 const LATE_TIMER: Duration = Duration::from_millis(20);
@@ -57,7 +57,7 @@ pub(super) struct Conditions {
     /// Probe settings.
     pub(super) probing: Option<Probing>,
     /// Last segment received on any subflow that carries data.
-    pub(super) heard_at: Instant,
+    pub(super) last_rx_at: Instant,
 }
 
 /// Actions for the timer's owner.
@@ -106,9 +106,9 @@ struct Gaps {
 }
 
 impl Gaps {
-    fn record_gap(&mut self, now: Instant, gap: Duration) {
-        if now.since(self.since) >= GAP_MEMORY {
-            let stale = now.since(self.since) >= GAP_MEMORY * 2;
+    fn record_arrival_pause(&mut self, now: Instant, gap: Duration) {
+        if now.since(self.since) >= PAUSE_MEMORY {
+            let stale = now.since(self.since) >= PAUSE_MEMORY * 2;
             self.before = if stale { Duration::ZERO } else { self.longest };
             self.longest = Duration::ZERO;
             self.since = now;
@@ -170,7 +170,7 @@ impl ReceiveTimerState {
     /// Handles in-order data. `next` is the first missing byte, `highest` the end of the announced data.
     pub(super) fn on_data(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
         if let Some(running) = self.running {
-            self.gaps.record_gap(now, now.since(running.since));
+            self.gaps.record_arrival_pause(now, now.since(running.since));
         }
         if self.is_idle(next, highest) {
             self.stop();
@@ -231,7 +231,7 @@ impl ReceiveTimerState {
             Some((at, _)) => Some(at + probing.wait),
             // A peer that marks its last segment still has data to send; one without marks may have finished.
             None if running.answered && cond.stall.is_none() => None,
-            None => Some(running.since.max(cond.heard_at) + self.quiet_limit(probing, cond)),
+            None => Some(running.since.max(cond.last_rx_at) + self.quiet_limit(probing, cond)),
         });
         stalled.into_iter().chain(probe).min()
     }
@@ -249,7 +249,7 @@ impl ReceiveTimerState {
         let Some(mut running) = self.running.filter(|running| running.check_at <= now) else {
             return ClockAction::Nothing;
         };
-        if running.probed.is_some_and(|(at, _)| cond.heard_at > at) {
+        if running.probed.is_some_and(|(at, _)| cond.last_rx_at > at) {
             running.probed = None;
             running.answered = true;
         }

@@ -88,11 +88,11 @@ impl ProbeTimer {
         due_at <= now
     }
 
-    /// Records a probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive unanswered
+    /// Records a probe. The peer's last segment arrived at `last_rx_at`. Returns the number of consecutive unanswered
     /// probes.
-    pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+    pub(super) fn record_probe(&mut self, now: Instant, last_rx_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.pending_probes.record_probe_at(now, heard_at)
+        self.pending_probes.record_probe_at(now, last_rx_at)
     }
 
     /// Schedules the next check, after a probe.

@@ -38,7 +38,7 @@ const BYTES_PER_MAPPING: u64 = 128;
 /// Step by which the limit on a subflow is raised.
 const MAPPING_LIMIT_STEP: usize = 256;
 /// Bytes kept after they were read: the range of a repair.
-const HISTORY: u64 = u16::MAX as u64;
+const HISTORY_BYTES: u64 = u16::MAX as u64;
 
 /// Received state of one subflow.
 #[derive(Debug)]
@@ -188,8 +188,8 @@ impl Receiver {
     }
 
     /// True if received bytes cannot be read because earlier ones are missing.
-    pub(super) fn has_hole(&self) -> bool {
-        !self.buffer.has_no_hole()
+    pub(super) fn has_gap(&self) -> bool {
+        !self.buffer.has_no_gap()
     }
 
     /// The delivery watch of received data.
@@ -234,8 +234,8 @@ impl Receiver {
     }
 
     /// True if the window is too small for the peer to send a segment.
-    pub(super) fn is_window_shut(&self) -> bool {
-        self.buffer.is_window_shut()
+    pub(super) fn is_window_closed(&self) -> bool {
+        self.buffer.is_window_closed()
     }
 
     /// Handles the update of a window that was closed.
@@ -280,7 +280,7 @@ impl Receiver {
     }
 
     /// Records that the application found nothing to read.
-    pub(super) const fn note_nothing_to_read(&mut self) {
+    pub(super) const fn record_nothing_to_read(&mut self) {
         self.is_reader_notified = false;
     }
 
@@ -295,7 +295,7 @@ impl Receiver {
     }
 
     /// Records the number of bytes received with the keys.
-    pub(super) fn note_keyed(&mut self, id: SubflowId, bytes: u16) {
+    pub(super) fn record_keyed(&mut self, id: SubflowId, bytes: u16) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.keyed = subflow.keyed.max(bytes);
         }
@@ -375,7 +375,7 @@ impl Receiver {
 
     /// Records segment boundaries to detect a middlebox that merged segments and kept the options of only one.
     /// Returns true if it did.
-    pub(super) fn note_segment(
+    pub(super) fn record_segment_bounds(
         &mut self,
         id: SubflowId,
         start: Ssn,
@@ -384,7 +384,7 @@ impl Receiver {
     ) -> bool {
         let Some(subflow) = self.subflow_mut(id) else { return false };
         let delivered = subflow.delivered;
-        subflow.mappings.note_segment(start, end, mapped, delivered)
+        subflow.mappings.record_segment_bounds(start, end, mapped, delivered)
     }
 
     /// Inserts in-order bytes of a subflow into the stream.
@@ -499,7 +499,7 @@ impl Receiver {
     pub(super) fn start_coding(&mut self) {
         if self.decoder.is_none() {
             self.decoder = Some(Box::default());
-            self.buffer.keep_history(HISTORY);
+            self.buffer.keep_history(HISTORY_BYTES);
         }
     }
 

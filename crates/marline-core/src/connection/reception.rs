@@ -7,7 +7,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{Checksum, TcpSegment, dss_checksum};
 
-use super::data_segments::MAX_MAPPING;
+use super::data_segments::MAX_MAPPING_BYTES;
 use super::fallback::Point;
 use super::handshake::reason;
 use super::mapping_rx::{MappingError, RepairFields, RxMapping};
@@ -64,7 +64,7 @@ impl Reception<'_> {
             // meaning.
             return MappingOutcome::Done;
         }
-        self.session.note_dsn_size(&wire);
+        self.session.record_dsn_size(&wire);
         let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receiver.next()) else {
             cx.out.counters.dss_not_matching += 1;
             return MappingOutcome::Done;
@@ -228,12 +228,12 @@ impl Reception<'_> {
                 places.first().map(|range| range.start)
             }
         };
-        place.is_some_and(|place| place <= missing.plus(MAX_MAPPING))
+        place.is_some_and(|place| place <= missing.plus(MAX_MAPPING_BYTES))
     }
 
     /// Records segment boundaries to detect a middlebox that merged segments and kept the options of only one.
     /// Such a middlebox lets options pass.
-    pub(super) fn note_torn(
+    pub(super) fn record_torn(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
@@ -243,7 +243,7 @@ impl Reception<'_> {
         let Some(start) = ingress.start else { return };
         let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
         let end = start.plus(segment.payload.len() as u64);
-        if self.receiver.note_segment(id, start, end, mapped) {
+        if self.receiver.record_segment_bounds(id, start, end, mapped) {
             cx.out.counters.dss_not_matching += 1;
         }
     }
@@ -261,7 +261,7 @@ impl Reception<'_> {
             self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
-            subflow.note_news(cx.now);
+            subflow.record_new_data(cx.now);
         }
         cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         result
@@ -283,7 +283,7 @@ impl Reception<'_> {
         let new = self.receiver.repair_missing(id);
         cx.out.counters.repaired_bytes += new;
         if let Some(subflow) = self.paths.get_mut(id).filter(|_| new > 0) {
-            subflow.note_news(cx.now);
+            subflow.record_new_data(cx.now);
             subflow.tcp_mut().ack_now();
         }
     }

@@ -53,10 +53,10 @@ impl PendingProbes {
         self.at
     }
 
-    /// Records a new probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive
+    /// Records a new probe. The peer's last segment arrived at `last_rx_at`. Returns the number of consecutive
     /// unanswered probes.
-    pub(super) fn record_probe_at(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
+    pub(super) fn record_probe_at(&mut self, now: Instant, last_rx_at: Option<Instant>) -> u32 {
+        let silent = self.at.is_some_and(|at| last_rx_at.is_none_or(|heard| heard <= at));
         self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };
         self.at = Some(now);
         self.unanswered

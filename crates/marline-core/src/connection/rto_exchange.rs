@@ -58,7 +58,7 @@ impl RtoExchange {
     }
 
     /// Records a request.
-    pub(super) fn note_rto_request(&mut self, now: Instant) {
+    pub(super) fn record_rto_request(&mut self, now: Instant) {
         let in_vain = self.last_request.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
         self.last_request = Some((now, in_vain));
         self.open = true;
@@ -100,7 +100,7 @@ mod tests {
         let mut last_request = Vec::new();
         for ms in (0..60_000).step_by(100) {
             if exchange.is_due(at(ms), REFRESH) {
-                exchange.note_rto_request(at(ms));
+                exchange.record_rto_request(at(ms));
                 last_request.push(ms);
                 assert!(!answered || exchange.on_peer_rto(at(ms), Duration::from_millis(300)));
             }
@@ -122,7 +122,7 @@ mod tests {
     fn an_unsolicited_rto_answer_is_ignored() {
         let mut exchange = RtoExchange::default();
         assert!(!exchange.on_peer_rto(at(0), Duration::from_secs(4_000)));
-        exchange.note_rto_request(at(0));
+        exchange.record_rto_request(at(0));
         assert!(exchange.on_peer_rto(at(10), Duration::from_millis(300)));
         assert!(!exchange.on_peer_rto(at(11), Duration::ZERO), "only one answer per request");
         assert_eq!(exchange.peer_rto, Some((Duration::from_millis(300), at(10))));

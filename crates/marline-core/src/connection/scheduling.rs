@@ -93,7 +93,7 @@ impl Scheduling {
     }
 
     /// Records the reasons of decisions until they are taken.
-    pub(super) fn note_reasons(&mut self) {
+    pub(super) fn record_reasons(&mut self) {
         self.scratch.reasons = Some(Vec::new());
     }
 

@@ -179,7 +179,7 @@ impl SegmentBuilder<'_> {
         }
         if matches!(egress, Egress::Rst) {
             cx.out.counters.resets_out += 1;
-            self.paths.get_mut(id)?.note_reset_sent();
+            self.paths.get_mut(id)?.record_reset_sent();
         }
         let handshake = matches!(egress, Egress::Syn | Egress::SynAck);
         let batch = Batch { id, count: 1, stride: buf.bytes().len(), ecn };
@@ -306,7 +306,7 @@ impl SegmentBuilder<'_> {
         if overhead + usize::from(repair.symbol) > limit {
             return None;
         }
-        let sum = self.sender.sum_of(&repair)?;
+        let sum = self.sender.compute_sum(&repair)?;
         let sent = SentRepair::new(ssn, repair, sum, self.session);
         let tcp = self.paths.get_mut(id)?.tcp_mut();
         let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
@@ -341,7 +341,7 @@ impl SegmentBuilder<'_> {
         };
         let window = self.receiver.advertise();
         let sent = self.sender.sent_repair(id, segment.mapping_start)?;
-        let payload = sent.part_in(segment)?;
+        let payload = sent.part_for_segment(segment)?;
         let mut options = TcpOptions::default();
         options.mptcp.push(sent.option(self.session, self.receiver.data_ack()));
         let sum = Checksum::of(payload);

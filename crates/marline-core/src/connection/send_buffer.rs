@@ -32,7 +32,7 @@ use crate::memory::CHUNK;
 use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Initial buffer size of a connection, and the size added to twice the window.
-const BASE_SPACE: u64 = 128 * 1024;
+const BASE_SPACE_BYTES: u64 = 128 * 1024;
 /// Minimum memory that a connection may hold beyond its send buffer. In a small buffer with several paths, a few
 /// segments on a slow path pin all chunks of the buffer.
 const MIN_KEPT_BYTES: u64 = 1024 * 1024;
@@ -87,7 +87,7 @@ impl SendBuffer {
             chunks: Chunks::new(source),
             una: Dsn(0),
             end: Dsn(0),
-            space: if fixed { max_space } else { space_of(BASE_SPACE).min(max_space) },
+            space: if fixed { max_space } else { space_of(BASE_SPACE_BYTES).min(max_space) },
             max_space,
             fixed,
             blocked: false,
@@ -166,7 +166,7 @@ impl SendBuffer {
         let (account_room, own_room) = (self.account_room(), self.own_room());
         let n = wanted.min(account_room).min(own_room);
         if n < wanted && account_room < wanted && !self.blocked {
-            self.chunks.account().note_wait();
+            self.chunks.account().count_wait();
         }
         self.refused_since = match n < wanted {
             true => self.refused_since.or_else(|| Some(NonZeroCompactInstant::from_instant(now))),
@@ -232,7 +232,7 @@ impl SendBuffer {
     /// Adjusts the space to the windows of all subflows (NSDI 2012, mechanism M3): twice their sum keeps every path
     /// busy for a round trip while the application sleeps. It never shrinks.
     pub(crate) fn tune(&mut self, window_sum: u64) {
-        let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE);
+        let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE_BYTES);
         self.space = self.space.max(space_of(wanted).min(self.max_space));
     }
 
@@ -331,11 +331,11 @@ mod tests {
         let mut buffer = SendBuffer::new(1 << 20, false, source());
         let big = vec![7; 300_000];
         let n = write(&mut buffer, &big);
-        assert_eq!(n as u64, BASE_SPACE);
+        assert_eq!(n as u64, BASE_SPACE_BYTES);
         assert!(buffer.is_blocked() && !buffer.take_writable(Instant::ZERO));
-        buffer.ack(Dsn(BASE_SPACE / 8 - 1));
+        buffer.ack(Dsn(BASE_SPACE_BYTES / 8 - 1));
         assert!(!buffer.take_writable(Instant::ZERO));
-        buffer.ack(Dsn(BASE_SPACE / 8));
+        buffer.ack(Dsn(BASE_SPACE_BYTES / 8));
         assert!(buffer.take_writable(Instant::ZERO));
         assert!(!buffer.take_writable(Instant::ZERO));
         buffer.tune(200_000);

@@ -31,7 +31,7 @@ const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// Maximum data-level RTO, for a gap that no subflow retransmits.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
 /// Data-level timeouts fewer than this many RTOs apart, with progress in between, belong to one gap.
-const SAME_HOLE_RTOS: u32 = 4;
+const SAME_GAP_RTOS: u32 = 4;
 
 /// New data waits if mappings have fewer bytes than this, on average over the send buffer.
 const BYTES_PER_MAPPING: u64 = 64;
@@ -62,16 +62,16 @@ struct DataRto {
 
 /// State of the data-level timer's repetitions.
 #[derive(Copy, Clone, Debug, Default)]
-struct Holes {
+struct MissingData {
     /// Time of the timer's last expiry.
     fired_at: Option<Instant>,
     /// End of the first part of the last repetition, and number of segments to repeat together.
-    hole_end: Option<Dsn>,
-    hole_segments: u32,
+    gap_end: Option<Dsn>,
+    gap_segments: u32,
 }
 
-impl UnusedState for Holes {
-    const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_segments: 0 };
+impl UnusedState for MissingData {
+    const UNUSED: &'static Self = &MissingData { fired_at: None, gap_end: None, gap_segments: 0 };
 }
 
 /// Result of an expiry of the data-level timer.
@@ -124,7 +124,7 @@ pub(super) struct Sender {
     repeated: u64,
     nagle: Nagle,
     rto: DataRto,
-    holes: OnDemand<Holes>,
+    holes: OnDemand<MissingData>,
     persist: OnDemand<Persist>,
 }
 
@@ -410,13 +410,13 @@ impl Sender {
         } else {
             self.mappings.push(range, id);
         }
-        self.note_run(id, ssn, range.start);
+        self.update_run(id, ssn, range.start);
     }
 
     /// Records data sent with a SYN. Until the SYN is answered, other subflows may also carry the data.
     pub(super) fn carry_with_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) {
         self.buffer.pin(range);
-        self.note_run(id, Ssn(1), range.start);
+        self.update_run(id, Ssn(1), range.start);
         if range.start == self.sent() {
             self.mappings.push(range, id);
         } else {
@@ -426,7 +426,7 @@ impl Sender {
     }
 
     /// Extends or restarts the contiguous range after data was sent on a subflow.
-    fn note_run(&mut self, id: SubflowId, ssn: Ssn, dsn: Dsn) {
+    fn update_run(&mut self, id: SubflowId, ssn: Ssn, dsn: Dsn) {
         let Some(subflow) = self.subflow_mut(id) else { return };
         let Point { ssn: from, dsn: first } = subflow.run;
         if dsn < first || dsn.since(first) != ssn.since(from) {
@@ -445,14 +445,14 @@ impl Sender {
     }
 
     /// Records that data up to `end` was sent with the keys.
-    pub(super) fn note_keyed(&mut self, id: SubflowId, end: Ssn) {
+    pub(super) fn record_keyed(&mut self, id: SubflowId, end: Ssn) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.keyed = end;
         }
     }
 
     /// Handles a DATA_ACK on the subflow, on which `una` is the first position not acknowledged.
-    pub(super) fn note_proof(&mut self, id: SubflowId, una: Ssn) {
+    pub(super) fn record_proof(&mut self, id: SubflowId, una: Ssn) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.proven |= una > subflow.keyed;
             subflow.bare = false;
@@ -460,7 +460,7 @@ impl Sender {
     }
 
     /// Handles an ACK without options on the subflow.
-    pub(super) fn note_bare_ack(&mut self, id: SubflowId) {
+    pub(super) fn record_bare_ack(&mut self, id: SubflowId) {
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.bare = true;
         }
@@ -509,7 +509,7 @@ impl Sender {
     }
 
     /// Records data delivered by a subflow, in order or behind a gap in the stream.
-    pub(super) fn note_delivered(&mut self, range: DataRange) {
+    pub(super) fn record_delivered(&mut self, range: DataRange) {
         if range.end > self.buffer.una() {
             self.mappings.deliver(range);
         }
@@ -676,7 +676,7 @@ impl Sender {
     /// Repeats the oldest data, regardless of subflow acknowledgments. The size of the gap is unknown: if the data
     /// after it is also missing, the amount doubles. `held` is true for data that a healthy subflow still retransmits
     /// on its own.
-    pub(super) fn repeat_hole(
+    pub(super) fn repeat_gap(
         &mut self,
         now: Instant,
         fired_at: Instant,
@@ -685,14 +685,14 @@ impl Sender {
         held: impl Fn(&Mapping) -> bool,
     ) {
         let una = self.una();
-        let prompt = now.since(fired_at) <= rto * SAME_HOLE_RTOS;
-        let again = prompt && self.holes.hole_end.is_some_and(|end| una >= end);
-        self.holes.hole_segments =
-            if again { self.holes.hole_segments.saturating_mul(2) } else { 1 };
+        let prompt = now.since(fired_at) <= rto * SAME_GAP_RTOS;
+        let again = prompt && self.holes.gap_end.is_some_and(|end| una >= end);
+        self.holes.gap_segments =
+            if again { self.holes.gap_segments.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.sent());
-        let parts = self.mappings.segments(sent, self.holes.hole_segments, size);
+        let parts = self.mappings.segments(sent, self.holes.gap_segments, size);
         let missing: Vec<DataRange> = parts.filter(|p| !held(p)).map(|part| part.range).collect();
-        self.holes.hole_end = missing.first().map(|first| first.end);
+        self.holes.gap_end = missing.first().map(|first| first.end);
         for range in missing {
             self.reinjections.remove(range);
             self.reinject(now, range, ReinjectionCause::DataRto, None);
@@ -727,10 +727,10 @@ impl Sender {
         self.persist.at = until;
     }
 
-    /// Records a window probe. The peer's last segment arrived at `heard_at`. Returns the number of consecutive
+    /// Records a window probe. The peer's last segment arrived at `last_rx_at`. Returns the number of consecutive
     /// unanswered probes.
-    pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.pending_probes.record_probe_at(now, heard_at);
+    pub(super) fn on_probe(&mut self, now: Instant, last_rx_at: Option<Instant>) -> u32 {
+        let silent = self.persist.pending_probes.record_probe_at(now, last_rx_at);
         if silent == 1 {
             // The probe was lost or the peer is gone. Unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -754,7 +754,7 @@ impl Sender {
     }
 
     /// Handles a reset by the peer: a repair in flight may be the reason.
-    pub(super) fn note_reset(&mut self, id: SubflowId) {
+    pub(super) fn on_peer_reset(&mut self, id: SubflowId) {
         let repairing = self.subflow(id).is_some_and(|subflow| !subflow.repairs.is_empty());
         if let Some(repairs) = self.repairs.as_mut().filter(|_| repairing) {
             repairs.refuse();
@@ -774,14 +774,14 @@ impl Sender {
     }
 
     /// Computes the sum of a repair's data.
-    pub(super) fn sum_of(&mut self, repair: &Repair) -> Option<Vec<u8>> {
-        self.repairs.as_mut()?.sum_of(repair, &self.buffer)
+    pub(super) fn compute_sum(&mut self, repair: &Repair) -> Option<Vec<u8>> {
+        self.repairs.as_mut()?.compute_sum(repair, &self.buffer)
     }
 
     /// Records a repair sent on a subflow, which keeps it until it is acknowledged.
     pub(super) fn keep_repair(&mut self, id: SubflowId, sent: SentRepair) {
         if let Some(repairs) = self.repairs.as_mut() {
-            repairs.note_sent(sent.repair());
+            repairs.record_repair_sent(sent.repair());
         }
         if let Some(subflow) = self.subflow_mut(id) {
             subflow.repairs.push_back(sent);

@@ -257,8 +257,8 @@ impl Session {
     }
 
     /// Handles a segment from the peer with or without a DATA_ACK. Returns true if the announcement must be repeated.
-    pub(super) fn note_peer_mode(&mut self, multipath: bool) -> bool {
-        self.fallback.note_peer_mode(multipath)
+    pub(super) fn record_peer_mode(&mut self, multipath: bool) -> bool {
+        self.fallback.record_peer_mode(multipath)
     }
 
     /// Handles a timeout of data that starts at `una`. The peer's last segment arrived at `heard_at`. On plain TCP, a
@@ -334,7 +334,7 @@ impl Session {
     }
 
     /// Records the size of the peer's DSNs: a peer that ever used 8 bytes gets 8-byte DATA_ACKs.
-    pub(super) const fn note_dsn_size(&mut self, wire: &WireMapping) {
+    pub(super) const fn record_dsn_size(&mut self, wire: &WireMapping) {
         self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
     }
 

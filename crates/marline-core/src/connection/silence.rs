@@ -56,7 +56,7 @@ impl SilenceFacts<'_> {
     /// True if the peer is known to have sent data beyond the in-order data, or to have more to send.
     pub(super) fn expects_peer_data(&self, id: SubflowId) -> bool {
         let held = |subflow: &SubflowContext| subflow.tcp().held_out_of_order() > 0;
-        self.receiver.has_hole()
+        self.receiver.has_gap()
             || self.paths.get(id).is_some_and(held)
             || (self.liveness.is_clock_running() && self.session.peer_marks_idle())
     }
@@ -123,7 +123,7 @@ impl SilenceFacts<'_> {
     }
 
     #[cold]
-    pub(super) fn report_hole(
+    pub(super) fn report_delivery_gap(
         &self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
@@ -180,13 +180,13 @@ impl Silence<'_> {
             return false;
         }
         let next = self.receiver.next();
-        self.note_agreement(id, segment);
+        self.record_agreement(id, segment);
         let mapped = self.facts().mapped_end(segment);
         if mapped.is_none() && next == before {
             return false;
         }
         let marked = mapped.filter(|_| self.facts().is_marked(cx, segment));
-        self.liveness.note_announced(next, mapped);
+        self.liveness.record_announced(next, mapped);
         let conditions = self.facts().silence_conditions();
         let moved = next > before;
         self.liveness.on_content(cx.now, id, Content { next, moved, marked }, conditions)
@@ -194,7 +194,7 @@ impl Silence<'_> {
 
     /// Records how much data was sent before the segment with the peer's agreement. That data may still be in flight
     /// and has no mark.
-    fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
+    fn record_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
         if self.liveness.has_agreed_on_marks() || !self.session.peer_marks_idle() {
             return;
         }
@@ -202,7 +202,7 @@ impl Silence<'_> {
         let expected = subflow.tcp().peer_to_wire(subflow.tcp().rcv_nxt());
         let missing = segment.header.seq.offset_from(expected);
         let missing = if missing < 1 << 31 { u64::from(missing) } else { 0 };
-        self.liveness.note_agreement(self.receiver.next(), missing);
+        self.liveness.record_agreement(self.receiver.next(), missing);
     }
 
     /// Updates the delivery watch after bytes arrived in order, the first of them on this subflow. Returns the start
@@ -280,7 +280,7 @@ impl Silence<'_> {
     fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
         let heard_at = self.paths.last_rx_at();
         let unanswered = self.liveness.probes_mut().record_probe(cx.now, heard_at);
-        self.closing.note_silence(cx.now, unanswered);
+        self.closing.on_unanswered_probes(cx.now, unanswered);
         cx.out.counters.receive_probes += 1;
         if unanswered == 0 {
             let best = self.paths.best_subflow();
@@ -294,12 +294,12 @@ impl Silence<'_> {
     pub(super) fn expect_answer(&mut self, now: Instant, within: Duration) {
         if !self.closing.is_closed() {
             self.closing.expect_answer(now, within);
-            self.probe_until_heard(now);
+            self.probe_until_answered(now);
         }
     }
 
     /// Probes all subflows now, and repeatedly until one answers.
-    pub(super) fn probe_until_heard(&mut self, now: Instant) {
+    pub(super) fn probe_until_answered(&mut self, now: Instant) {
         if self.closing.start_probes(now) {
             self.paths.probe_all_subflows();
         }

@@ -310,9 +310,9 @@ pub(super) struct SubflowContext {
     remote_id: AddressId,
     membership: Membership,
     /// We requested that the subflow be a backup.
-    backup_here: bool,
+    backup_by_us: bool,
     /// The peer requested that the subflow be a backup.
-    backup_there: bool,
+    backup_by_peer: bool,
     /// Cost of using the subflow: configured on a client, or reported to its server.
     cost: CompactCost,
     phase: Phase,
@@ -333,8 +333,8 @@ impl SubflowContext {
             local_id,
             remote_id,
             membership,
-            backup_here: backup,
-            backup_there: false,
+            backup_by_us: backup,
+            backup_by_peer: false,
             cost: CompactCost::from_cost(PathCost::NONE),
             phase: Phase::Opening,
             final_segment: FinalSegment::None,
@@ -413,7 +413,7 @@ impl SubflowContext {
     }
 
     /// True if the subflow accepts no more data, because it is closing or its address is gone.
-    pub(super) const fn is_shut(&self) -> bool {
+    pub(super) const fn is_closed_for_data(&self) -> bool {
         !matches!(self.phase, Phase::Opening | Phase::Active)
     }
 
@@ -504,7 +504,7 @@ impl SubflowContext {
     }
 
     /// Records that a RST was sent on the subflow.
-    pub(super) fn note_reset_sent(&mut self) {
+    pub(super) fn record_reset_sent(&mut self) {
         if self.final_segment == FinalSegment::None {
             self.final_segment = FinalSegment::Reset;
         }
@@ -533,7 +533,7 @@ impl SubflowContext {
     }
 
     /// Records the time if our half is closed and the peer acknowledged it.
-    pub(super) fn note_half_closed(&mut self, now: Instant) {
+    pub(super) fn record_half_closed(&mut self, now: Instant) {
         if self.tcp.state() == SubflowState::FinWait2 {
             self.trouble.half_closed_at.get_or_insert(now);
         }
@@ -551,21 +551,21 @@ impl SubflowContext {
 
     /// True if the subflow may carry data only if no other subflow can.
     pub(super) const fn is_backup(&self) -> bool {
-        self.backup_here || self.backup_there
+        self.backup_by_us || self.backup_by_peer
     }
 
     /// True if we requested that the subflow be a backup.
     pub(super) const fn is_backup_here(&self) -> bool {
-        self.backup_here
+        self.backup_by_us
     }
 
     /// Sets our request that the subflow be a backup. Returns true if it changed.
     pub(super) const fn set_backup_here(&mut self, backup: bool) -> bool {
-        core::mem::replace(&mut self.backup_here, backup) != backup
+        core::mem::replace(&mut self.backup_by_us, backup) != backup
     }
 
     pub(super) const fn set_backup_there(&mut self, backup: bool) {
-        self.backup_there = backup;
+        self.backup_by_peer = backup;
     }
 
     /// Cost of using the subflow.
@@ -590,7 +590,7 @@ impl SubflowContext {
     }
 
     /// Records that new stream data or a join arrived on the subflow.
-    pub(super) const fn note_news(&mut self, now: Instant) {
+    pub(super) const fn record_new_data(&mut self, now: Instant) {
         self.last_new_at = now;
     }
 
@@ -623,9 +623,9 @@ impl SubflowContext {
         if self.trouble.fail.repeat_at.is_none_or(|at| at > now) {
             return FailStep::NotDue;
         }
-        let (is_shut, rto) = (self.is_shut(), self.tcp.rto());
+        let (is_closed_for_data, rto) = (self.is_closed_for_data(), self.tcp.rto());
         let fail = &mut self.trouble.fail;
-        if fail.count > MAX_MP_FAILS || is_shut {
+        if fail.count > MAX_MP_FAILS || is_closed_for_data {
             fail.repeat_at = None;
             return FailStep::GiveUp;
         }
@@ -646,7 +646,7 @@ impl SubflowContext {
 
     /// Records that the SYN/ACK of our join authenticated the peer; `hmac` is sent in our third ACK.
     pub(super) fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
-        self.backup_there = backup;
+        self.backup_by_peer = backup;
         if let Membership::Joining(joining) = &mut self.membership {
             joining.hmac = hmac;
         }
@@ -736,7 +736,7 @@ impl SubflowContext {
 
     /// Records that the answer to our Fast JOIN authenticated the peer.
     pub(super) fn confirm_fast(&mut self, backup: bool) {
-        self.backup_there = backup;
+        self.backup_by_peer = backup;
         if let Membership::Joining(joining) = &mut self.membership {
             joining.confirmed = true;
         }

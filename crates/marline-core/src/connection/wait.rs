@@ -148,7 +148,7 @@ impl Wait {
     }
 
     /// Handles a segment from the peer.
-    pub(super) fn on_heard(&mut self, now: Instant) {
+    pub(super) fn on_valid_segment(&mut self, now: Instant) {
         (self.probe_schedule, self.answer_deadline) = (None, None);
         if !self.has_no_subflow {
             self.since = None;
@@ -184,11 +184,11 @@ mod tests {
     fn a_brief_sign_of_life_does_not_restart_the_wait() {
         let mut wait = Wait::default();
         wait.start_wait_without_subflows(S(10), CloseReason::PeerReset);
-        wait.on_heard(S(15));
+        wait.on_valid_segment(S(15));
         assert_eq!(wait.started_at(), None);
         wait.start_wait_without_subflows(S(16), CloseReason::PeerReset);
         assert_eq!(wait.started_at(), Some(S(10)), "the new subflow failed as well");
-        wait.on_heard(S(20));
+        wait.on_valid_segment(S(20));
         wait.start_wait_without_subflows(S(40), CloseReason::PeerReset);
         assert_eq!(wait.started_at(), Some(S(40)), "the idle connection worked for 20 s");
         wait = Wait::default();
@@ -202,7 +202,7 @@ mod tests {
         for second in 10..100 {
             wait.begin(S(second));
             assert_eq!(wait.started_at(), Some(S(second)));
-            wait.on_heard(S(second));
+            wait.on_valid_segment(S(second));
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
             Some(S(110)),
             "the end of all subflows is not an answer"
         );
-        wait.on_heard(S(90));
+        wait.on_valid_segment(S(90));
         assert_eq!((wait.answer_deadline(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline.
         wait.expect_answer(S(91), Duration::from_secs(100));

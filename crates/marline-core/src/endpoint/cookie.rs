@@ -25,7 +25,7 @@ use crate::connection::{
     AcceptedSyn, Connection, FastOpenVerdict, Origin, mp_capable, offers_multipath,
 };
 use crate::crypto::Key;
-use crate::subflow::{Egress, HeaderFor, Start, Subflow, SynRetries};
+use crate::subflow::{Egress, HeaderFor, InitialValues, Subflow, SynRetries};
 use crate::tables::demux::FlowKey;
 use crate::tables::initial_numbers::InitialNumbers;
 use crate::tables::stateless_reply::StatelessReply;
@@ -170,7 +170,7 @@ impl Endpoint {
         let clock = (now.as_millis() as u32).wrapping_add(offset);
         let lag = clock.wrapping_sub(u32::from(said.bits())) & OPTION_BITS;
         let capabilities = self.config.capabilities.for_path(meta.path);
-        let start = Start { isn: cookie_and_key.isn, ts_offset: offset.wrapping_sub(lag) };
+        let start = InitialValues { isn: cookie_and_key.isn, ts_offset: offset.wrapping_sub(lag) };
         let limits = &self.config.limits;
         let with =
             self.settings.for_subflow(config, capabilities, limits, SynRetries::first(config));
@@ -225,7 +225,7 @@ impl Endpoint {
             let origin = Origin { id, slot, path, key: cookie_and_key.key };
             Connection::accept(cx, config, &origin, &accepted)
         });
-        if self.slots.note_half_open(slot) == Some(true) {
+        if self.slots.record_half_open(slot) == Some(true) {
             self.half_open.add(slot, id, path.remote.ip());
         }
         // The SYN/ACK was already sent, with the cookie, so this one is discarded.

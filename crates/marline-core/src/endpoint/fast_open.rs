@@ -47,13 +47,13 @@ impl Endpoint {
         let rng = self.rng.as_mut();
         let keys = self.cookie_keys.get_or_insert_with(|| CookieKeys::draw(rng));
         let standing = match option.is_request() {
-            true => CookieValidity::Wrong,
+            true => CookieValidity::Invalid,
             false => keys.check(option.as_bytes(), &meta.path),
         };
         let fresh = FastOpenOption::cookie(&keys.cookie(&meta.path));
         let fresh = fresh.map(|cookie| cookie.with_form(option.is_experimental()));
         FastOpenVerdict {
-            opens: standing != CookieValidity::Wrong,
+            opens: standing != CookieValidity::Invalid,
             answer: fresh.filter(|_| standing != CookieValidity::Good),
         }
     }

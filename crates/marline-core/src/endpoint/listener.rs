@@ -92,10 +92,10 @@ impl Endpoint {
             let origin = Origin { id, slot, path, key };
             Connection::accept(cx, config, &origin, syn)
         });
-        if self.slots.note_half_open(slot) == Some(true) {
+        if self.slots.record_half_open(slot) == Some(true) {
             self.half_open.add(slot, id, path.remote.ip());
         }
-        if syn.fast_open.opens && self.slots.note_fast_pending(slot) == Some(true) {
+        if syn.fast_open.opens && self.slots.record_fast_pending(slot) == Some(true) {
             self.fast_pending += 1;
         }
         self.update_after_call(now, slot);

@@ -2,7 +2,7 @@
 //! that are due, and passes changed verdicts to the connections.
 //!
 //! A visit examines every subflow. It therefore happens once per period while anything is sent, after a timeout (at
-//! most once per [`TROUBLE_GAP`], because a failing path triggers a thousand timers), and when a probe or its answer
+//! most once per [`MIN_TROUBLE_INTERVAL`], because a failing path triggers a thousand timers), and when a probe or its answer
 //! is due, but never per packet. Between visits, an endpoint only compares the generation of the verdicts: one atomic
 //! load.
 
@@ -18,7 +18,7 @@ use crate::tables::Context;
 use crate::{ConnectionId, PathAddresses};
 
 /// Minimum time between two visits caused by timeouts.
-const TROUBLE_GAP: Duration = Duration::from_millis(10);
+const MIN_TROUBLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// State of the reports to a path health monitor.
 #[derive(Debug)]
@@ -31,20 +31,20 @@ pub(super) struct PathHealthReporter {
     /// Time at which a probe or an answer is due.
     watch_at: Option<Instant>,
     /// Time at which timeouts that occurred soon after a visit are reported.
-    troubles_at: Option<Instant>,
+    report_timeouts_at: Option<Instant>,
     last_visit_at: Option<Instant>,
 }
 
 impl PathHealthReporter {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.period_ends.into_iter().chain(self.watch_at).chain(self.troubles_at).min()
+        self.period_ends.into_iter().chain(self.watch_at).chain(self.report_timeouts_at).min()
     }
 
     /// Returns true if a timeout may be reported now; otherwise schedules the report.
     fn may_report_trouble(&mut self, now: Instant) -> bool {
-        let earliest = self.last_visit_at.map_or(now, |at| at + TROUBLE_GAP);
+        let earliest = self.last_visit_at.map_or(now, |at| at + MIN_TROUBLE_INTERVAL);
         if earliest > now {
-            self.troubles_at = Some(earliest);
+            self.report_timeouts_at = Some(earliest);
         }
         earliest <= now
     }
@@ -64,7 +64,7 @@ impl Endpoint {
             seen: 0,
             period_ends: None,
             watch_at: None,
-            troubles_at: None,
+            report_timeouts_at: None,
             last_visit_at: None,
         });
         self.faults.reset();
@@ -112,7 +112,7 @@ impl Endpoint {
         let period_over = reporter.period_ends.is_none_or(|at| at <= now);
         let active = self.report_members(now, &mut table, period_over);
         let troubles = self.faults.take_troubles();
-        (reporter.troubles_at, reporter.last_visit_at) = (None, Some(now));
+        (reporter.report_timeouts_at, reporter.last_visit_at) = (None, Some(now));
         for (path, trouble) in &troubles {
             if let Some(pair) = table.address_pair(path) {
                 table.record_trouble(now, pair, *trouble);
@@ -153,7 +153,7 @@ impl Endpoint {
         }
         let mut active = false;
         for (pair, (heard, part)) in parts {
-            table.record_heard(now, pair, heard);
+            table.record_last_rx(now, pair, heard);
             table.contribute(now, pair, &part);
             active |= part.sent > 0 || part.outstanding > 0;
         }

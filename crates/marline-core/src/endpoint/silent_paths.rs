@@ -28,10 +28,10 @@ impl Endpoint {
     }
 
     /// Reports that a connection is in use although its stream may be idle, for example because of its datagrams.
-    pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
+    pub fn mark_in_use(&mut self, now: Instant, id: ConnectionId) {
         let (slots, cx) = self.split_context(now);
         if let Some(connection) = slots.get_mut(id.0 as u32).filter(|c| c.id() == id) {
-            connection.note_in_use(now);
+            connection.mark_in_use(now);
             cx.silent_paths.on_sent(now, id);
         }
     }
@@ -52,7 +52,7 @@ impl Endpoint {
     fn probe_silent_path(&mut self, now: Instant, path: PathAddresses) {
         let mut chosen: Option<Prober> = None;
         for id in self.silent_paths.members(path) {
-            match self.connection(id).and_then(|connection| connection.prober_of(now, path)) {
+            match self.connection(id).and_then(|connection| connection.select_prober(now, path)) {
                 None => self.silent_paths.remove_connection(path, id),
                 Some(prober) if prober.in_use => {
                     chosen = Some(prober);

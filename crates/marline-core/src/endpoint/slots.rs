@@ -131,7 +131,7 @@ impl Slots {
     }
 
     /// Updates whether the connection belongs to an unauthenticated peer and waits for a path; returns any change.
-    pub(super) fn note_waiting(&mut self, slot: u32) -> Option<(ConnectionId, Option<bool>)> {
+    pub(super) fn record_waiting(&mut self, slot: u32) -> Option<(ConnectionId, Option<bool>)> {
         let entry = self.slots.get_mut(slot as usize)?;
         let connection = entry.connection.as_deref()?;
         let waits = connection.is_unauthenticated_without_path();
@@ -146,7 +146,7 @@ impl Slots {
     }
 
     /// Updates whether the connection counts as half-open; returns any change.
-    pub(super) fn note_half_open(&mut self, slot: u32) -> Option<bool> {
+    pub(super) fn record_half_open(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;
         let holds = entry.connection.as_deref().is_some_and(Connection::counts_as_half_open);
         let before = core::mem::replace(&mut entry.half_open, holds);
@@ -154,7 +154,7 @@ impl Slots {
     }
 
     /// Updates whether Fast Open delivered the connection and its third ACK has not arrived; returns any change.
-    pub(super) fn note_fast_pending(&mut self, slot: u32) -> Option<bool> {
+    pub(super) fn record_fast_pending(&mut self, slot: u32) -> Option<bool> {
         let entry = self.slots.get_mut(slot as usize)?;
         let pending = entry.connection.as_deref().is_some_and(Connection::is_fast_pending);
         let before = core::mem::replace(&mut entry.fast_pending, pending);

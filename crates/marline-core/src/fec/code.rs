@@ -25,7 +25,7 @@ use marline_wire::repair_code::{add_multiple, coefficient};
 /// Maximum number of cells in one repair, including partial ones at both ends.
 pub(crate) const MAX_CELLS: u64 = 128;
 /// Maximum number of bytes that one repair covers: the limit of its option.
-pub(crate) const MAX_SPAN: u64 = u16::MAX as u64;
+pub(crate) const MAX_SPAN_BYTES: u64 = u16::MAX as u64;
 
 /// Definition of a repair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Repair {
     pub(crate) const fn is_valid(&self) -> bool {
         self.symbol > 0
             && !self.range.is_empty()
-            && self.range.len() <= MAX_SPAN
+            && self.range.len() <= MAX_SPAN_BYTES
             && self.range.end.0 <= u64::MAX / 2
             && self.last_cell() - self.first_cell() < MAX_CELLS
     }
@@ -65,7 +65,7 @@ impl Repair {
     pub(crate) fn cover(range: DataRange, symbol: u16) -> DataRange {
         let symbol = u64::from(symbol.max(1));
         let end = (range.start.0 / symbol + MAX_CELLS) * symbol;
-        DataRange::new(range.start, range.end.min(Dsn(end))).prefix(MAX_SPAN)
+        DataRange::new(range.start, range.end.min(Dsn(end))).prefix(MAX_SPAN_BYTES)
     }
 
     /// Coefficient of a cell.
@@ -153,6 +153,6 @@ mod tests {
             let range = Repair::cover(long, symbol);
             assert!(Repair { range, symbol, row: 0 }.is_valid(), "{symbol}: {range:?}");
         }
-        assert_eq!(Repair::cover(long, 1_400).len(), MAX_SPAN);
+        assert_eq!(Repair::cover(long, 1_400).len(), MAX_SPAN_BYTES);
     }
 }

@@ -9,7 +9,7 @@
 //! *Hostile input.* The peer controls all input: a repair is as trustworthy as its other bytes, and fills only gaps,
 //! never received data. Its cost is bounded. At most [`MAX_REPAIRS`] repairs with at most [`MAX_BYTES`] in total are
 //! held; the oldest are dropped first. Repairs that reach back beyond the kept data are dropped on arrival. With more
-//! than [`MAX_HOLES`] gaps, no solution is attempted. Columns with more unknowns than equations are skipped.
+//! than [`MAX_GAPS`] gaps, no solution is attempted. Columns with more unknowns than equations are skipped.
 
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ const MAX_REPAIRS: usize = 24;
 /// Limit on the total bytes of the repairs held.
 const MAX_BYTES: usize = 96 * 1024;
 /// Maximum number of gaps, over all repairs, for which decoding is attempted.
-const MAX_HOLES: usize = 48;
+const MAX_GAPS: usize = 48;
 
 /// Known part of the stream.
 pub(crate) trait KnownBytes {
@@ -120,7 +120,7 @@ impl Decoder {
         let Some(end) = all.iter().map(|e| e.repair.range.end).max() else { return };
         let mut holes = Vec::new();
         known.missing_ranges(DataRange::new(start, end), &mut holes);
-        if holes.len() > MAX_HOLES {
+        if holes.len() > MAX_GAPS {
             return;
         }
         let edges = column_edges(u64::from(symbol), &holes, &all);

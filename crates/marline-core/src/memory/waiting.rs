@@ -131,7 +131,7 @@ impl Future for WaitForRoom {
             if self.ticket.is_some() {
                 return Poll::Pending;
             }
-            self.account.note_wait();
+            self.account.count_wait();
             self.ticket = Some(self.account.enqueue(cx.waker()));
             // Memory freed before the stream was in the queue did not wake it, so it checks again.
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_get_room_in_their_order_and_each_is_charged_before_the_next_looks() {
+    fn streams_get_room_in_order_and_each_is_charged_before_the_next_checks() {
         let budget = MemoryBudget::new(Some(1_000));
         let account = budget.account(u64::MAX);
         // New streams find room below 857 bytes; each takes 100.

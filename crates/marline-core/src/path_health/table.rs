@@ -115,7 +115,7 @@ struct Entry {
     last: MemberActivity,
     state: State,
     /// Last valid segment received on a member.
-    heard_at: Instant,
+    last_rx_at: Instant,
     /// Last time at which the pair had members.
     used_at: Instant,
     /// A probe is due, which any endpoint with a member may send.
@@ -131,7 +131,7 @@ impl Entry {
             current: MemberActivity::NONE,
             last: MemberActivity::NONE,
             state: State::Usable,
-            heard_at: Instant::ZERO,
+            last_rx_at: Instant::ZERO,
             used_at: now,
             probe_due: false,
             times_degraded: 0,
@@ -154,7 +154,7 @@ impl Entry {
         match self.state {
             State::Usable | State::Watched { .. } => PathHealth::Usable,
             State::Degraded(Degraded { fault: AddressPairFault::Rto, .. }) => PathHealth::Degraded,
-            State::Degraded(Degraded { since, .. }) if self.heard_at <= since => {
+            State::Degraded(Degraded { since, .. }) if self.last_rx_at <= since => {
                 PathHealth::Unreachable
             }
             State::Degraded(_) => PathHealth::Degraded,
@@ -259,10 +259,10 @@ impl HealthTable {
     }
 
     /// Records when a member of the address pair last received a segment.
-    pub(crate) fn record_heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
+    pub(crate) fn record_last_rx(&mut self, now: Instant, pair: AddressPair, at: Instant) {
         let entry = self.entry(now, pair);
         entry.used_at = now;
-        entry.heard_at = entry.heard_at.max(at);
+        entry.last_rx_at = entry.last_rx_at.max(at);
     }
 
     /// Adds the activity of an endpoint's members since its last call.
@@ -283,7 +283,7 @@ impl HealthTable {
         let (PathTrouble::TimedOut { wait } | PathTrouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
         // A segment that another member received in the meantime outweighs one member's silence.
-        let silent = matches!(trouble, PathTrouble::Silent { .. }) && entry.heard_at + wait <= now;
+        let silent = matches!(trouble, PathTrouble::Silent { .. }) && entry.last_rx_at + wait <= now;
         match &mut entry.state {
             State::Degraded(degraded) => degraded.clean_since = None,
             _ if silent => self.mark_degraded(now, pair, AddressPairFault::Silent),
@@ -330,7 +330,7 @@ impl HealthTable {
 
     fn schedule_probe(&mut self, now: Instant, pair: AddressPair) {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
-        let heard = entry.heard_at;
+        let heard = entry.last_rx_at;
         match &mut entry.state {
             State::Usable => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Usable,

@@ -52,7 +52,7 @@ impl Fixture {
         let part =
             MemberActivity { members: 1, lost, outstanding, at_risk, retransmitted, sent, rto };
         self.now += ms(1_000);
-        self.table.record_heard(self.now, self.wifi, self.now);
+        self.table.record_last_rx(self.now, self.wifi, self.now);
         self.table.contribute(self.now, self.wifi, &part);
         self.table.advance(self.now);
     }
@@ -71,7 +71,7 @@ impl Fixture {
         let at = self.table.next_timeout().expect("something is due");
         let slept = at - self.now;
         self.now = at;
-        self.table.record_heard(self.now, self.wifi, Instant::ZERO);
+        self.table.record_last_rx(self.now, self.wifi, Instant::ZERO);
         self.table.advance(at);
         (slept, self.table.take_due_probe(&self.wifi))
     }
@@ -79,7 +79,7 @@ impl Fixture {
     /// A member receives a segment a little later.
     fn answer(&mut self) {
         self.now += ms(20);
-        self.table.record_heard(self.now, self.wifi, self.now);
+        self.table.record_last_rx(self.now, self.wifi, self.now);
     }
 
     /// Three unanswered probes.
@@ -149,7 +149,7 @@ fn a_timeout_is_followed_by_probes() {
 }
 
 #[test]
-fn a_pair_with_a_fault_is_unreachable_until_it_is_heard_and_then_degraded() {
+fn a_pair_with_a_fault_is_unreachable_until_a_segment_arrives_and_then_degraded() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.mark_degraded();
     assert_eq!(fixture.table.table()[0].health, PathHealth::Unreachable);
@@ -177,7 +177,7 @@ fn a_timer_that_fires_late_proves_nothing() {
     fixture.timeout();
     for _ in 0..9 {
         fixture.now = fixture.table.next_timeout().expect("a wait") + ms(40);
-        fixture.table.record_heard(fixture.now, fixture.wifi, Instant::ZERO);
+        fixture.table.record_last_rx(fixture.now, fixture.wifi, Instant::ZERO);
         fixture.table.advance(fixture.now);
         assert!(fixture.table.take_due_probe(&fixture.wifi), "probed again");
     }
@@ -204,7 +204,7 @@ fn a_long_round_trip_is_waited_for() {
 }
 
 #[test]
-fn the_module_waits_for_its_statistics_but_believes_a_receive_timer() {
+fn the_module_waits_for_statistics_but_trusts_a_receive_timer() {
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
     fixture.timeout();
     assert_eq!((fixture.fault(), fixture.table.next_timeout()), (None, None));
@@ -227,7 +227,7 @@ fn one_silent_member_proves_nothing_while_another_hears() {
 }
 
 #[test]
-fn good_again_after_a_clean_period_only() {
+fn usable_again_only_after_a_clean_period() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.mark_degraded();
     let before = fixture.table.generation();
@@ -307,7 +307,7 @@ fn the_table_is_bounded() {
         let other = format!("198.51.100.{}", n + 10);
         let pair = fixture.table.address_pair(&path("192.0.2.7", &other)).expect("an address pair");
         fixture.now += ms(1);
-        fixture.table.record_heard(fixture.now, pair, fixture.now);
+        fixture.table.record_last_rx(fixture.now, pair, fixture.now);
     }
     assert_eq!(fixture.table.table().len(), 3);
     assert_eq!(fixture.fault(), None, "the least recently used one was evicted");

@@ -113,8 +113,8 @@ impl Subflow {
     ) -> Ingress {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
-        let unheard = now.since(self.last_rx_at);
-        self.on_heard(now);
+        let since_last_rx = now.since(self.last_rx_at);
+        self.on_valid_segment(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, span.start);
         }
@@ -159,7 +159,7 @@ impl Subflow {
         if self.health.is_unreachable()
             && (self.tx.una > prior_una || self.tx.highest_sacked > prior_sacked)
         {
-            self.end_silence(unheard);
+            self.end_silence(since_last_rx);
         }
         if self.ecn.on_received(header.flags, ecn, !segment.payload.is_empty()) {
             self.ack.demand();
@@ -304,7 +304,7 @@ impl Subflow {
         // A peer that repeats received data did not get our ACK, but its segments arrive.
         let repeated = self.check_ack(segment).is_ok();
         if repeated {
-            self.on_heard(now);
+            self.on_valid_segment(now);
         }
         Ingress { duplicate_bytes: bytes, repeated, ..Ingress::default() }
     }

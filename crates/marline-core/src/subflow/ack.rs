@@ -147,7 +147,7 @@ impl Subflow {
         if input.sack.len > 0 {
             self.take_selective(&input.sack, &mut tally);
         }
-        self.note_reordering(&tally);
+        self.record_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
         let rate = if tally.untimed {
             self.tx.rate.skip_sample(now, tally.newest);
@@ -289,7 +289,7 @@ impl Subflow {
         }
         if by_sack {
             self.tx.highest_sacked = self.tx.highest_sacked.max(segment.end);
-            self.note_sacked(segment);
+            self.record_sacked(segment);
         }
         let later = retransmitted || segment.start >= self.tx.recovery_point;
         let payload = segment.segment_end(segment.start).since(segment.start);
@@ -308,7 +308,7 @@ impl Subflow {
     }
 
     /// Records SACKed data for schedulers that send copies: it has arrived, regardless of the stream's order.
-    fn note_sacked(&mut self, segment: &SentSegment) {
+    fn record_sacked(&mut self, segment: &SentSegment) {
         let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
         if range.is_empty() || segment.repair {
             return;
@@ -320,7 +320,7 @@ impl Subflow {
     }
 
     /// Records the degree of reordering, for monitoring: loss recovery is based on time.
-    fn note_reordering(&mut self, tally: &Tally) {
+    fn record_reordering(&mut self, tally: &Tally) {
         let Some(lowest) = tally.overtaken else { return };
         let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
         let mss = u64::from(self.tx.mss.max(1));

@@ -7,7 +7,7 @@ use marline_time::Duration;
 use marline_wire::SeqNum;
 
 use super::pacer::Pacer;
-use super::segment::HEADER;
+use super::segment::HEADER_BYTES;
 use crate::{Capabilities, ConnectionConfig, Keepalive, Limits};
 
 /// Maximum time between keepalives after the first (Linux: 75 s).
@@ -94,7 +94,7 @@ impl SynRetries {
 
 /// Initial sequence number and timestamp offset of a subflow.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Start {
+pub(crate) struct InitialValues {
     /// Initial sequence number.
     pub(crate) isn: SeqNum,
     /// Offset of our timestamp clock, so that it does not reveal the host's uptime.
@@ -110,7 +110,7 @@ impl SubflowConfig {
         syn: SynRetries,
     ) -> Self {
         let passes = capabilities.max_segment.max(capabilities.base_segment);
-        let asked = connection.max_segment_size.map(|mss| mss.saturating_add(HEADER as u16));
+        let asked = connection.max_segment_size.map(|mss| mss.saturating_add(HEADER_BYTES as u16));
         let max_segment = asked.map_or(passes, |asked| asked.min(passes));
         SubflowConfig {
             max_segment,

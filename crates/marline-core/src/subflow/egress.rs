@@ -13,9 +13,9 @@ use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpHeader, TcpOptions};
 
 use super::config::outstanding_limit;
-use super::loss::{Frto, Repeats};
+use super::loss::{Frto, RetransmissionMode};
 use super::reliable::SegmentCarrier;
-use super::segment::{HEADER, TIMESTAMP_OPTION};
+use super::segment::{HEADER_BYTES, TIMESTAMP_OPTION_BYTES};
 use super::transmission::Probe;
 use super::{Egress, HeaderFor, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
 use crate::{Ecn, SubflowState};
@@ -110,7 +110,7 @@ impl Subflow {
 
     /// Lowest lost segment, if the window and the pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
-        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Paused {
+        if self.tx.board.bytes_lost() == 0 || self.repeats == RetransmissionMode::Paused {
             return None;
         }
         let forced = self.tx.force.take();
@@ -313,7 +313,7 @@ impl Subflow {
         );
         self.stats.bytes_sent += u64::from(len);
         self.ack.on_data_sent(now, self.tx.rtt.srtt());
-        let overhead = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let overhead = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         self.mtu.on_sent(segment.start, segment.end, overhead as u16);
         if u32::from(len) < self.tx.mss {
             self.mark_message_end();
@@ -348,7 +348,7 @@ impl Subflow {
 
     /// Appends a new segment with this content to the scoreboard.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
-        self.repeats = Repeats::Always;
+        self.repeats = RetransmissionMode::Always;
         let start = self.tx.nxt;
         let end = start.plus(u64::from(content.mapping_len) + u64::from(content.fin));
         let segment = SentSegment {

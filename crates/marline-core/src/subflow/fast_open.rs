@@ -23,7 +23,7 @@ impl Subflow {
     }
 
     /// Records that all data of a SYN was accepted.
-    pub(crate) const fn note_syn_data_taken(&mut self) {
+    pub(crate) const fn record_syn_data_taken(&mut self) {
         self.fast_open.took_data = true;
     }
 

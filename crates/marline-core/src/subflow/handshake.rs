@@ -9,7 +9,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::ecn::EcnState;
 use super::loss::RtoTimer;
 use super::state::State;
-use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
+use super::{Ingress, Rst, InitialValues, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// MSS of a peer without an MSS option (RFC 9293 section 3.7.1, IPv4).
@@ -24,7 +24,7 @@ impl Subflow {
         now: Instant,
         config: Arc<SubflowConfig>,
         path: FourTuple,
-        start: Start,
+        start: InitialValues,
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
@@ -42,7 +42,7 @@ impl Subflow {
         now: Instant,
         config: Arc<SubflowConfig>,
         path: FourTuple,
-        start: Start,
+        start: InitialValues,
         syn: &TcpSegment<'_>,
         ecn: Ecn,
         congestion: &dyn CongestionFactory,
@@ -66,7 +66,7 @@ impl Subflow {
         self.rx.delivered_to = Ssn(1);
         self.rx.edge = Ssn(1);
         let mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
-        self.mtu.limit(mss.saturating_add(super::segment::HEADER as u16));
+        self.mtu.limit(mss.saturating_add(super::segment::HEADER_BYTES as u16));
         match options.window_scale {
             Some(shift) => {
                 self.tx.window_shift = shift.min(super::config::MAX_WINDOW_SCALE);
@@ -82,7 +82,7 @@ impl Subflow {
         self.tx.window = u64::from(segment.header.window);
         self.tx.max_window = self.tx.max_window.max(self.tx.window);
         self.apply_mss();
-        self.on_heard(now);
+        self.on_valid_segment(now);
     }
 
     /// Handles a segment in SYN-SENT, which may answer our SYN.
@@ -114,7 +114,7 @@ impl Subflow {
         if has_ack {
             self.ecn.negotiated = self.config.ecn && EcnState::agreed(header.flags);
             self.establish(now, segment);
-            self.note_syn_data_ack(header.ack);
+            self.record_syn_data_ack(header.ack);
             self.ack.demand();
         } else {
             self.ecn.negotiated = self.config.ecn && EcnState::offered(header.flags);
@@ -201,7 +201,7 @@ impl Subflow {
     }
 
     /// Excludes from the round trip the time during which this SYN/ACK was kept.
-    pub(crate) fn note_answer_kept(&mut self, time: Duration) {
+    pub(crate) fn record_answer_kept(&mut self, time: Duration) {
         self.handshake.sent_at += time;
     }
 

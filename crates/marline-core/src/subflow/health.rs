@@ -172,11 +172,11 @@ impl SubflowHealth {
         Some(VerdictChange { fault, has_changed: before.is_some() != fault.is_some() })
     }
 
-    /// Handles a valid segment, the first after `unheard` without one. `None` if the subflow was not unreachable.
-    pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
+    /// Handles a valid segment, the first after `since_last_rx` without one. `None` if the subflow was not unreachable.
+    pub(crate) fn on_valid_segment(&mut self, since_last_rx: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.clear_if_healthy();
-        Some(EndOfSilence { was_rescued: silence.rescued, silence: unheard })
+        Some(EndOfSilence { was_rescued: silence.rescued, silence: since_last_rx })
     }
 
     /// Returns true once when an unanswered probe is no longer tolerated.

@@ -105,7 +105,7 @@ impl RtoTimer {
 
 /// Retransmission mode of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Repeats {
+pub(super) enum RetransmissionMode {
     /// Retransmits as window and timer allow.
     #[default]
     Always,
@@ -290,14 +290,14 @@ impl Subflow {
     /// Selects the mode after an expiry. `may_rest` is true if other subflows carry the unacknowledged data and the
     /// path is probed.
     pub(crate) fn pause_or_repeat(&mut self, may_rest: bool) {
-        let rests = may_rest && self.repeats != Repeats::Once;
-        self.repeats = if rests { Repeats::Paused } else { Repeats::Always };
+        let rests = may_rest && self.repeats != RetransmissionMode::Once;
+        self.repeats = if rests { RetransmissionMode::Paused } else { RetransmissionMode::Always };
     }
 
     /// Fires the timer now because the path works again. Retransmissions lost during the outage prove nothing about
     /// the path now, and the backoff could last as long as the outage.
     pub(crate) fn retry_now(&mut self, now: Instant) {
-        self.repeats = Repeats::Once;
+        self.repeats = RetransmissionMode::Once;
         let rto = &mut self.tx.rto;
         if !self.is_dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
@@ -305,7 +305,7 @@ impl Subflow {
         }
     }
 
-    /// Shortens the timer when a segment arrives, the first after `unheard` without one, while retransmissions are not
+    /// Shortens the timer when a segment arrives, the first after `since_last_rx` without one, while retransmissions are not
     /// acknowledged. Backoff is for a path in an unknown state. This one works in at least one direction, and new data
     /// must not wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our direction is
     /// still dead, the timer detects that in its usual time.
@@ -313,13 +313,13 @@ impl Subflow {
     /// If nothing was received for two timeouts, both directions were dead, and this segment marks the end of the
     /// outage. The backoff then ends, and the oldest segment is retransmitted immediately. If it was already sent
     /// after the outage, this costs a segment; without the retransmission, it could cost a timeout.
-    pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
-        self.repeats = Repeats::Once;
+    pub(crate) fn retry_soon(&mut self, now: Instant, since_last_rx: Duration) {
+        self.repeats = RetransmissionMode::Once;
         if self.is_dead || self.tx.rto.count == 0 || self.refuses_payload() {
             return;
         }
         let timeout = self.tx.rto_without_backoff();
-        let is_over = unheard >= timeout * 2;
+        let is_over = since_last_rx >= timeout * 2;
         let due = if is_over { now } else { now.max(self.tx.last_sent_at + timeout) };
         let rto = &mut self.tx.rto;
         if is_over {

@@ -32,9 +32,9 @@ const MIN_IPV4_PACKET: u16 = 552;
 /// 4).
 const MIN_IPV6_PACKET: u16 = 1_280;
 /// Packet size that every path carries, including headers: Linux has the same limit.
-const FLOOR: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
+const FLOOR_BYTES: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
 /// Maximum size of options beyond the smallest header. A segment that is smaller by up to this may be full.
-const LONG_OPTIONS: u16 = 80;
+const LONG_OPTIONS_BYTES: u16 = 80;
 /// Consecutive timeouts up to which a repair is repeated unsplit.
 const MAX_UNSPLIT_REPAIRS: u32 = 3;
 /// Time after which a search that ended below the largest size is repeated (RFC 4821 section 7.7).
@@ -109,7 +109,7 @@ impl MtuSearch {
 
     /// Size for paths that do not carry the base. Without a search, this is the configured size.
     fn floor(&self) -> u16 {
-        if self.base < self.max { FLOOR.min(self.base) } else { self.base }
+        if self.base < self.max { FLOOR_BYTES.min(self.base) } else { self.base }
     }
 
     /// Size of a retransmission after the `count`th consecutive timeout. A repair is one unit, and is split only
@@ -278,7 +278,7 @@ impl MtuSearch {
         if falls {
             self.reduce_to(self.base);
             // The base size is not proven to pass either.
-            self.timed_out = self.base.saturating_sub(LONG_OPTIONS);
+            self.timed_out = self.base.saturating_sub(LONG_OPTIONS_BYTES);
         }
         falls
     }
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(!mtu.on_rto(1, 1_452));
         assert!(mtu.on_rto(2, 1_452));
-        assert_eq!((mtu.current(), mtu.repeated_segment(2, false)), (1_232, FLOOR));
+        assert_eq!((mtu.current(), mtu.repeated_segment(2, false)), (1_232, FLOOR_BYTES));
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
@@ -349,13 +349,13 @@ mod tests {
         for oldest in [1_223, 1_150] {
             let mut mtu = MtuSearch::new(1_223, 1_463);
             assert!(!mtu.on_rto(1, oldest));
-            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (1_223, FLOOR));
-            mtu.on_passed(FLOOR.into(), true);
+            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (1_223, FLOOR_BYTES));
+            mtu.on_passed(FLOOR_BYTES.into(), true);
             mtu.on_passed(700, true);
             assert!(mtu.on_rto(1, oldest));
-            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (FLOOR, FLOOR));
+            assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (FLOOR_BYTES, FLOOR_BYTES));
             assert!(
-                !mtu.on_rto(2, FLOOR.into()) && !mtu.on_rto(3, FLOOR.into()),
+                !mtu.on_rto(2, FLOOR_BYTES.into()) && !mtu.on_rto(3, FLOOR_BYTES.into()),
                 "already the minimum"
             );
             mtu.consider(Instant::from_secs(1));
@@ -370,11 +370,11 @@ mod tests {
         assert!(!mtu.on_rto(1, 1_223));
         assert_eq!(
             (mtu.repeated_segment(1, false), mtu.repeated_segment(2, false)),
-            (1_223, FLOOR)
+            (1_223, FLOOR_BYTES)
         );
-        assert_eq!((mtu.repeated_segment(3, true), mtu.repeated_segment(4, true)), (1_223, FLOOR));
+        assert_eq!((mtu.repeated_segment(3, true), mtu.repeated_segment(4, true)), (1_223, FLOOR_BYTES));
         assert!(!mtu.on_rto(2, 1_223));
-        mtu.on_passed(FLOOR.into(), true);
+        mtu.on_passed(FLOOR_BYTES.into(), true);
         assert!(mtu.on_rto(1, 1_223));
     }
 

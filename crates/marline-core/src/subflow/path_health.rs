@@ -7,7 +7,7 @@ use super::Subflow;
 use crate::path_health::MemberActivity;
 
 /// Maximum time until an answer on a path without RTT samples.
-const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
+const UNKNOWN_ANSWER_TIME: Duration = Duration::from_millis(300);
 
 /// Segments since the last report to the path health monitor.
 #[derive(Copy, Clone, Debug, Default)]
@@ -53,6 +53,6 @@ impl Subflow {
 
     /// Maximum time until the answer to a probe, based on the known round trip.
     pub(crate) fn max_answer_time(&self) -> Duration {
-        self.srtt().map_or(UNKNOWN_ANSWER, |srtt| srtt + self.tx.rtt.rttvar() * 4)
+        self.srtt().map_or(UNKNOWN_ANSWER_TIME, |srtt| srtt + self.tx.rtt.rttvar() * 4)
     }
 }

@@ -32,7 +32,7 @@ impl Subflow {
         let len = segment.payload.len();
         let end = start.plus(len as u64);
         self.withdrawable = false;
-        self.on_heard(now);
+        self.on_valid_segment(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, start);
         }

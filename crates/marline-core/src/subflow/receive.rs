@@ -82,7 +82,7 @@ impl Subflow {
         }
         let end = start.plus(len as u64);
         if has_fin {
-            self.note_fin(end, edge);
+            self.record_fin(end, edge);
         }
         let mut stored = StoreOutcome::default();
         if len > 0 {
@@ -105,7 +105,7 @@ impl Subflow {
     }
 
     /// Records the end of the stream, unless that contradicts earlier data or is too far away.
-    fn note_fin(&mut self, at: Ssn, edge: Ssn) {
+    fn record_fin(&mut self, at: Ssn, edge: Ssn) {
         let reached = self.rx.queue.end().map_or(self.rx.nxt, |end| self.rx.nxt.max(Ssn(end)));
         let open = at <= edge || at == self.rx.nxt;
         if self.rx.fin.is_none() && at >= reached && open {

@@ -8,11 +8,11 @@ use super::{PayloadRoom, PlainSegment, Rst, Subflow};
 use crate::SubflowState;
 
 /// Size of a header without options, in bytes.
-pub(super) const HEADER: usize = 20;
+pub(super) const HEADER_BYTES: usize = 20;
 /// Size of a padded timestamps option, in bytes.
-pub(super) const TIMESTAMP_OPTION: usize = 12;
+pub(super) const TIMESTAMP_OPTION_BYTES: usize = 12;
 /// Additional option bytes of a full Multipath TCP segment (DSS with mapping and DATA_ACK).
-pub(super) const DSS_OPTION: usize = 20;
+pub(super) const DSS_OPTION_BYTES: usize = 20;
 
 impl Subflow {
     /// Maximum payload of a retransmitted segment of at most `most` bytes. A former MTU probe must be split. The first
@@ -25,7 +25,7 @@ impl Subflow {
     ) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
-        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         let limit = usize::from(most).saturating_sub(header).min(payload);
         (limit > 0).then_some(limit as u64)
     }
@@ -127,7 +127,7 @@ impl Subflow {
     }
 
     fn announced_mss(&self) -> u16 {
-        self.config.max_segment.saturating_sub(HEADER as u16)
+        self.config.max_segment.saturating_sub(HEADER_BYTES as u16)
     }
 
     /// Adds as many SACK blocks as fit into `room_bytes` of option space: first a duplicate (RFC 2883), then the ranges

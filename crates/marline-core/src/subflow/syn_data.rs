@@ -57,14 +57,14 @@ impl Subflow {
     }
 
     /// Records which data the SYN/ACK acknowledged.
-    pub(super) fn note_syn_data_ack(&mut self, ack: SeqNum) {
+    pub(super) fn record_syn_data_ack(&mut self, ack: SeqNum) {
         let acked = u64::from(ack.offset_from(self.iss.add(1)));
         let Some(data) = self.syn_data.as_mut().filter(|_| acked > 0) else { return };
         data.acked = acked;
         let end = Ssn(1).plus(acked);
         (self.tx.una, self.tx.nxt, self.tx.recovery_point) = (end, end, end);
         if data.divisible && acked == data.range.len() {
-            self.note_syn_data_taken();
+            self.record_syn_data_taken();
         }
     }
 

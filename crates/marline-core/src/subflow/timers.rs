@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant};
 
 use marline_policy::{Phase, SentKind, TimeoutAction, UnreachableCause};
 
-use super::loss::Repeats;
+use super::loss::RetransmissionMode;
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
@@ -158,23 +158,23 @@ impl Subflow {
     }
 
     /// Handles an acceptable segment, or a repetition.
-    pub(super) fn on_heard(&mut self, now: Instant) {
-        let unheard = now.since(self.last_rx_at);
+    pub(super) fn on_valid_segment(&mut self, now: Instant) {
+        let since_last_rx = now.since(self.last_rx_at);
         self.last_rx_at = now;
         self.keepalive = Keepalive::default();
         // Data sent since the silence began is not acknowledged: the peer's segments prove only one direction.
         if self.health.is_rescued() && self.tx.rto.count > 0 && !self.tx.board.is_empty() {
-            self.events.push_back(SubflowEvent::HeardUnanswered(unheard));
+            self.events.push_back(SubflowEvent::SilentDespiteSegment(since_last_rx));
         } else {
-            self.end_silence(unheard);
+            self.end_silence(since_last_rx);
         }
     }
 
-    /// Ends a silence. `unheard` is the time without a segment before it.
-    pub(crate) fn end_silence(&mut self, unheard: Duration) {
-        self.repeats = Repeats::Always;
-        if let Some(end) = self.health.on_heard(unheard) {
-            self.events.push_back(SubflowEvent::HeardAgain(end));
+    /// Ends a silence. `since_last_rx` is the time without a segment before it.
+    pub(crate) fn end_silence(&mut self, since_last_rx: Duration) {
+        self.repeats = RetransmissionMode::Always;
+        if let Some(end) = self.health.on_valid_segment(since_last_rx) {
+            self.events.push_back(SubflowEvent::SilenceEnded(end));
         }
     }
 }

@@ -130,10 +130,10 @@ pub(crate) enum SubflowEvent {
         count: u32,
     },
     /// A segment arrived that ended the subflow's silence.
-    HeardAgain(EndOfSilence),
+    SilenceEnded(EndOfSilence),
     /// A valid segment arrived after this time, but the subflow still counts as silent, because none of our data was
     /// acknowledged.
-    HeardUnanswered(Duration),
+    SilentDespiteSegment(Duration),
     /// A path MTU probe showed that segments of this many bytes pass.
     MtuFound(u16),
 }

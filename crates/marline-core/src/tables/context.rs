@@ -16,7 +16,7 @@ use super::scheduler_scratch::SchedulerScratch;
 use super::silent_paths::SilentPaths;
 use super::subflow_settings::SubflowSettings;
 use crate::on_demand::OnDemand;
-use crate::subflow::{Start, Workspace};
+use crate::subflow::{InitialValues, Workspace};
 use crate::{EndpointConfig, FourTuple, MemoryAccount, MemoryKind};
 
 /// Lookup tables and outputs of a connection.
@@ -60,9 +60,9 @@ impl Context<'_> {
     }
 
     /// Initial sequence number and timestamp offset of a subflow that opens on this path now.
-    pub(crate) fn start_of(&self, path: FourTuple) -> Start {
+    pub(crate) fn start_of(&self, path: FourTuple) -> InitialValues {
         let ts_offset = self.flows.initial().timestamp_offset(path);
-        Start { isn: self.flows.isn(self.now, path), ts_offset }
+        InitialValues { isn: self.flows.isn(self.now, path), ts_offset }
     }
 
     /// Routes packets of the flow to this subflow of the connection in `slot`.

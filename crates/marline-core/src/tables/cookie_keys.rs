@@ -35,7 +35,7 @@ pub(crate) enum CookieValidity {
     Good,
     /// Created with the previous key.
     Old,
-    Wrong,
+    Invalid,
 }
 
 impl CookieKeys {
@@ -75,7 +75,7 @@ impl CookieKeys {
         match &self.backup {
             _ if is_of(&self.primary) => CookieValidity::Good,
             Some(backup) if is_of(backup) => CookieValidity::Old,
-            _ => CookieValidity::Wrong,
+            _ => CookieValidity::Invalid,
         }
     }
 }
@@ -122,8 +122,8 @@ mod tests {
         let keys = CookieKeys { primary: first, backup: None };
         assert_eq!(keys.check(&cookie, &here), CookieValidity::Good);
         let elsewhere = path([10, 0, 0, 3], [10, 0, 0, 1]);
-        assert_eq!(keys.check(&cookie, &elsewhere), CookieValidity::Wrong);
-        assert_eq!(keys.check(&cookie[..6], &here), CookieValidity::Wrong, "a truncated value");
+        assert_eq!(keys.check(&cookie, &elsewhere), CookieValidity::Invalid);
+        assert_eq!(keys.check(&cookie[..6], &here), CookieValidity::Invalid, "a truncated value");
         let renewed = CookieKeys { primary: second, backup: Some(first) };
         assert_eq!(renewed.check(&cookie, &here), CookieValidity::Old);
         assert_eq!(format!("{renewed:?}"), "CookieKeys(..)");

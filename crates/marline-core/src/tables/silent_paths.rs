@@ -29,11 +29,11 @@ const LONG_SILENCE: Duration = Duration::from_secs(300);
 /// Interval while no connection that waits for the path is in use.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between any two probes of the endpoint: if a server's own network fails, all its clients are silent.
-const PROBE_GAP: Duration = Duration::from_millis(5);
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of connections woken together.
 const WAKE_BATCH: u32 = 16;
 /// Time from one batch of woken connections to the next.
-const WAKE_GAP: Duration = Duration::from_millis(5);
+const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 /// Limit on silent paths. Connections on further paths use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
 
@@ -180,7 +180,7 @@ impl SilentPaths {
         {
             self.woken_now += 1;
             if self.woken_now >= WAKE_BATCH {
-                (self.woken_now, self.wake_at) = (0, now + WAKE_GAP);
+                (self.woken_now, self.wake_at) = (0, now + WAKE_INTERVAL);
             }
             return Some(DueAction::Wake(path, id));
         }
@@ -219,7 +219,7 @@ impl SilentPaths {
         if let Some(prober) = prober {
             known.last_prober = Some(prober.connection);
             known.probed_at = now;
-            self.gap_ends = now + PROBE_GAP;
+            self.gap_ends = now + MIN_PROBE_INTERVAL;
         }
         let pause = match prober {
             Some(Prober { in_use: true, .. }) if now.since(known.since) >= LONG_SILENCE => {

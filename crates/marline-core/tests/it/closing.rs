@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use marline_core::{CloseReason, ConnectionConfig, ConnectionId, Event};
-use marline_testkit::{Flight, Pair, SegmentOutcome, Side, config, endpoint_config};
+use marline_testkit::{InFlightSegment, Pair, SegmentOutcome, Side, config, endpoint_config};
 use marline_wire::{TcpFlags, TcpSegment};
 
 /// A client (A) and a server (B) with one connection, and the ids on both sides.
@@ -31,7 +31,7 @@ fn run(
 ) {
     let end = pair.now() + time;
     loop {
-        let events = pair.gather(&mut |flight: &mut Flight| {
+        let events = pair.gather(&mut |flight: &mut InFlightSegment| {
             see(&TcpSegment::parse(&flight.bytes).expect("a segment"));
             SegmentOutcome::Arrive(Duration::from_millis(10))
         });
@@ -127,7 +127,7 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
     let end = now + Duration::from_secs(5);
     let mut aborted = false;
     loop {
-        let events = pair.gather(&mut |flight: &mut Flight| {
+        let events = pair.gather(&mut |flight: &mut InFlightSegment| {
             let segment = TcpSegment::parse(&flight.bytes).expect("a segment");
             if segment.header.flags.contains(TcpFlags::RST) {
                 resets += 1;

@@ -434,7 +434,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
     for joined in [false, true] {
         let (mut script, mut peer, id) = served(listening(), 3);
         if joined {
-            script.join_runs();
+            script.combine_segments();
         }
         script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
         peer.receive_all(&mut script);

@@ -374,7 +374,7 @@ fn a_fin_with_the_awaited_infinite_mapping_ends_the_stream() {
 }
 
 /// No segment reaches the peer: segments sent within this time, each with the milliseconds since now.
-fn unheard(line: &mut Subflows, within_ms: u64) -> Vec<String> {
+fn since_last_rx(line: &mut Subflows, within_ms: u64) -> Vec<String> {
     let (mut said, mut passed) = (Vec::new(), 0);
     while let Some(after) = line.wait_for_send(within_ms - passed) {
         passed += after;
@@ -407,7 +407,7 @@ fn unanswered() -> Subflows {
 fn a_first_path_that_is_silent_for_a_second_stays_multipath_and_is_joined() {
     let mut line = unanswered();
     assert_eq!(
-        unheard(&mut line, 1_600),
+        since_last_rx(&mut line, 1_600),
         [
             "40 a: 1:6 P capable keys+5",
             "250 a: 1:6 P capable keys+5",
@@ -446,7 +446,7 @@ fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_ti
         answer_plainly(&mut line);
         assert_eq!((line.sent(), line.fallback()), (vec![], None), "the repeated data may be lost");
     }
-    assert_eq!(unheard(&mut line, 400), ["200 a: 1:6 P"]);
+    assert_eq!(since_last_rx(&mut line, 400), ["200 a: 1:6 P"]);
     assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
 }
 
@@ -454,10 +454,10 @@ fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_ti
 #[test]
 fn one_answer_without_options_does_not_cause_fallback() {
     let mut line = unanswered();
-    assert_eq!(unheard(&mut line, 250).last().map(String::as_str), Some("250 a: ack 1"));
+    assert_eq!(since_last_rx(&mut line, 250).last().map(String::as_str), Some("250 a: ack 1"));
     line.wait(10);
     answer_plainly(&mut line);
-    assert_eq!(unheard(&mut line, 200), ["200 a: 1:6 P capable keys+5", "200 a: ack 1"]);
+    assert_eq!(since_last_rx(&mut line, 200), ["200 a: 1:6 P capable keys+5", "200 a: ack 1"]);
     line.ack(0);
     assert_eq!((line.sent(), line.fallback()), (vec!["b: S join 2".to_owned()], None));
 }
@@ -466,7 +466,7 @@ fn one_answer_without_options_does_not_cause_fallback() {
 #[test]
 fn options_are_given_up_after_six_unanswered_timeouts() {
     let mut line = unanswered();
-    let said = unheard(&mut line, 20_000);
+    let said = since_last_rx(&mut line, 20_000);
     assert_eq!(said.iter().filter(|words| words.ends_with("a: ack 1")).count(), 5, "{said:?}");
     assert_eq!(said.last().map(String::as_str), Some("13270 a: 1:6 P"));
     assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));

@@ -215,10 +215,10 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
 fn a_window_update_is_repeated_five_times_at_most() {
     let (mut script, mut peer, id) = served(listening(), 1);
     // Fill the offered window and a little more: the last segment is cut.
-    let is_shut = |sent: &[marline_testkit::SentSegment]| {
+    let is_closed_for_data = |sent: &[marline_testkit::SentSegment]| {
         sent.last().is_some_and(|ack| ack.seg.header.window == 0)
     };
-    while !is_shut(&script.take_sent()) {
+    while !is_closed_for_data(&script.take_sent()) {
         peer.send_data(&mut script, &[3; 1_400]);
         script.advance(Duration::from_millis(50));
     }

@@ -120,7 +120,7 @@ impl Lane {
         if outcome.mtu_changed {
             // Notify the peer immediately.
             self.paths[at].request_probe();
-            self.notice_mtu(at);
+            self.push_mtu_notice(at);
         }
         if outcome.answers {
             self.inbox.push_notice(Notice::Answers(id));
@@ -137,7 +137,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn notice_mtu(&mut self, at: usize) {
+    pub(super) fn push_mtu_notice(&mut self, at: usize) {
         let path = &mut self.paths[at];
         let (id, frame_bytes) = (path.id(), path.mtu().two_way_size());
         self.inbox.push_notice(Notice::Mtu(id, frame_bytes));

@@ -110,8 +110,8 @@ impl Lane {
     /// Reports that the process was suspended for some time, which the driver's clock excludes
     /// ([`ProcessClock`](marline_time::ProcessClock)): no round trip or rate is measured from frames now in transit.
     /// Must be called before handling frames that arrived in the meantime.
-    pub fn note_pause(&mut self) {
-        self.paths.iter_mut().for_each(Path::note_pause);
+    pub fn record_pause(&mut self) {
+        self.paths.iter_mut().for_each(Path::record_pause);
     }
 
     /// Handles due timers.

@@ -56,7 +56,7 @@ impl Mtu {
             safe_size: safe,
             most,
             reported_by_peer: None,
-            size_index: sizes_below(most),
+            size_index: first_size_at_most(most),
             tries: 0,
             probe: None,
             large_lost: 0,
@@ -79,7 +79,7 @@ impl Mtu {
     /// Returns the size of the probe to send now, if any.
     pub(crate) fn probe_size(&mut self, now: Instant) -> Option<u16> {
         if self.retry_at.is_some_and(|at| at <= now) {
-            (self.retry_at, self.size_index, self.tries) = (None, sizes_below(self.most), 0);
+            (self.retry_at, self.size_index, self.tries) = (None, first_size_at_most(self.most), 0);
         }
         if self.probe.is_some() {
             return None;
@@ -149,7 +149,7 @@ impl Mtu {
 
     fn search_from(&mut self, frame_bytes: u16, most: u16) {
         self.frame_bytes = frame_bytes;
-        (self.size_index, self.tries, self.probe) = (sizes_below(most), 0, None);
+        (self.size_index, self.tries, self.probe) = (first_size_at_most(most), 0, None);
         (self.large_lost, self.is_suspected) = (0, false);
     }
 
@@ -195,7 +195,7 @@ impl Mtu {
 }
 
 /// Returns the index of the first size that is at most this large.
-fn sizes_below(most: u16) -> usize {
+fn first_size_at_most(most: u16) -> usize {
     SIZES.iter().position(|size| *size <= most).unwrap_or(SIZES.len())
 }
 
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_among_frames_that_pass_say_nothing_of_the_size() {
+    fn losses_among_frames_that_pass_do_not_change_the_size() {
         let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         search(&mut mtu, 1_472);
         mtu.on_answered(99, 50, 1_472);

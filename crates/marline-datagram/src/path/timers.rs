@@ -13,12 +13,12 @@ impl Path {
     /// Time to wait for an acknowledgment before the path counts as unreachable. Cached, because it is read for every
     /// frame sent or received on any path.
     fn patience(&self) -> Duration {
-        let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
+        let patience = self.patience.get().unwrap_or_else(|| self.compute_answer_timeout());
         self.patience.set(Some(patience));
         patience
     }
 
-    fn compute_patience(&self) -> Duration {
+    fn compute_answer_timeout(&self) -> Duration {
         let Some(srtt) = self.rtt.srtt() else { return INITIAL_ANSWER_TIMEOUT };
         let p99 = self.forecaster.forecast(self.last_sent_at.unwrap_or(Instant::ZERO));
         let p99 = p99.answer(Quantile::P99).unwrap_or_default();

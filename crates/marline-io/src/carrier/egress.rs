@@ -156,7 +156,7 @@ impl UdpCarrier {
         if flow.kept_open {
             flow.kept_open = false;
             flow.alarm_at = Instant::FAR_FUTURE;
-            self.keep_open_fewer(1);
+            self.reduce_kept_open(1);
         }
     }
 
@@ -164,7 +164,7 @@ impl UdpCarrier {
     pub fn forget(&mut self, id: u64) {
         let Some(flow) = self.flows.remove(&id) else { return };
         self.changes += 1;
-        self.keep_open_fewer(usize::from(flow.kept_open));
+        self.reduce_kept_open(usize::from(flow.kept_open));
         self.unproven -= usize::from(!flow.validated);
         if let Some(pending) = flow.pending.filter(|_| flow.is_evictable) {
             self.unvalidated.remove(flow.source(), pending);
@@ -176,7 +176,7 @@ impl UdpCarrier {
         shrink_table(&mut self.by_peer);
     }
 
-    fn keep_open_fewer(&mut self, flows: usize) {
+    fn reduce_kept_open(&mut self, flows: usize) {
         self.kept_open -= flows;
         if self.kept_open == 0 {
             self.alarms = BinaryHeap::new();
@@ -185,7 +185,7 @@ impl UdpCarrier {
 
     /// Finds the flow whose datagram to `remote` began with the quoted bytes. Returns our flow id and the ends of the
     /// flow.
-    pub fn quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
+    pub fn find_quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
         let id = match frame::parse_ids(quoted)? {
             (0, sender) => sender,
             (receiver, _) => *self.by_peer.get(&receiver)?,

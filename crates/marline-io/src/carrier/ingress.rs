@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant};
 
 use super::flow::{Allowance, FIRST_QUIET};
 use super::frame::{ControlFrame, Cookie, Frame, HandshakeBody, Proof};
-use super::keys::{commitment_to, equal_in_constant_time};
+use super::keys::{compute_commitment, equals_in_constant_time};
 use super::{Datagram, MAX_RETRIES, RESETS_PER_S, ReceivedDatagram, UdpCarrier};
 
 impl UdpCarrier {
@@ -24,7 +24,7 @@ impl UdpCarrier {
                 self.receive_syn(now, datagram, sender, more, segment)
             }
             Frame::Handshake { flow, sender, more, segment } => {
-                self.note_answer(flow, sender, more);
+                self.record_answer(flow, sender, more);
                 self.receive_segment(now, datagram, flow, sender, segment)
             }
             Frame::Challenge { flow, nonce } => self.on_challenge(datagram, flow, &nonce),
@@ -81,7 +81,7 @@ impl UdpCarrier {
 
     /// Records the server's id and sender information from the first answer to our SYN with this id. The core decides
     /// whether the answer is valid.
-    fn note_answer(&mut self, flow: u64, sender: u64, more: HandshakeBody) {
+    fn record_answer(&mut self, flow: u64, sender: u64, more: HandshakeBody) {
         let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
             return;
         };
@@ -163,7 +163,7 @@ impl UdpCarrier {
         self.counters.syns += 1;
         let path = subflow_path(datagram, segment);
         // The entry was evicted and has returned; the flow that was created from it still counts.
-        let flow = self.flow_of(sender, datagram);
+        let flow = self.find_flow_of_syn(sender, datagram);
         self.arm_sweep(now);
         let entry = self.pending.record_syn(now, sender, datagram.outer, path, more.introduction);
         entry.allowance.on_received(datagram.bytes.len());
@@ -210,7 +210,7 @@ impl UdpCarrier {
     }
 
     /// Finds the flow that was created from the SYN with this id, if it came from the same host.
-    fn flow_of(&self, sender: u64, datagram: &Datagram<'_>) -> Option<(u64, FourTuple)> {
+    fn find_flow_of_syn(&self, sender: u64, datagram: &Datagram<'_>) -> Option<(u64, FourTuple)> {
         let id = *self.by_peer.get(&sender)?;
         let flow = self.flows.get(&id)?;
         let same = flow.outer.remote.ip() == datagram.outer.remote.ip();
@@ -232,8 +232,8 @@ impl UdpCarrier {
         };
         let Some(flow) = self.flows.get(&id) else { return ReceivedDatagram::Nothing };
         let promised = flow.bond.peer;
-        let shown = commitment_to(token);
-        let proven = promised.is_some_and(|p| equal_in_constant_time(&p.commitment, &shown));
+        let shown = compute_commitment(token);
+        let proven = promised.is_some_and(|p| equals_in_constant_time(&p.commitment, &shown));
         if !proven {
             self.counters.bad_resets += 1;
             return ReceivedDatagram::Nothing;

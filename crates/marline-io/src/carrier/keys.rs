@@ -121,7 +121,7 @@ impl Keyring {
 
     /// Returns our sender information for the flow `id` at the address `local`.
     pub(super) fn introduction(&self, bond: &BoundKeys, id: u64, local: SocketAddr) -> SenderInfo {
-        let commitment = commitment_to(&self.reset_token(id, local));
+        let commitment = compute_commitment(&self.reset_token(id, local));
         SenderInfo { key: bond.own.public, commitment }
     }
 
@@ -194,18 +194,18 @@ impl Keyring {
     pub(super) fn is_ours(&self, now: Instant, cookie: &Cookie, outer: &Outer) -> bool {
         let slot = cookie[0];
         slot_of(now).wrapping_sub(slot) <= 1
-            && equal_in_constant_time(cookie, &self.cookie_of(slot, outer))
+            && equals_in_constant_time(cookie, &self.cookie_of(slot, outer))
     }
 }
 
 /// Hashes a token for a handshake.
-pub(super) fn commitment_to(token: &Proof) -> Proof {
+pub(super) fn compute_commitment(token: &Proof) -> Proof {
     let hash = Sha256::new().chain_update(COMMITMENT_LABEL).chain_update(token).finalize();
     leftmost_bytes(&hash.into())
 }
 
 /// Compares in a time that does not depend on the position of a difference.
-pub(super) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+pub(super) fn equals_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
@@ -256,7 +256,7 @@ mod tests {
         for other in [token(2, 7, here), token(1, 8, here), token(1, 7, at("192.0.2.1:444"))] {
             assert_ne!(other, first);
         }
-        assert_ne!(commitment_to(&first), first);
+        assert_ne!(compute_commitment(&first), first);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use marline_time::Instant;
 
 use super::frame::{ControlFrame, Nonce, Proof};
-use super::keys::equal_in_constant_time;
+use super::keys::equals_in_constant_time;
 use super::{CHALLENGE_INTERVAL, Datagram, ReceivedDatagram, UdpCarrier};
 
 impl UdpCarrier {
@@ -81,7 +81,7 @@ impl UdpCarrier {
             0 => None,
             peer_flow => self.keys.response(&mut flow.bond, id, peer_flow, &nonce),
         };
-        if !expected.is_some_and(|expected| equal_in_constant_time(&expected, proof)) {
+        if !expected.is_some_and(|expected| equals_in_constant_time(&expected, proof)) {
             self.counters.bad_responses += 1;
             return ReceivedDatagram::Nothing;
         }

@@ -18,7 +18,7 @@ use crate::edge::virtio::VirtioHeader;
 /// Maximum number of segments in a packet.
 const MAX_SEGMENTS: usize = 64;
 /// Maximum length of a packet, in bytes.
-pub(super) const LONGEST: usize = 65_535;
+pub(super) const MAX_PACKET_BYTES: usize = 65_535;
 /// Maximum length of IP and TCP headers.
 pub(super) const HEADERS: usize = IPV6_HEADER_LEN + 60;
 /// Offsets in a TCP header.
@@ -55,7 +55,7 @@ impl<'a> Group<'a> {
     pub(super) fn new(ip_header: usize, longest: usize) -> Group<'a> {
         Group {
             ip_header,
-            longest: longest.min(LONGEST),
+            longest: longest.min(MAX_PACKET_BYTES),
             packets: [&[]; MAX_SEGMENTS],
             count: 0,
             headers: 0,
@@ -158,14 +158,14 @@ impl<'a> Group<'a> {
 
     /// Writes the TCP header of the combined packet. Its checksum covers only the pseudo-header between these
     /// addresses; the receiver of the packet completes it.
-    pub(super) fn unfinished_header(&self, local: IpAddr, remote: IpAddr, tcp: &mut [u8]) {
+    pub(super) fn write_unfinished_header(&self, local: IpAddr, remote: IpAddr, tcp: &mut [u8]) {
         self.header(tcp);
         let bare = !tcp_pseudo_header(Some((local, remote)), self.segment_len()).finish();
         tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&bare.to_be_bytes());
     }
 
     /// Writes the TCP header with the complete checksum, which is computed from the checksums of the segments.
-    pub(super) fn finished_header(&self, local: IpAddr, remote: IpAddr, tcp: &mut [u8]) {
+    pub(super) fn write_finished_header(&self, local: IpAddr, remote: IpAddr, tcp: &mut [u8]) {
         self.header(tcp);
         tcp[CHECKSUM..CHECKSUM + 2].fill(0);
         let mut sum = tcp_pseudo_header(Some((local, remote)), self.segment_len());
@@ -237,7 +237,7 @@ pub(super) fn write_batch(
     let free = IPV6_HEADER_LEN - ip_header;
     let stride = if stride == 0 { bytes.len().max(1) } else { stride };
     let mut packets = bytes.chunks(stride).map(|datagram| datagram.get(free..).unwrap_or_default());
-    let mut group: Group<'_> = Group::new(ip_header, LONGEST);
+    let mut group: Group<'_> = Group::new(ip_header, MAX_PACKET_BYTES);
     let mut sent = 0;
     let mut next = packets.next();
     while let Some(packet) = next {
@@ -309,7 +309,7 @@ fn join_headers(group: &Group<'_>, headers: &mut [u8]) -> usize {
         let address = |at: usize| <[u8; 4]>::try_from(&ip[at..at + 4]).unwrap_or_default();
         (IpAddr::from(address(12)), IpAddr::from(address(16)))
     };
-    group.unfinished_header(local, remote, tcp);
+    group.write_unfinished_header(local, remote, tcp);
     ip_header
 }
 
@@ -362,19 +362,19 @@ mod tests {
             let (count, size) = (2 + rng.below(30) as usize, 1 + rng.below(1_400) as usize);
             let last = 1 + rng.below(size as u64) as usize;
             let segments = run(&mut rng, ipv6, count, size, last);
-            let mut group = Group::new(0, LONGEST);
+            let mut group = Group::new(0, MAX_PACKET_BYTES);
             assert!(segments.iter().all(|segment| group.try_add(segment)), "{count} of {size}");
             assert_eq!((group.count(), group.size()), (count, size));
             let mut header = vec![0; group.headers_len()];
             let (local, remote) = ends(ipv6);
-            group.finished_header(local, remote, &mut header);
+            group.write_finished_header(local, remote, &mut header);
             let joined = whole(&group, &header);
             assert_eq!(joined.len(), group.segment_len());
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &joined), "{count} of {size}, {last}");
             let payloads = segments.iter().flat_map(|s| &s[header.len()..]).copied();
             assert_eq!(joined[header.len()..], payloads.collect::<Vec<_>>());
             // The header for a network card has only the pseudo-header in its checksum.
-            group.unfinished_header(local, remote, &mut header);
+            group.write_unfinished_header(local, remote, &mut header);
             let bare = [header[CHECKSUM], header[CHECKSUM + 1]];
             let unfinished = whole(&group, &header);
             let mut finished = unfinished.clone();

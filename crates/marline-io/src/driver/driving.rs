@@ -363,7 +363,7 @@ impl Shard {
         drop(state);
         let is_drained = self.receive(&mut reception);
         if is_drained {
-            self.receiving().readiness().note_sockets_checked();
+            self.receiving().readiness().record_sockets_checked();
             let mut state = self.lock();
             let now = self.now(&mut state);
             if state.wakeups().alarm_at().is_some_and(|at| at <= now) {

@@ -250,7 +250,7 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
         on_native_error(state, now, error);
         return;
     };
-    let quoted = carrier.quoted_flow(error.remote, &error.quoted);
+    let quoted = carrier.find_quoted_flow(error.remote, &error.quoted);
     if quoted.is_none() && on_frame_error(state, now, error) {
         return;
     }

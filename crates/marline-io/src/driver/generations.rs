@@ -312,7 +312,7 @@ impl Generations {
                     &self.links,
                     link,
                     link_users(&shards),
-                    FrameDecoder::after_greeting(),
+                    FrameDecoder::after_preamble(),
                     true,
                 );
             }

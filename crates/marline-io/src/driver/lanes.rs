@@ -30,14 +30,14 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of these checks while the subflow of a numbered path is missing.
 const MISSING_PATH_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time to wait for the subflow of a numbered path.
-const AWAIT_PATH: Duration = Duration::from_secs(10);
+const PATH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum timer delay: a bug in one lane must not stop the others.
 const MIN_TIMER_DELAY: Duration = Duration::from_micros(100);
 
 /// Granularity of the memory charge, in bytes: an active lane rarely needs to update its account.
-const CHARGE_STEP: u64 = 16 << 10;
+const CHARGE_STEP_BYTES: u64 = 16 << 10;
 /// Minimum queue limit, in bytes, even if little memory is free.
-const MIN_LIMIT: u64 = 16 << 10;
+const MIN_QUEUE_LIMIT_BYTES: u64 = 16 << 10;
 
 type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
@@ -209,7 +209,7 @@ impl Lanes {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if path.id.0 < PATH_NUMBERS && entry.awaited_paths.len() < MAX_NAMED_PATHS {
             entry.awaited_paths.retain(|(other, _)| other.id != path.id);
-            entry.awaited_paths.push((path, now + AWAIT_PATH));
+            entry.awaited_paths.push((path, now + PATH_TIMEOUT));
         }
         entry.check_at = Instant::ZERO;
         self.touch(id);
@@ -267,7 +267,7 @@ impl Lanes {
         {
             // The first datagram must not wait until the peer has numbered a path.
             let first = LanePath { id: PathId(0), flow: first.local_flow };
-            entry.awaited_paths.push((first, now + AWAIT_PATH));
+            entry.awaited_paths.push((first, now + PATH_TIMEOUT));
         }
         let ready = |flow: u64| known(flow).is_some() && place(flow).is_some();
         let new: Vec<LanePath> = match entry.numbers {
@@ -488,7 +488,7 @@ impl Lanes {
             entry.charge = Some(account.charge(MemoryKind::Datagram, 0));
             entry.update_charge();
         }
-        let most = account.allowance().max(MIN_LIMIT);
+        let most = account.allowance().max(MIN_QUEUE_LIMIT_BYTES);
         entry.lane.limit_memory(usize::try_from(most).unwrap_or(usize::MAX));
     }
 
@@ -511,7 +511,7 @@ impl Lanes {
     }
 
     /// Marks the silent paths of a lane that connections of the shard already probe.
-    pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(PathAddresses) -> bool) {
+    pub(super) fn record_probed(&mut self, id: u64, is_probed: impl Fn(PathAddresses) -> bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         for (path, addresses) in &entry.silent {
             entry.lane.set_path_probed(*path, is_probed(*addresses));
@@ -555,8 +555,8 @@ impl Lanes {
     }
 
     /// Records that the process did not run for some time.
-    pub(super) fn note_pause(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.lane.note_pause());
+    pub(super) fn record_pause(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.lane.record_pause());
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -581,7 +581,7 @@ impl Entry {
     /// Updates the memory charge to what the lane holds.
     fn update_charge(&mut self) {
         if let Some(charge) = &mut self.charge {
-            charge.resize_in_steps(self.lane.held_bytes() as u64, CHARGE_STEP);
+            charge.resize_in_steps(self.lane.held_bytes() as u64, CHARGE_STEP_BYTES);
         }
     }
 

@@ -20,9 +20,9 @@ use crate::edge::tcp::TcpInfo;
 use crate::links::{FramedBytes, PREAMBLE, enclose};
 
 /// Maximum backlog of a link, in bytes.
-const BACKLOG: usize = 1 << 20;
+const MAX_BACKLOG_BYTES: usize = 1 << 20;
 /// Part of the backlog for lane frames, in bytes: a dozen of the largest.
-const LANE_BACKLOG: usize = 16 << 10;
+const MAX_LANE_BACKLOG_BYTES: usize = 16 << 10;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -165,7 +165,7 @@ impl Link {
     }
 
     /// Returns true once a flow has been validated on the link.
-    pub(super) fn is_proven(&self) -> bool {
+    pub(super) fn has_validated_flow(&self) -> bool {
         self.has_validated_flow.load(Ordering::Relaxed)
     }
 
@@ -232,8 +232,8 @@ impl Link {
             }
         };
         let room = match lane {
-            true => LANE_BACKLOG.saturating_sub(out.lanes),
-            false => BACKLOG.saturating_sub(out.backlog.len() - out.sent),
+            true => MAX_LANE_BACKLOG_BYTES.saturating_sub(out.lanes),
+            false => MAX_BACKLOG_BYTES.saturating_sub(out.backlog.len() - out.sent),
         };
         // The backlog takes whole frames. The rest of a partially sent frame is always appended.
         let end = match length - sent <= room {
@@ -262,7 +262,7 @@ impl Link {
         }
         out.backlog.clear();
         // A link must not keep the memory of its largest backlog forever.
-        out.backlog.shrink_to(2 * LANE_BACKLOG);
+        out.backlog.shrink_to(2 * MAX_LANE_BACKLOG_BYTES);
         (out.sent, out.lanes) = (0, 0);
         Ok(Some(core::mem::take(&mut out.waiting)))
     }
@@ -308,9 +308,9 @@ impl Link {
 
 /// Time without progress after which a link is stalled, if this is also several round trips.
 const STALL_TIMEOUT: Duration = Duration::from_millis(1_500);
-const PATIENCE_RTTS: u32 = 3;
+const STALL_RTTS: u32 = 3;
 /// Number of retransmission timeouts after which a link can be stalled.
-const TIMEOUTS: u8 = 3;
+const MIN_STALL_RTOS: u8 = 3;
 
 /// Progress of a link.
 #[derive(Debug)]
@@ -369,8 +369,8 @@ impl Progress {
             _ => now,
         };
         *known = Some((info.acknowledged_bytes, since));
-        let patience = STALL_TIMEOUT.max(info.rtt * PATIENCE_RTTS);
-        info.timeouts >= TIMEOUTS && now.saturating_duration_since(since) >= patience
+        let patience = STALL_TIMEOUT.max(info.rtt * STALL_RTTS);
+        info.timeouts >= MIN_STALL_RTOS && now.saturating_duration_since(since) >= patience
     }
 }
 

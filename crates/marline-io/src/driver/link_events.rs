@@ -279,7 +279,7 @@ fn on_link_not_opened(shard: &Shard, ends: FlowEnds, why: &LinkOpenError) {
     if state.routing().routes().on_link_failure(now, ends, why.kind()) {
         tracing::warn!(local = %ends.local, server = %ends.remote, "no answer over UDP; {why}");
     }
-    state.routing().note_failure(ends, why.to_string());
+    state.routing().record_failure(ends, why.to_string());
     let flows = match state.carrier() {
         Carrier::Udp(carrier) => carrier.flows_between(ends),
         Carrier::Native(_) => Vec::new(),
@@ -365,7 +365,7 @@ async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalle
                 shard.links(),
                 link,
                 link_users(&shards),
-                FrameDecoder::after_greeting(),
+                FrameDecoder::after_preamble(),
                 false,
             );
         }

@@ -184,7 +184,7 @@ async fn read(
     let begun = Instant::now();
     let mut heard = begun;
     loop {
-        let proven = link.is_proven() || link.is_relayed();
+        let proven = link.has_validated_flow() || link.is_relayed();
         let patience = match (accepted, proven) {
             (false, _) => None,
             (true, true) => Some(heard + IDLE),
@@ -450,7 +450,7 @@ async fn write_relay(relay: Arc<Link>) {
 
 /// Writes frames of an older process to the link, until the relay or the link ends.
 async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
-    let mut unpacker = FrameDecoder::after_greeting();
+    let mut unpacker = FrameDecoder::after_preamble();
     let mut buffer = vec![0; RELAY_READ_BYTES];
     while relay.stream().readable().await.is_ok() && !link.is_broken() {
         let kept = unpacker.restore(&mut buffer);
@@ -476,7 +476,7 @@ async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
     relay.close();
     let was_last = link.remove_relay(generation, &relay);
     // The older process has closed its end. The link is closed if no process has validated a flow on it.
-    if was_last && !link.is_proven() {
+    if was_last && !link.has_validated_flow() {
         link.close();
     }
 }

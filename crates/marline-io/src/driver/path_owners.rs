@@ -14,7 +14,7 @@ use crate::native;
 const PATH_LIMIT: usize = 1 << 16;
 
 /// Age at which an unused entry is dropped; an entry may reach twice this age.
-const UNUSED: Duration = Duration::from_secs(120);
+const UNUSED_AGE: Duration = Duration::from_secs(120);
 
 /// Packets of a batch that may belong to other shards.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl PathOwners {
 
     /// Drops entries that have not been used for some time.
     pub(super) fn age(&mut self, now: Instant) {
-        let due = self.aged_at.is_none_or(|at| now.since(at) >= UNUSED);
+        let due = self.aged_at.is_none_or(|at| now.since(at) >= UNUSED_AGE);
         if due && !(self.owners.is_empty() && self.unused.is_empty()) {
             self.unused = core::mem::take(&mut self.owners);
             self.aged_at = Some(now);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(owners.known_owner(&path(2)), None);
         assert_eq!((owners.owners.len(), owners.unused.len()), (1, 0));
         owners.set(path(1), None);
-        owners.age(now + UNUSED);
+        owners.age(now + UNUSED_AGE);
         assert_eq!(owners.known_owner(&path(1)), None);
         // Entries also expire if a long time passes without a call.
         owners.set(path(4), Some(1));

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_time::{Duration, Instant};
 use marline_wire::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP};
 
-use super::combined_packet::{CHECKSUM, Group, HEADERS, LONGEST};
+use super::combined_packet::{CHECKSUM, Group, HEADERS, MAX_PACKET_BYTES};
 use super::sending::SendError;
 use crate::edge::outlet::{ETHERNET_HEADER_LEN, Outlet};
 use crate::edge::raw_packet::RawDestination;
@@ -39,9 +39,9 @@ const MAX_CACHED_OUTLETS: usize = 4_096;
 /// The system's default TTL (`net.ipv4.ip_default_ttl`, `net.ipv6.conf.*.hop_limit`).
 const HOP_LIMIT: u8 = 64;
 /// File with the number of connections that the firewall of this network namespace tracks.
-const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// Directory of the kernel's network settings. If it exists without [`TRACKED`], there is no connection tracking.
-const SYSCTLS: &str = "/proc/sys/net";
+const TRACKED_COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+/// Directory of the kernel's network settings. If it exists without [`TRACKED_COUNT_FILE`], there is no connection tracking.
+const SYSCTL_DIR: &str = "/proc/sys/net";
 
 /// Sockets that send the packets of raw sockets. Clones share them.
 #[derive(Clone, Debug)]
@@ -317,7 +317,7 @@ impl CombinedSender {
         match outlet {
             Outlet::Loopback { .. } => {
                 let tcp = &mut headers[..group.headers_len()];
-                group.finished_header(local, remote, tcp);
+                group.write_finished_header(local, remote, tcp);
                 let (parts, count) = group.parts([&[], tcp]);
                 raw::send_parts(raw, to, &parts[..count])
             }
@@ -326,7 +326,7 @@ impl CombinedSender {
                 let limit = hop_limit.unwrap_or(HOP_LIMIT);
                 let ip = write_ip(to, limit, group.segment_len(), &mut headers)?;
                 let len = ip + group.headers_len();
-                group.unfinished_header(local, remote, &mut headers[ip..len]);
+                group.write_unfinished_header(local, remote, &mut headers[ip..len]);
                 let virtio = VirtioHeader {
                     checksum: ((ETHERNET_HEADER_LEN + ip) as u16, CHECKSUM as u16),
                     segments: Some((group.size() as u16, ip == IPV6_HEADER_LEN)),
@@ -379,10 +379,10 @@ fn room(outlet: &Outlet, ipv6: bool) -> (usize, usize) {
     let header = if ipv6 { IPV6_HEADER_LEN } else { IPV4_HEADER_LEN };
     match outlet {
         Outlet::Loopback { mtu } => {
-            let longest = (*mtu as usize).min(LONGEST).saturating_sub(header);
+            let longest = (*mtu as usize).min(MAX_PACKET_BYTES).saturating_sub(header);
             (longest, longest)
         }
-        Outlet::Ethernet { mtu, .. } => (LONGEST - header, (*mtu as usize).saturating_sub(header)),
+        Outlet::Ethernet { mtu, .. } => (MAX_PACKET_BYTES - header, (*mtu as usize).saturating_sub(header)),
     }
 }
 
@@ -405,9 +405,9 @@ fn write_ip(to: &RawDestination, limit: u8, len: usize, out: &mut [u8]) -> io::R
 /// peer's answers to bypassing packets invalid and would not translate addresses. A firewall that tracks any
 /// connections also tracks ours, because it saw the SYN.
 fn is_tracked() -> bool {
-    match std::fs::read_to_string(TRACKED) {
+    match std::fs::read_to_string(TRACKED_COUNT_FILE) {
         Ok(count) => count.trim() != "0",
-        Err(error) if error.kind() == io::ErrorKind::NotFound => !Path::new(SYSCTLS).exists(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => !Path::new(SYSCTL_DIR).exists(),
         Err(_) => true,
     }
 }

@@ -177,15 +177,15 @@ impl Readiness {
     }
 
     /// Records that all sockets were checked.
-    pub(super) fn note_sockets_checked(&self) {
+    pub(super) fn record_sockets_checked(&self) {
         self.polled_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
 
     /// Records that the task is being polled.
-    pub(super) fn note_polled(&self) {
+    pub(super) fn record_polled(&self) {
         self.since.store(0, Ordering::Release);
-        self.note_sockets_checked();
+        self.record_sockets_checked();
     }
 }
 

@@ -30,7 +30,7 @@ use crate::links::Routes;
 /// Maximum number of links.
 const MAX_LINKS: usize = 8_192;
 /// Limits on accepted links without a validated flow. A link whose last validated flow has ended is pending again.
-const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
+const PENDING_LIMITS: PendingLimits = PendingLimits { total: 512, per_source: 128 };
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum length of a frame without payload. Longer frames elicit an answer.
@@ -56,7 +56,7 @@ struct Slot {
 
 impl Default for Table {
     fn default() -> Self {
-        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), is_tcp_handed_over: false }
+        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING_LIMITS), is_tcp_handed_over: false }
     }
 }
 
@@ -442,7 +442,7 @@ impl Routing {
     }
 
     /// Records why a link was not established.
-    pub(super) fn note_failure(&mut self, ends: FlowEnds, why: String) {
+    pub(super) fn record_failure(&mut self, ends: FlowEnds, why: String) {
         let Routing { routes, failures, .. } = self;
         failures.retain(|ends, _| routes.is_tracked(ends));
         failures.insert(ends, why);
@@ -477,7 +477,7 @@ mod tests {
         let links = Links::default();
         let (used, _used_end) = accept(&links, [198, 51, 100, 1]);
         links.mark_proven(&used);
-        let of_one = PENDING.per_source;
+        let of_one = PENDING_LIMITS.per_source;
         let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
         assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
         // A second shard's flow is validated and the first shard's flow ends: the link is still in use.
@@ -502,12 +502,12 @@ mod tests {
         let (honest, _honest_end) = accept(&links, [203, 0, 113, 1]);
         let mut kept = Vec::new();
         for network in 1..=8 {
-            for _ in 0..PENDING.per_source {
+            for _ in 0..PENDING_LIMITS.per_source {
                 kept.push(accept(&links, [198, 51, 100, network]));
             }
         }
         assert!(!honest.is_broken());
-        assert_eq!(lock(&links.table).pending.len(), PENDING.total);
+        assert_eq!(lock(&links.table).pending.len(), PENDING_LIMITS.total);
         assert_eq!(links.counters.refused.load(Ordering::Relaxed), 0);
     }
 }

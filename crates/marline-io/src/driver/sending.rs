@@ -256,7 +256,7 @@ pub(super) struct Sending {
     spare: Option<TransmitBuf>,
     headroom: usize,
     /// True if segments may be combined into one packet.
-    joins_runs: bool,
+    combines_segments: bool,
     /// Segments for one system call.
     gathered: SegmentBatch,
     /// Lane frames that are being sent.
@@ -270,7 +270,7 @@ impl Sending {
             out: transmit_buffer(headroom, false),
             spare: None,
             headroom,
-            joins_runs: false,
+            combines_segments: false,
             gathered: SegmentBatch::default(),
             frames: LaneBatch::default(),
             scratch: Vec::new(),
@@ -278,9 +278,9 @@ impl Sending {
     }
 
     /// Sets whether segments may be combined into one packet.
-    pub(super) fn join_runs(&mut self, joins_runs: bool) {
-        self.out.join_runs(joins_runs);
-        self.joins_runs = joins_runs;
+    pub(super) fn combine_segments(&mut self, combines_segments: bool) {
+        self.out.combine_segments(combines_segments);
+        self.combines_segments = combines_segments;
         self.spare = None;
     }
 
@@ -291,9 +291,9 @@ impl Sending {
 
     /// Takes the batch; meanwhile, the core can fill the other buffer.
     pub(super) fn take_batch(&mut self) -> TransmitBuf {
-        let (headroom, joins_runs) = (self.headroom, self.joins_runs);
+        let (headroom, combines_segments) = (self.headroom, self.combines_segments);
         let spare = self.spare.take();
-        let spare = spare.unwrap_or_else(|| transmit_buffer(headroom, joins_runs));
+        let spare = spare.unwrap_or_else(|| transmit_buffer(headroom, combines_segments));
         core::mem::replace(&mut self.out, spare)
     }
 
@@ -338,10 +338,10 @@ impl Sending {
     }
 }
 
-/// Creates an empty buffer for one batch. With `joins_runs`, its segments may be combined into one packet.
-fn transmit_buffer(headroom: usize, joins_runs: bool) -> TransmitBuf {
+/// Creates an empty buffer for one batch. With `combines_segments`, its segments may be combined into one packet.
+fn transmit_buffer(headroom: usize, combines_segments: bool) -> TransmitBuf {
     let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
-    buffer.join_runs(joins_runs);
+    buffer.combine_segments(combines_segments);
     buffer
 }
 

@@ -245,7 +245,7 @@ impl Shard {
     /// are notified before they handle anything that arrived in the meantime.
     pub(super) fn now(&self, state: &mut State) -> Instant {
         let now = self.clock.now();
-        state.note_pauses(self.clock.pauses());
+        state.record_pauses(self.clock.pauses());
         now
     }
 
@@ -366,7 +366,7 @@ impl Shard {
     }
 
     /// Records that nothing was sent because there is no route from `local` to `remote`.
-    pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &io::Error) {
+    pub fn record_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &io::Error) {
         let now = self.clock.now();
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
         self.lock().observers().contacts().on_unroutable(now, local, remote, errno);
@@ -496,13 +496,13 @@ impl Shard {
     /// See [`use_raw`](Self::use_raw). Also fails if the sockets are for a different number of shards.
     pub fn share_raw(shards: &[&Shard], sockets: &RawSockets) -> io::Result<()> {
         let opened = sockets.take(shards.len())?;
-        let joins_runs = opened.joins_runs();
+        let combines_segments = opened.combines_segments();
         for shard in shards {
             let mut state = shard.lock();
             if let Carrier::Native(carrier) = state.carrier() {
                 carrier.adopt(&opened);
             }
-            state.sending().join_runs(joins_runs);
+            state.sending().combine_segments(combines_segments);
         }
         for (shard, families) in shards.iter().zip(opened.sockets()) {
             for (ipv6, family) in [false, true].into_iter().zip(families) {

@@ -462,7 +462,7 @@ impl Sockets {
 /// Sending.
 impl Sockets {
     /// Finds the socket for native packets of a path.
-    pub(super) fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
+    pub(super) fn find_native_outer(&self, path: &FourTuple) -> Option<Outer> {
         let socket = self.position(|socket| {
             if matches!(socket.kind, Kind::Gateway { .. }) {
                 return true;

@@ -116,10 +116,10 @@ impl State {
 impl State {
     /// Notifies the endpoint and the lanes of a new pause of the process. Data in transit during a pause says nothing
     /// about the network.
-    pub(super) fn note_pauses(&mut self, pauses: u64) {
-        if self.wakeups.note_pauses(pauses) {
-            self.endpoint.note_pause();
-            self.lanes.note_pause();
+    pub(super) fn record_pauses(&mut self, pauses: u64) {
+        if self.wakeups.record_pauses(pauses) {
+            self.endpoint.record_pause();
+            self.lanes.record_pause();
         }
     }
 
@@ -153,7 +153,7 @@ impl State {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out),
             Carrier::Native(carrier) => {
                 carrier.frame(batch, out);
-                self.sockets.native_outer(&batch.path).map(FramedBatch::Ready)
+                self.sockets.find_native_outer(&batch.path).map(FramedBatch::Ready)
             }
         }
     }
@@ -173,10 +173,10 @@ impl State {
             if let Some(account) = self.endpoint.memory_account(connection) {
                 self.lanes.charge_to(id, account);
             }
-            self.endpoint.note_in_use(now, connection);
+            self.endpoint.mark_in_use(now, connection);
         }
         let endpoint = &self.endpoint;
-        self.lanes.note_probed(id, |path| endpoint.is_path_probed(path));
+        self.lanes.record_probed(id, |path| endpoint.is_path_probed(path));
     }
 
     /// Reports the bytes that a lane carried to the client's routes.

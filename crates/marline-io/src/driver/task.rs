@@ -19,7 +19,7 @@ use super::shard::{Handover, Shard};
 /// Number of receive calls before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
 /// Maximum number of turns for which timers are postponed.
-const POSTPONE_TIMERS: u32 = 4;
+const MAX_POSTPONED_TURNS: u32 = 4;
 /// Time that a shard without handles waits for its connections to close.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time that such a shard waits for TIME-WAIT to end on native carriers, because the kernel would answer late segments
@@ -74,7 +74,7 @@ impl Task {
         let waker = self.waker.of(shard.receiving().readiness(), cx.waker());
         let cx = &mut Context::from_waker(&waker);
         let mut reception = shard.receiving().lock();
-        shard.receiving().readiness().note_polled();
+        shard.receiving().readiness().record_polled();
         if self.prepare(cx, &mut reception) {
             return Poll::Ready(Ok(()));
         }
@@ -97,7 +97,7 @@ impl Task {
         // Timers come after reception: if the process did not run for some time, an acknowledgment that has already
         // arrived must not count as missing.
         let more_to_receive = at < reception.sockets();
-        if more_to_receive && self.postponed < POSTPONE_TIMERS {
+        if more_to_receive && self.postponed < MAX_POSTPONED_TURNS {
             self.postponed += 1;
             return Poll::Pending;
         }

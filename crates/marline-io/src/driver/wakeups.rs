@@ -27,14 +27,14 @@ use super::streams::{register, wake};
 pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// Maximum length of a write that waits, in bytes. Longer writes justify their own system call.
-const LONGEST_DELAYED_WRITE: usize = 4 << 10;
+const MAX_DELAYED_WRITE_BYTES: usize = 4 << 10;
 /// Maximum number of waiting writes: the datagrams of one batch.
-const MOST_DELAYED_WRITES: u32 = 44;
+const MAX_DELAYED_WRITES: u32 = 44;
 /// Minimum number of writes in a turn that justifies waiting: the end of a turn costs about as much as one system
 /// call.
 const MIN_TURN_WRITES: u32 = 3;
 /// Maximum time between writes of two connections that probably belong to one turn.
-const NEAR_WRITES: Duration = Duration::from_micros(50);
+const MAX_WRITE_GAP: Duration = Duration::from_micros(50);
 /// Time after which the next caller sends waiting writes, if the current task runs long.
 const MAX_TURN: Duration = Duration::from_micros(200);
 /// Maximum number of such pairs of writes required before a write waits again after useless waits.
@@ -138,7 +138,7 @@ impl Wakeups {
     }
 
     /// Records the number of process pauses. Returns true if there are new ones.
-    pub(super) const fn note_pauses(&mut self, pauses: u64) -> bool {
+    pub(super) const fn record_pauses(&mut self, pauses: u64) -> bool {
         core::mem::replace(&mut self.pauses, pauses) != pauses
     }
 
@@ -239,12 +239,12 @@ impl Turns {
         let before = self.last.replace((id, now));
         let Some(end) = &self.end else { return false };
         let over = self.waiting > 0 && now.since(self.since) >= MAX_TURN;
-        if len > LONGEST_DELAYED_WRITE || self.waiting >= MOST_DELAYED_WRITES || over {
+        if len > MAX_DELAYED_WRITE_BYTES || self.waiting >= MAX_DELAYED_WRITES || over {
             return false;
         }
         let other = before.is_some_and(|(last, _)| last != id);
         if self.waiting == 0 && !self.expects_several {
-            if !other || before.is_none_or(|(_, at)| now.since(at) > NEAR_WRITES) {
+            if !other || before.is_none_or(|(_, at)| now.since(at) > MAX_WRITE_GAP) {
                 return false;
             }
             self.pairs += 1;

@@ -29,7 +29,7 @@ use marline_time::{Duration, Instant};
 use super::pace::Paces;
 use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
-use comparing::{COMPARE, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL};
+use comparing::{COMPARISON_DELAYS, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL_DURATION};
 
 /// Timeout for a server that has not yet answered a datagram on this route.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// First and longest delay after a failed link attempt.
-const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const RETRY_DELAYS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Number of unanswered attempts, taking about five minutes, after which a client that sends no datagrams tries less
 /// often.
 const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
 }
 
 /// First and longest interval between probe datagrams while a link is in use.
-const PROBE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const PROBE_INTERVALS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Consecutive answers that bring a route back to datagrams.
 const ANSWERS_TO_RETURN: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
@@ -303,7 +303,7 @@ impl Routes {
         (route.failures, route.refused) = (0, false);
         if let Some(Comparison::Running { datagrams, .. }) = route.comparison {
             route.choose_transport(now, TransportChoice::Link(link));
-            let measured_at = Some(now + TRIAL);
+            let measured_at = Some(now + TRIAL_DURATION);
             route.comparison = Some(Comparison::Running { datagrams, measured_at });
             self.paces.begin_trial(now, ends);
             route.probe = Probe::default();
@@ -335,8 +335,8 @@ impl Routes {
         route.mistakes = if mistake { route.mistakes } else { 0 };
         route.choose_transport(now, TransportChoice::Link(link));
         route.is_suspected = true;
-        let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.first);
-        route.probe = Probe { at, pause: PROBE.first, ..Probe::default() };
+        let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE_INTERVALS.first);
+        route.probe = Probe { at, pause: PROBE_INTERVALS.first, ..Probe::default() };
         self.orders.push_back(Order::Use(ends, link));
     }
 
@@ -353,7 +353,7 @@ impl Routes {
             route.way = TransportChoice::Datagrams;
         }
         if route.comparison.take().is_some() {
-            route.compare_at = now + COMPARE.delay_after(route.failed_attempts);
+            route.compare_at = now + COMPARISON_DELAYS.delay_after(route.failed_attempts);
             route.failed_attempts = route.failed_attempts.saturating_add(1);
             return false;
         }
@@ -363,9 +363,9 @@ impl Routes {
         route.retry_at = match failure {
             // The kernel retransmits SYNs at the same interval.
             Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
-                now.max(route.link_requested_at + RETRY.first)
+                now.max(route.link_requested_at + RETRY_DELAYS.first)
             }
-            Failure::Unanswered | Failure::Answered => now + RETRY.delay_after(route.failures),
+            Failure::Unanswered | Failure::Answered => now + RETRY_DELAYS.delay_after(route.failures),
         };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
@@ -387,7 +387,7 @@ impl Routes {
     /// Returns true if the previous link has just stalled.
     pub(crate) fn take_stall(&mut self, now: Instant, ends: &FlowEnds) -> bool {
         let stalled_at = self.routes.get_mut(ends).and_then(|route| route.stalled_at.take());
-        stalled_at.is_some_and(|at| now.since(at) < RETRY.first)
+        stalled_at.is_some_and(|at| now.since(at) < RETRY_DELAYS.first)
     }
 
     /// Handles the end of a link. If it was in use, flows use datagrams until another link is established.
@@ -417,8 +417,8 @@ impl Routes {
             return;
         }
         route.probe.answers = route.probe.answers.saturating_add(1);
-        route.probe.pause = PROBE.first;
-        route.probe.at = Some(now + PROBE.first);
+        route.probe.pause = PROBE_INTERVALS.first;
+        route.probe.at = Some(now + PROBE_INTERVALS.first);
         if route.probe.answers < ANSWERS_TO_RETURN
             || now < route.since + MIN_STAY.delay_after(route.mistakes)
         {
@@ -514,7 +514,7 @@ impl Routes {
                     let probe = &mut route.probe;
                     if probe.id.is_some() {
                         probe.answers = 0;
-                        probe.pause = probe.pause.saturating_mul(2).min(PROBE.longest);
+                        probe.pause = probe.pause.saturating_mul(2).min(PROBE_INTERVALS.longest);
                     }
                     probe.at = Some(now + probe.pause);
                     self.orders.push_back(Order::Probe(*ends));

@@ -91,7 +91,7 @@ pub(crate) struct FrameDecoder {
 
 impl FrameDecoder {
     /// Creates a decoder for a stream whose preamble has already been read.
-    pub(crate) fn after_greeting() -> Self {
+    pub(crate) fn after_preamble() -> Self {
         FrameDecoder { preamble_received: true, ..FrameDecoder::default() }
     }
 

@@ -15,13 +15,13 @@ use marline_time::{Duration, Instant};
 use crate::carrier::FlowEnds;
 
 /// Length of a measurement window.
-const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW_LENGTH: Duration = Duration::from_secs(2);
 /// Number of consecutive windows that must look policed.
-const WINDOWS: u32 = 2;
+const MIN_POLICED_WINDOWS: u32 = 2;
 /// Minimum payload for a valid measurement, in bytes.
 const MIN_BYTES: u64 = 64_000;
 /// Data rate at or above which a route counts as fast enough.
-const SLOW_BITS_PER_S: u64 = 20_000_000;
+const MIN_FAST_BITS_PER_S: u64 = 20_000_000;
 /// On a policed route, at least one of this many bytes is repeated.
 const POLICED_REPEAT_SHARE: u64 = 50;
 /// On a policed route, at least one of this many bytes of a lane is lost.
@@ -94,19 +94,19 @@ impl Window {
         let sum = &mut self.carried[heading as usize];
         (sum.new_bytes, sum.repeated) =
             (sum.new_bytes + carried.new_bytes, sum.repeated + carried.repeated);
-        if now < self.since + WINDOW {
+        if now < self.since + WINDOW_LENGTH {
             return None;
         }
         let look = |heading: DataDirection| {
             let DirectionBytes { new_bytes: fresh, repeated } = self.carried[heading as usize];
             let rate = bits_per_s(fresh, self.since, now)?;
-            let is_slow = fresh >= MIN_BYTES && rate <= SLOW_BITS_PER_S;
+            let is_slow = fresh >= MIN_BYTES && rate <= MIN_FAST_BITS_PER_S;
             (is_slow && repeated * repeated_of >= fresh + repeated).then_some((heading, rate))
         };
         let found = look(DataDirection::Down).or_else(|| look(DataDirection::Up));
         let policed = found.map_or(0, |_| self.policed.saturating_add(1));
         *self = Window { policed, ..Window::new(now) };
-        found.filter(|_| policed >= WINDOWS)
+        found.filter(|_| policed >= MIN_POLICED_WINDOWS)
     }
 }
 
@@ -188,7 +188,7 @@ impl Paces {
     }
 
     /// Counts bytes of a lane on a route. Returns the direction and rate once the route looks policed.
-    pub(crate) fn note_lane(
+    pub(crate) fn count_lane_bytes(
         &mut self,
         now: Instant,
         ends: FlowEnds,
@@ -295,7 +295,7 @@ mod tests {
             (0..20).map(|look| look * 500).find(|ms| {
                 let now = Instant::from_millis(*ms);
                 paces
-                    .note_lane(now, ends(), DataDirection::Up, bytes)
+                    .count_lane_bytes(now, ends(), DataDirection::Up, bytes)
                     .is_some_and(|found| found.by_lanes)
             })
         };

@@ -18,7 +18,7 @@ const SETTLE_DELAY: Duration = Duration::from_millis(50);
 const SCOPE_LINK: u8 = 253;
 
 /// Drivers whose interfaces encapsulate packets and send them over another interface: VPNs and IP-in-IP tunnels.
-const TUNNELS: [&str; 21] = [
+const TUNNEL_DRIVERS: [&str; 21] = [
     "amneziawg",
     "bareudp",
     "erspan",
@@ -43,7 +43,7 @@ const TUNNELS: [&str; 21] = [
 ];
 
 /// Drivers whose interfaces use the wire of a lower interface.
-const STACKED: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
+const STACKED_DRIVERS: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
 /// Stacked driver whose interfaces may lead to different providers over one wire, as with a switch between two modems.
 const VLAN: &str = "vlan";
 
@@ -71,8 +71,8 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
                 interface.name.clone_from(name);
                 interface.up = flags & running == running;
                 interface.loopback = flags & libc::IFF_LOOPBACK as u32 != 0;
-                interface.tunnel = TUNNELS.contains(&kind.as_str());
-                interface.lower = if STACKED.contains(&kind.as_str()) { *lower } else { 0 };
+                interface.tunnel = TUNNEL_DRIVERS.contains(&kind.as_str());
+                interface.lower = if STACKED_DRIVERS.contains(&kind.as_str()) { *lower } else { 0 };
                 interface.vlan = kind == VLAN;
                 interface.master = *master;
             }

@@ -18,7 +18,7 @@ const UNSENT_BYTES: u32 = 32 << 10;
 const ACK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum retransmission timeout of the kernel: the smallest permitted value (Linux 6.15, not yet defined by `libc`).
 /// By default, the timeout doubles up to two minutes, which delays the detection of a recovered network.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RTO: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: libc::c_int = 256;
@@ -45,16 +45,16 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     let mut local = spec.local;
     local.set_port(0);
     socket.bind(&local.into())?;
-    bound_pauses(&socket);
+    limit_rto(&socket);
     if segments == Segments::Small {
         socket.set_tcp_mss(SMALL_SEGMENT)?;
     }
     Ok(socket.into())
 }
 
-/// Limits the kernel's retransmission timeout to [`MAX_PAUSE`]. Before Linux 6.15 this has no effect.
-fn bound_pauses(socket: &Socket) {
-    let value = MAX_PAUSE.as_millis() as libc::c_int;
+/// Limits the kernel's retransmission timeout to [`MAX_RTO`]. Before Linux 6.15 this has no effect.
+fn limit_rto(socket: &Socket) {
+    let value = MAX_RTO.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
         tracing::trace!(%error, "cannot limit the retransmission timeout of a TCP connection");
@@ -74,7 +74,7 @@ pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// Sets options of a connected socket. If the kernel rejects an option, this only costs delay.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     let socket = SockRef::from(stream);
-    bound_pauses(&socket);
+    limit_rto(&socket);
     let prepared = socket
         .set_tcp_nodelay(true)
         .and_then(|()| socket.set_tcp_user_timeout(Some(ACK_TIMEOUT)))

@@ -450,7 +450,7 @@ impl OpenedSockets {
     }
 
     /// Returns true if segments may be combined into one packet.
-    pub(crate) fn joins_runs(&self) -> bool {
+    pub(crate) fn combines_segments(&self) -> bool {
         self.v4.iter().any(|family| family.offload.is_some())
     }
 

@@ -22,7 +22,7 @@ use crate::sys::socket;
 const MAX_NAME_LEN: usize = 253;
 const MAX_LABEL: usize = 63;
 /// Maximum number of records read from an answer, including aliases.
-const RECORDS: usize = 32;
+const MAX_RECORDS: usize = 32;
 /// Maximum number of addresses used from an answer.
 const ADDRESS_LIMIT: usize = 16;
 /// Maximum answer length in bytes.
@@ -82,7 +82,7 @@ impl NameQuery {
     /// Processes an answer to this query. Error codes of a resolver are ignored.
     fn process_answer(&mut self, answer: &[u8]) {
         if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
-            let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
+            let records = dns_answers(answer).take(MAX_RECORDS).map_while(|record| record);
             let of_kind = records.filter(|record| record.kind == self.kind);
             let found = of_kind.filter_map(|record| record.address());
             self.addresses = Some(found.take(ADDRESS_LIMIT).collect());

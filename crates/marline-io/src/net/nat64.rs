@@ -19,7 +19,7 @@ use crate::random::SecretRng;
 /// Name that has only IPv4 addresses.
 const WELL_KNOWN: &str = "ipv4only.arpa";
 /// Maximum number of records read from an answer; normally there are two.
-const RECORDS: usize = 16;
+const MAX_RECORDS: usize = 16;
 /// Limits for the lifetime of an answer, in seconds.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
@@ -83,7 +83,7 @@ fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
         // The resolver failed.
         _ => return None,
     }
-    for record in dns_answers(answer).take(RECORDS) {
+    for record in dns_answers(answer).take(MAX_RECORDS) {
         let DnsRecord { kind, ttl_s, data, .. } = record?;
         let address = data.try_into().ok().filter(|_| kind == DNS_AAAA);
         let address = address.map(|ip: [u8; 16]| Ipv6Addr::from(ip));

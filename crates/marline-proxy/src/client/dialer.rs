@@ -32,7 +32,7 @@ const RERESOLVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Time for a member of a fleet to answer at its own address before the shared address is tried as well. Reaching
 /// another member costs a TLS handshake.
-const MEMBER_HEAD_START: Duration = Duration::from_millis(750);
+const SHARED_ADDRESS_DELAY: Duration = Duration::from_millis(750);
 /// If a member's own address did not answer while the shared one did, it is not tried again for this time.
 const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// Connections to such a member end when nothing is received on them for this time. Without evidence that the
@@ -45,7 +45,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Enough for two queries to each of two resolvers that do not answer.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
 /// Delay after which the paths' own resolvers are queried in addition to the usual resolution.
-const LOOKUP_HEAD_START: Duration = Duration::from_millis(500);
+const PATH_RESOLVER_DELAY: Duration = Duration::from_millis(500);
 /// Minimum age of an answer at which unanswered connections cause another resolution.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Time without received data after which a connection ends if the name no longer has its address.
@@ -158,7 +158,7 @@ impl Dialer {
 impl Connect for Dialer {
     type Stream = marline::Stream;
 
-    fn note_rejection(&self, reason: Option<String>) {
+    fn record_rejection(&self, reason: Option<String>) {
         self.client.set_rejection(reason);
     }
 
@@ -169,7 +169,7 @@ impl Connect for Dialer {
             return self.connect_by_name().await;
         }
         let mut to_member = pin!(self.client.connect(own));
-        match timeout(MEMBER_HEAD_START, &mut to_member).await {
+        match timeout(SHARED_ADDRESS_DELAY, &mut to_member).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(_)) => return self.connect_by_server_name(own).await,
             Err(_) => {}
@@ -219,7 +219,7 @@ impl NameLookup {
     /// Returns the addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
     async fn addresses(&self, client: &Client, host: &str) -> std::io::Result<Vec<IpAddr>> {
         let mut usual = pin!(self.resolve_with_fallback(host));
-        let failed = match timeout(LOOKUP_HEAD_START, &mut usual).await {
+        let failed = match timeout(PATH_RESOLVER_DELAY, &mut usual).await {
             Ok(Ok(found)) if !found.is_empty() => return Ok(found),
             Ok(other) => Some(other),
             Err(_) => None,

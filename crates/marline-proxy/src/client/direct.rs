@@ -57,7 +57,7 @@ impl Open for Direct {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
         let first: &[u8] = match ahead {
             Some(ahead) if self.client.fast_open_room(&addresses).is_some() => {
-                ahead.first_bytes(FIRST_BYTES_TIMEOUT).await
+                ahead.read_first_bytes(FIRST_BYTES_TIMEOUT).await
             }
             _ => &[],
         };

@@ -70,7 +70,7 @@ impl<'a> EarlyBytes<'a> {
     }
 
     /// Reads the first bytes of the application, if it sends within `patience`.
-    pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
+    pub(super) async fn read_first_bytes(&mut self, patience: Duration) -> &[u8] {
         // An application that stays silent is normal for protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
         &self.bytes

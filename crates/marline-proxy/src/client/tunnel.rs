@@ -48,7 +48,7 @@ pub trait Connect: Send + Sync + 'static {
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 
     /// Records why the server rejects this client, or `None` if it does not.
-    fn note_rejection(&self, _reason: Option<String>) {}
+    fn record_rejection(&self, _reason: Option<String>) {}
 }
 
 /// One server, as described by its invite.
@@ -127,7 +127,7 @@ impl<C: Connect> Tunnel<C> {
 
     fn record_outcome(&self, error: Option<&OpenError>) {
         if let Some(rejection) = self.trouble.record_outcome(error) {
-            self.connect.note_rejection(rejection);
+            self.connect.record_rejection(rejection);
         }
     }
 

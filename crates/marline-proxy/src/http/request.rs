@@ -239,12 +239,12 @@ fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
         (None, Some(port)) => Ok(port),
         (None, None) => Err(BadTarget::NoPort),
     };
-    let target = target.and_then(|port| Target::new(host_of(host)?, port));
+    let target = target.and_then(|port| Target::new(parse_host(host)?, port));
     target.map_err(|error| Refusal::bad_request(format!("bad destination: {error}")))
 }
 
 /// Parses a host. Exactly IPv6 addresses must be in brackets.
-fn host_of(text: &str) -> Result<Host, BadTarget> {
+fn parse_host(text: &str) -> Result<Host, BadTarget> {
     let host = Host::parse(text)?;
     match matches!(host, Host::V6(_)) == text.starts_with('[') {
         true => Ok(host),

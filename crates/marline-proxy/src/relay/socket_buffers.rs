@@ -85,7 +85,7 @@ impl SocketBuffers {
     }
 
     /// Records which directions are blocked.
-    pub(super) fn note_blocked(
+    pub(super) fn record_blocked(
         &mut self,
         socket: Option<BorrowedFd<'_>>,
         memory: &MemoryAccount,
@@ -124,7 +124,7 @@ impl SocketBuffers {
     }
 
     /// Records how many bytes the encryption holds.
-    pub(super) fn note_kept(&mut self, memory: &MemoryAccount, bytes: u64) {
+    pub(super) fn record_kept(&mut self, memory: &MemoryAccount, bytes: u64) {
         match &mut self.charge {
             Some(charges) => charges.kept.resize(bytes),
             None if bytes > 0 => self.charges(memory).kept.resize(bytes),
@@ -195,18 +195,18 @@ mod tests {
         let mut buffers = SocketBuffers::begin(socket, &memory);
         assert_eq!(memory.used(), 0);
         let receive = SockRef::from(&near).recv_buffer_size().unwrap();
-        buffers.note_blocked(socket, &memory, FROM);
+        buffers.record_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64);
-        buffers.note_blocked(socket, &memory, BlockedDirections { from: true, to: true });
+        buffers.record_blocked(socket, &memory, BlockedDirections { from: true, to: true });
         assert!(memory.used() > receive as u64);
-        buffers.note_kept(&memory, 77);
-        buffers.note_blocked(socket, &memory, BlockedDirections::default());
+        buffers.record_kept(&memory, 77);
+        buffers.record_blocked(socket, &memory, BlockedDirections::default());
         assert_eq!(memory.used(), 77, "memory of the encryption layer");
-        buffers.note_kept(&memory, 0);
+        buffers.record_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
         // Memory is now short.
         budget.set_limit(Some(0));
-        buffers.note_blocked(socket, &memory, FROM);
+        buffers.record_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64, "granted memory is kept");
         drop(buffers);
         assert_eq!(memory.used(), 0);
@@ -225,7 +225,7 @@ mod tests {
         };
         assert_eq!(sizes(), (MIN_BUFFER_BYTES, MIN_BUFFER_BYTES));
         budget.set_limit(Some(1 << 30));
-        buffers.note_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
+        buffers.record_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
         assert_eq!(sizes().0, DEFAULT_BUFFER);
     }
 }

@@ -22,7 +22,7 @@ use crate::record::{MAX_PLAINTEXT, RecordSizer};
 const MAX_HELD: usize = 8 * 1_024;
 /// Ciphertext of one write, in bytes, beyond which no further record is started, so that four of the largest leave
 /// together.
-const MAX_WRITE: usize = 3 * MAX_RECORD;
+const MAX_WRITE_BYTES: usize = 3 * MAX_RECORD;
 /// Ciphertext read ahead, in bytes.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
@@ -328,7 +328,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for SealedStream<T> {
         }
         let now = Instant::now();
         let mut taken = 0;
-        while taken < bytes.len() && this.outgoing.len() <= MAX_WRITE {
+        while taken < bytes.len() && this.outgoing.len() <= MAX_WRITE_BYTES {
             let count = (bytes.len() - taken).min(this.sizer.next(now));
             this.seal(&bytes[taken..taken + count]);
             this.sizer.on_written(count, now);

@@ -153,7 +153,7 @@ impl Emptcp {
             let counters = [view.bytes_sent, view.bytes_received];
             let before = self.counters.insert(view.id, counters).unwrap_or(counters);
             let [sent, received] = [0, 1].map(|n| u64::from(counters[n].wrapping_sub(before[n])));
-            moved[usize::from(on_cellular(view, cx))] += sent + received;
+            moved[usize::from(is_on_cellular(view, cx))] += sent + received;
             sent_now += sent;
         }
         self.wifi.add_bytes(cx.now, moved[0]);
@@ -178,7 +178,7 @@ impl Emptcp {
     }
 
     fn decide(&mut self, cx: &PathContext<'_>) {
-        let wifi_works = cx.subflows.iter().any(|view| !on_cellular(view, cx) && is_working(view));
+        let wifi_works = cx.subflows.iter().any(|view| !is_on_cellular(view, cx) && is_working(view));
         let set = if !wifi_works {
             InterfaceSet::Both
         } else if cx.now.since(self.set_at) < MIN_STAY {
@@ -224,10 +224,10 @@ impl Emptcp {
 
     fn set_priorities(&mut self, cx: &PathContext<'_>) {
         // WiFi is given up only for an existing subflow.
-        let serves = |view: &SubflowView| on_cellular(view, cx) && is_working(view);
+        let serves = |view: &SubflowView| is_on_cellular(view, cx) && is_working(view);
         let spared = !self.set.has_wifi() && cx.subflows.iter().any(serves);
         for view in cx.subflows.iter().filter(|view| view.is_active()) {
-            let backup = if on_cellular(view, cx) { !self.set.has_cellular() } else { spared };
+            let backup = if is_on_cellular(view, cx) { !self.set.has_cellular() } else { spared };
             if self.asked.get(&view.id).copied().unwrap_or(view.backup) != backup {
                 self.asked.insert(view.id, backup);
                 self.actions.push_back(PathAction::SetBackup { id: view.id, backup });
@@ -262,7 +262,7 @@ const fn is_working(view: &SubflowView) -> bool {
 }
 
 /// Returns true if a subflow starts at a cellular address.
-fn on_cellular(view: &SubflowView, cx: &PathContext<'_>) -> bool {
+fn is_on_cellular(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_some_and(|path| {
         cx.local.iter().any(|local| is_cellular(local) && starts_at(path, local))

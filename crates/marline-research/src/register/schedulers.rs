@@ -5,7 +5,7 @@ use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
     Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, EndCopies, Fuso, FusoConfig, Lamps,
-    LampsConfig, Measure, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig,
+    LampsConfig, MeasurementMethod, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig,
     Peekaboo, PeekabooConfig, Raven, RavenConfig, XlinkConfig,
 };
 
@@ -179,7 +179,7 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         measure: parameters.word(
             "measure",
             "at-once",
-            &[("at-once", Measure::AtOnce), ("in-turn", Measure::InTurn)],
+            &[("at-once", MeasurementMethod::AtOnce), ("in-turn", MeasurementMethod::InTurn)],
         ),
         by_rule: parameters.on_off("rule", default.by_rule),
     };

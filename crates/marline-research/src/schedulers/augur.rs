@@ -197,7 +197,7 @@ impl Augur {
             return None;
         };
         let open = DataRange::new(missing.start.max(decided.unwrap_or_default()), cx.written);
-        if !open.is_empty() && self.is_worth(open.len(), primary, second, cx) {
+        if !open.is_empty() && self.is_justified(open.len(), primary, second, cx) {
             self.saved -= open.len() as f64;
             self.copying = Some((open.end, second.id));
         }
@@ -211,7 +211,7 @@ impl Augur {
     }
 
     /// Returns true if the expected gain justifies also sending this many bytes on `second`.
-    fn is_worth(
+    fn is_justified(
         &mut self,
         bytes: u64,
         primary: &SubflowView,

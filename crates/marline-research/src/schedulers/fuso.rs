@@ -154,7 +154,7 @@ impl Scheduler for Fuso {
         self.losses.update(cx.subflows);
         let decision = self.base.next_send(cx);
         if let Some((id, _)) = decision.data() {
-            self.losses.note_sent(id);
+            self.losses.record_sent_segment(id);
             return if cx.subflows.len() > 1 { decision.limited_to_segment() } else { decision };
         }
         let idle = matches!(decision, Decision::Wait | Decision::WaitUntil(_));

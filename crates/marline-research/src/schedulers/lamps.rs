@@ -114,7 +114,7 @@ impl Scheduler for Lamps {
         self.losses.update(cx.subflows);
         if let Some(copy) = self.copies.next(cx) {
             if let Some((id, _)) = copy.data() {
-                self.losses.note_sent(id);
+                self.losses.record_sent_segment(id);
             }
             return copy;
         }
@@ -136,7 +136,7 @@ impl Scheduler for Lamps {
                 self.copies.record_segment(cx.unsent.start, others);
             }
         }
-        self.losses.note_sent(first.view.id);
+        self.losses.record_sent_segment(first.view.id);
         Decision::Send { subflow: first.view.id, range: cx.unsent }
     }
 

@@ -59,7 +59,7 @@ impl Losses {
     }
 
     /// Records that a segment is given to this path.
-    pub(super) fn note_sent(&mut self, id: SubflowId) {
+    pub(super) fn record_sent_segment(&mut self, id: SubflowId) {
         if let Some(known) = self.0.iter_mut().find(|known| known.of == id) {
             known.segments_since_loss += 1.0;
         }
@@ -108,12 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_counted_in_segments_and_time_without_one_is_believed() {
+    fn losses_are_counted_in_segments_and_loss_free_time_counts() {
         let mut losses = Losses::default();
         let mut send = |acked: u64, segments: u32| {
             let path = SubflowView { bytes_since_loss: acked, ..view(0, 20) };
             losses.update(&[path]);
-            (0..segments).for_each(|_| losses.note_sent(path.id));
+            (0..segments).for_each(|_| losses.record_sent_segment(path.id));
             losses.chance(&path, 0.3)
         };
         assert_eq!(send(9_000, 10), 0.0, "no losses yet");

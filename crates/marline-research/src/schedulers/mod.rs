@@ -25,7 +25,7 @@ pub use lamps::{Lamps, LampsConfig};
 pub use opportunistic_redundant::OpportunisticRedundant;
 pub use orp::Orp;
 pub use paaf::{Paaf, PaafConfig};
-pub use papd::{Measure, Papd, PapdConfig};
+pub use papd::{MeasurementMethod, Papd, PapdConfig};
 pub use peekaboo::{Peekaboo, PeekabooConfig};
 pub use raven::{Raven, RavenConfig};
 pub use tail_probes::{SilentOriginalAction, TailProbes};

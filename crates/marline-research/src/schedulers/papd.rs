@@ -46,7 +46,7 @@ use modes::{Mode, ModeInput, Modes};
 
 /// Method of measuring paths in the redundant mode.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum MeasurementMethod {
     /// All paths carry all data at the same time.
     AtOnce,
     /// One path after another carries all data alone.
@@ -73,7 +73,7 @@ pub struct PapdConfig {
     /// True if, in the redundant mode, the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
     /// Method of finding the best path.
-    pub measure: Measure,
+    pub measure: MeasurementMethod,
     /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer divided by the
     /// longest RTT is less than the rate of the redundant mode, and ends as soon as it delivers less in a window than
     /// the best path alone would.
@@ -91,7 +91,7 @@ impl Default for PapdConfig {
             hysteresis: 0.05,
             start_rtts: 20,
             best_path_only: true,
-            measure: Measure::AtOnce,
+            measure: MeasurementMethod::AtOnce,
             by_rule: true,
         }
     }
@@ -200,7 +200,7 @@ impl Papd {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
         }
-        let in_turn = self.config.measure == Measure::InTurn;
+        let in_turn = self.config.measure == MeasurementMethod::InTurn;
         let from_here = |pending| MeasurementWindow {
             since: cx.now,
             delivered: cx.data_una,
@@ -241,7 +241,7 @@ impl Papd {
     /// Returns the first carriers of a new measurement.
     fn restart_measurement(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.clear();
-        let first = (self.config.measure == Measure::InTurn).then(|| self.next_turn(cx)).flatten();
+        let first = (self.config.measure == MeasurementMethod::InTurn).then(|| self.next_turn(cx)).flatten();
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
     }
 

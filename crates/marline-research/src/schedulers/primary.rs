@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_first_look_at_unanswered_data() {
+    fn silence_counts_from_the_first_check_of_unanswered_data() {
         let at = Instant::from_millis;
         let mut path = SubflowView { rttvar: ms(5), ..view(0, 20) };
         let mut silence = Silence::default();

@@ -13,7 +13,7 @@ mod processes;
 mod running;
 mod split;
 
-pub(crate) use namespace::host_resolv_conf;
+pub(crate) use namespace::read_host_resolv_conf;
 pub use namespace::{Names, enter};
 pub use running::RunningProgram;
 pub use split::{OuterProcess, ProcessRole, Program, ProgramInterface, split};

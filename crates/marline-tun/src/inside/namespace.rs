@@ -40,7 +40,7 @@ impl Names {
     /// # Errors
     /// There is no `/etc/resolv.conf` that could be replaced.
     pub fn use_gateway_dns(addresses: &Addresses) -> anyhow::Result<Names> {
-        let host = host_resolv_conf()?;
+        let host = read_host_resolv_conf()?;
         Ok(Names { resolv_conf: resolver::resolv_conf_for(&host, addresses.gateway_v4.into()) })
     }
 }
@@ -49,7 +49,7 @@ impl Names {
 ///
 /// # Errors
 /// The file does not exist.
-pub(crate) fn host_resolv_conf() -> anyhow::Result<String> {
+pub(crate) fn read_host_resolv_conf() -> anyhow::Result<String> {
     fs::read_to_string(RESOLV_CONF).map_err(|error| {
         anyhow!("{RESOLV_CONF}: {error}: create this file, as another is mounted over it for the program")
     })
@@ -127,9 +127,9 @@ fn install_resolver_file(names: &Names) -> io::Result<()> {
     let services: Vec<&Path> =
         NAME_SERVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
     let target = fs::canonicalize(RESOLV_CONF)?;
-    let (_target, target_path) = descriptor_path(&target)?;
+    let (_target, target_path) = open_descriptor_path(&target)?;
     let services: Vec<_> =
-        services.into_iter().filter_map(|path| descriptor_path(path).ok()).collect();
+        services.into_iter().filter_map(|path| open_descriptor_path(path).ok()).collect();
     let options = Some(c"mode=0755,size=64k");
     rustix::mount::mount("tmpfs", workplace, "tmpfs", MountFlags::NOSUID, options)?;
     let placed = mount_files(names, workplace, &target_path, &services);
@@ -155,7 +155,7 @@ fn mount_files(
 
 /// Opens a file and returns a path by descriptor, which refers to the same file even if something is mounted over
 /// it.
-fn descriptor_path(path: &Path) -> io::Result<(OwnedFd, String)> {
+fn open_descriptor_path(path: &Path) -> io::Result<(OwnedFd, String)> {
     use std::os::fd::AsRawFd;
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
     let descriptor = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;

@@ -32,7 +32,7 @@ pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
 use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
-pub use self::server_name::addresses_of_server;
+pub use self::server_name::resolve_server;
 pub use self::switch::engage;
 use self::switch::{KillSwitch, families};
 pub use self::undo::UndoProcess;

@@ -15,7 +15,7 @@ const HOSTS: &str = "/etc/hosts";
 
 /// Resolves a host with the machine's hosts file or the network's resolvers. Empty if they do not know it, or only
 /// resolvers on this machine exist.
-pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
+pub async fn resolve_server(host: &str) -> Vec<IpAddr> {
     let listed = parse_hosts(&std::fs::read_to_string(HOSTS).unwrap_or_default(), host);
     if !listed.is_empty() {
         return listed;

@@ -1,4 +1,4 @@
-use marline_io::{DeliveryError, Question};
+use marline_io::{DeliveryError, UnansweredPackets};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn contact(local: &str, remote: &str) -> Contact {
 }
 
 fn asked(mut contact: Contact, since: u64, last: u64, tries: u32) -> Contact {
-    contact.question = Some(Question { since: at(since), last_at: at(last), tries });
+    contact.question = Some(UnansweredPackets { since: at(since), last_at: at(last), tries });
     contact
 }
 
@@ -93,7 +93,7 @@ fn an_error_counts_after_a_delay_and_ends_with_silence() {
         "immediately"
     );
     let mut later = portal;
-    later.question = Some(Question { since: at(0), last_at: at(7_000), tries: 4 });
+    later.question = Some(UnansweredPackets { since: at(0), last_at: at(7_000), tries: 4 });
     assert_eq!(contact_text(&later, 7_100), "no answer for 7 s (tried 4 times)");
 }
 
@@ -242,7 +242,7 @@ fn a_dead_server_and_a_portal_are_distinguished() {
     assert_eq!(said, [expected]);
     // The host sometimes repeats its error; that is not a new event each time.
     let mut silent = portal;
-    silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
+    silent.question = Some(UnansweredPackets { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
     assert_eq!(check_texts(&mut watcher, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
     let again =

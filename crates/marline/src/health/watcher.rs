@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
 use super::{
-    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, likely_cause, other_working_paths,
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, likely_cause, find_other_working_paths,
     span,
 };
 
@@ -204,7 +204,7 @@ fn make_events(
     let server = first.contact.remote;
     let began =
         fresh.iter().filter_map(|look| super::problem_start(look.contact)).min().unwrap_or(now);
-    let working = other_working_paths(paths, server, began, now);
+    let working = find_other_working_paths(paths, server, began, now);
     let failing = |path: &str| bad.iter().any(|look| look.path == path);
     let all = paths.iter().map(|(path, _)| path.as_str());
     let idle: Vec<&str> = all.filter(|path| !failing(path)).collect();

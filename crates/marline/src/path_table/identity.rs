@@ -20,7 +20,7 @@ struct PathEnd {
 /// Addresses that identify the paths.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
-    by_place: BTreeMap<PathEnd, IpAddr>,
+    by_end: BTreeMap<PathEnd, IpAddr>,
 }
 
 impl Identities {
@@ -28,16 +28,16 @@ impl Identities {
     pub(super) fn assign<'a>(&mut self, ends: impl Iterator<Item = &'a mut LocalEnd>) {
         let ends: Vec<&mut LocalEnd> = ends.filter(|end| !end.behind_tun).collect();
         let place = |end: &LocalEnd| PathEnd { bound: end.bound, interface: end.interface.1 };
-        self.by_place.retain(|known, _| ends.iter().any(|end| place(end) == *known));
+        self.by_end.retain(|known, _| ends.iter().any(|end| place(end) == *known));
         for end in ends {
             let place = place(end);
-            if !self.by_place.contains_key(&place) {
-                let free = |address: &IpAddr| !self.by_place.values().any(|taken| taken == address);
+            if !self.by_end.contains_key(&place) {
+                let free = |address: &IpAddr| !self.by_end.values().any(|taken| taken == address);
                 let aliases = (0..=u8::MAX).map(|nth| place.alias(nth));
                 let chosen = core::iter::once(end.bound).chain(aliases).find(free);
-                self.by_place.insert(place, chosen.unwrap_or(end.bound));
+                self.by_end.insert(place, chosen.unwrap_or(end.bound));
             }
-            end.address = self.by_place.get(&place).copied().unwrap_or(end.bound);
+            end.address = self.by_end.get(&place).copied().unwrap_or(end.bound);
         }
     }
 }

@@ -27,7 +27,7 @@ impl Relay {
         let mut spec: DuplexSpec = args.spec.parse()?;
         for (direction, items) in [("up", &args.uplink), ("down", &args.downlink)] {
             if let Some(items) = items {
-                spec = script::amend(&spec, &script::one_way(direction, items))
+                spec = script::amend(&spec, &script::one_direction(direction, items))
                     .with_context(|| format!("--{direction}link {items}"))?;
             }
         }

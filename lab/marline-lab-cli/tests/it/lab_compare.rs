@@ -13,7 +13,7 @@ fn compare(results: &std::path::Path, more: &[&str]) -> Output {
 }
 
 #[test]
-fn every_contestant_runs_and_the_table_is_made_once() {
+fn every_variant_runs_and_the_table_is_made_once() {
     let _alone = support::alone();
     if !need::root() || need::program("ip").is_none() {
         return;

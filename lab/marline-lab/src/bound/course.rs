@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 /// Payload and wire length in bytes of the pieces that large messages are cut into. The header share is that of a full
 /// packet with 40 bytes of headers.
-const PIECE: (u32, usize) = (146, 150);
+const PIECE_BYTES: (u32, usize) = (146, 150);
 /// Step between the send times that are tried. Shorter favorable intervals may be missed.
 pub(super) const GRID: Duration = Duration::from_millis(1);
 /// Precision of the search for the first favorable time between two steps.
@@ -32,7 +32,7 @@ pub(super) struct LinkCourse {
     /// Maximum time by which jitter lets a packet arrive earlier than the nominal delay.
     lead: Duration,
     /// True if a packet that is sent later may arrive earlier.
-    shrinks: bool,
+    may_reorder: bool,
     until: Instant,
     /// Best send time per grid step, by packet length.
     tables: Mutex<BTreeMap<usize, Arc<Table>>>,
@@ -69,20 +69,20 @@ impl LinkCourse {
         changes: Vec<(Instant, Change)>,
         until: Instant,
     ) -> LinkCourse {
-        let (first, mut lead) = with_least_delay(config);
-        let mut shrinks = first.delay.trace.is_some();
+        let (first, mut lead) = without_packet_draws(config);
+        let mut may_reorder = first.delay.trace.is_some();
         let changes = changes.into_iter().map(|(at, change)| match change {
             Change::Settings(config) => {
-                let (config, further) = with_least_delay(&config);
+                let (config, further) = without_packet_draws(&config);
                 lead = lead.max(further);
-                shrinks = true;
+                may_reorder = true;
                 (at, Change::Settings(Box::new(config)))
             }
             up @ Change::Up(_) => (at, up),
         });
         let changes = changes.collect();
         let tables = Mutex::default();
-        LinkCourse { first, seeds, changes, lead, shrinks, until, tables }
+        LinkCourse { first, seeds, changes, lead, may_reorder, until, tables }
     }
 
     /// The link at a given time, and its later changes.
@@ -123,7 +123,7 @@ impl LinkCourse {
     /// The earliest arrival of a packet of `bytes` that is sent at `from` or later.
     pub(super) fn arrival_of_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let at_once = self.sent_at(from, bytes);
-        if at_once.is_some() && !self.shrinks {
+        if at_once.is_some() && !self.may_reorder {
             return at_once;
         }
         let table = self.table(bytes);
@@ -151,10 +151,10 @@ impl LinkCourse {
 
     fn table(&self, bytes: usize) -> Arc<Table> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(tables.entry(bytes).or_insert_with(|| Arc::new(self.tabulate(bytes))))
+        Arc::clone(tables.entry(bytes).or_insert_with(|| Arc::new(self.fill_table(bytes))))
     }
 
-    fn tabulate(&self, bytes: usize) -> Table {
+    fn fill_table(&self, bytes: usize) -> Table {
         let count = self.until.as_nanos() / GRID.as_nanos() as u64;
         let mut best: Option<EarliestArrival> = None;
         let mut table = vec![None; count as usize + 1];
@@ -175,7 +175,7 @@ impl LinkCourse {
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
-            let first = self.arrival_of_packet(from, PIECE.1).filter(|first| *first <= latest);
+            let first = self.arrival_of_packet(from, PIECE_BYTES.1).filter(|first| *first <= latest);
             return first.map_or_else(Vec::new, |first| vec![first; count]);
         }
         let (mut link, mut changes) = self.link_at(from);
@@ -187,13 +187,13 @@ impl LinkCourse {
             };
             let offered = link.stats().offered_packets;
             while link.is_up()
-                && link.queued_bytes() < 2 * PIECE.1 as u64
+                && link.queued_bytes() < 2 * PIECE_BYTES.1 as u64
                 // Without a rate the queue never fills.
                 && link.stats().offered_packets < offered + count as u64
                 // A piece sent later may still arrive earlier.
-                && (self.shrinks || under_way(&link) < count - arrivals.len())
+                && (self.may_reorder || under_way(&link) < count - arrivals.len())
             {
-                link.offer(now, Probe(PIECE.1));
+                link.offer(now, Probe(PIECE_BYTES.1));
             }
             let event = link.next_event();
             let wakes = link.next_outage_change().filter(|_| !link.is_up());
@@ -220,7 +220,7 @@ impl LinkCourse {
 /// arrives counts, even after losses.
 pub(super) fn large(links: &[&LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
     // On each link, one piece may have arrived almost completely.
-    let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
+    let pieces = (bytes.div_ceil(PIECE_BYTES.0) as usize).saturating_sub(links.len()).max(1);
     let mut arrivals: Vec<Instant> = Vec::new();
     let mut latest = Instant::FAR_FUTURE;
     for link in links {
@@ -245,7 +245,7 @@ fn apply_change(link: &mut Link<Probe>, at: Instant, change: &Change) {
 /// A sender that knows every future draw uses up the bad ones on dummy packets, so draws per packet cannot delay the
 /// message. Draws over time can: outages, states and steps in which everything is lost, and the delays and rates of
 /// traces.
-fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
+fn without_packet_draws(config: &LinkConfig) -> (LinkConfig, Duration) {
     let mut lucky = config.clone();
     lucky.middlebox = Default::default();
     lucky.faults = Default::default();

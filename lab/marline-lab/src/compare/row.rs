@@ -108,7 +108,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         bulk(),
         loss(),
     ];
-    rows.extend(small_windows(extent));
+    rows.extend(small_window_rows(extent));
     rows
 }
 
@@ -169,14 +169,14 @@ fn blocks() -> Row {
 }
 
 /// WiFi and LTE as in the path failures.
-const FAILING: [(&str, &str); 2] =
+const FAILING_LINKS: [(&str, &str); 2] =
     [("wifi", "rate=50M,delay=6.5ms,queue=100ms"), ("lte", "rate=20M,delay=42.5ms,queue=300ms")];
 
 /// Number of bursts after the affected one.
-const AFTER: u32 = 4;
+const BURSTS_AFTER_FAULT: u32 = 4;
 
 fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
-    let workload = Workload::Bursts { bytes, gap, count: hit + AFTER + 1 };
+    let workload = Workload::Bursts { bytes, gap, count: hit + BURSTS_AFTER_FAULT + 1 };
     let title = format!("bursts of {bytes} bytes, WiFi dies");
     // A copy pays off for a one-packet message. A longer one depends on how fast its last bytes arrive.
     let best = match bytes {
@@ -186,7 +186,7 @@ fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
     Row {
         contestants: vec![FirstPath, SecondPath, Kernel, Marline, Best],
         best,
-        ..row(key, title, FAILING, workload, Measure::Bursts).with_failure(moment)
+        ..row(key, title, FAILING_LINKS, workload, Measure::Bursts).with_failure(moment)
     }
 }
 
@@ -194,7 +194,7 @@ fn handover() -> Row {
     let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
     let ask = Workload::Ask { request_bytes: 100, answer_bytes: 1_000, gap, count: 200 };
     let title = "ten requests a second, WiFi dies, LTE is a backup".to_owned();
-    let row = row("2e", title, FAILING, ask, Measure::Handover);
+    let row = row("2e", title, FAILING_LINKS, ask, Measure::Handover);
     let backup = vec!["lte".to_owned()];
     Row { backup, ..row.with_failure(Moment::Between(7_000.0, 8_000.0)) }
 }
@@ -236,7 +236,7 @@ const SMALL_WINDOWS: [(u32, &str); 10] = [
     (200, "1"),
 ];
 
-fn small_windows(extent: Extent) -> Vec<Row> {
+fn small_window_rows(extent: Extent) -> Vec<Row> {
     let window = 660 << 10;
     let one = |key: &str, title: String, rtt_ms: u32, loss: &str, contestants: Vec<Contestant>| {
         let second = format!(
@@ -272,7 +272,7 @@ fn small_windows(extent: Extent) -> Vec<Row> {
 impl Row {
     /// Number of runs of a variant.
     #[must_use]
-    pub fn repeats_of(&self, contestant: Contestant) -> u32 {
+    pub fn run_count(&self, contestant: Contestant) -> u32 {
         let measured = self.contestants.iter().all(|other| *other != Contestant::Kernel);
         let few = contestant.is_reference() && !measured;
         if few { self.repeats.min(3) } else { self.repeats }
@@ -281,7 +281,7 @@ impl Row {
     /// Stack, settings (paths, policies, buffers) and experiment of a variant. References run without the row's
     /// faults.
     #[must_use]
-    pub fn setup_of_contestant(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
+    pub fn variant_setup(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
         let mut experiment = self.experiment.clone();
         let name = |number: usize| experiment.scenario.paths.get(number).map(|p| p.name.clone());
         let mut variant = match contestant {
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_links_that_can_be_made() {
+    fn every_row_has_valid_links() {
         for row in rows(Extent::Full) {
             row.experiment.check().unwrap_or_else(|error| panic!("{}: {error:#}", row.key));
         }

@@ -14,7 +14,7 @@ use crate::keep;
 use crate::runs::{check_real_time, run_weighted};
 
 /// Maximum number of attempts at a run with late links.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Results of a run by name; each name ends with the unit of its values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,17 +53,17 @@ struct StoredSample {
 pub struct Bench {
     place: PathBuf,
     program: String,
-    reruns_all: bool,
+    ignores_stored: bool,
 }
 
 impl Bench {
-    /// Opens this directory of results. `reruns_all` ignores the stored results.
+    /// Opens this directory of results. `ignores_stored` ignores the stored results.
     ///
     /// # Errors
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Bench> {
         std::fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Bench { place: place.to_owned(), program: keep::program()?, reruns_all: fresh })
+        Ok(Bench { place: place.to_owned(), program: keep::program()?, ignores_stored: fresh })
     }
 
     fn file(&self, row: &Row, contestant: Contestant, repeat: u32) -> PathBuf {
@@ -87,11 +87,11 @@ impl Bench {
     #[must_use]
     pub fn missing_runs(&self, row: &Row) -> Vec<(Contestant, u32)> {
         let all = row.contestants.iter().flat_map(|contestant| {
-            (0..row.repeats_of(*contestant)).map(|repeat| (*contestant, repeat))
+            (0..row.run_count(*contestant)).map(|repeat| (*contestant, repeat))
         });
         let good = |sample: &Sample| sample.error.is_none();
         let there = |(c, repeat): &(Contestant, u32)| {
-            !self.reruns_all && self.latest(row, *c, *repeat).as_ref().is_some_and(good)
+            !self.ignores_stored && self.latest(row, *c, *repeat).as_ref().is_some_and(good)
         };
         all.filter(|run| !there(run)).collect()
     }
@@ -141,7 +141,7 @@ impl Bench {
         instance: &str,
     ) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             sample = match run_once(row, contestant, repeat + 1_000 * attempt, instance) {
                 Ok(sample) => sample,
                 Err(error) => Sample { error: Some(format!("{error:#}")), ..Sample::default() },
@@ -164,7 +164,7 @@ fn run_once(
     seed: u32,
     instance: &str,
 ) -> anyhow::Result<Sample> {
-    let (stack, variant, experiment) = row.setup_of_contestant(contestant);
+    let (stack, variant, experiment) = row.variant_setup(contestant);
     let outcome = experiment.run(stack, &variant, u64::from(seed) + 1, instance)?;
     if let Some(why) = &outcome.incomplete {
         bail!("{why}");

@@ -8,7 +8,7 @@ use crate::experiment::{Experiment, Outcome};
 use crate::workload::{Mark, Sizes, Workload};
 
 /// Number of bursts at the start that are skipped because of slow start and joins.
-const FIRST_BURSTS: u32 = 2;
+const SKIPPED_BURSTS: u32 = 2;
 
 /// Values by name.
 type Values = BTreeMap<String, Vec<f64>>;
@@ -104,7 +104,7 @@ impl ValueCollector<'_> {
             let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
             let before = fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
             let name = match hit {
-                None if before && sent.index < FIRST_BURSTS => continue,
+                None if before && sent.index < SKIPPED_BURSTS => continue,
                 None if before => "calm",
                 None => {
                     hit = Some(sent.index);
@@ -142,7 +142,7 @@ mod tests {
     use crate::workload::{Gap, Log};
 
     #[test]
-    fn the_burst_that_is_hit_is_the_first_not_read_before_the_fault() {
+    fn the_affected_burst_is_the_first_unread_before_the_fault() {
         let mark = |index, at_ms: u64| Mark { stream: 0, index, at_ns: at_ms * 1_000_000 };
         let sent = (0..6).map(|n| mark(n, 100 * u64::from(n))).collect();
         let read = [10, 110, 210, 310, 800, 820];

@@ -54,14 +54,14 @@ impl Pool {
 
     /// All values of this name.
     #[must_use]
-    pub fn values_of(&self, name: &str) -> &[f64] {
+    pub fn values_named(&self, name: &str) -> &[f64] {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// A quantile of these values, from 0 to 1; NaN without values.
     #[must_use]
     pub fn quantile(&self, name: &str, q: f64) -> f64 {
-        quantile(self.values_of(name), q)
+        quantile(self.values_named(name), q)
     }
 
     /// Numbers of runs, of unreliable runs, and of failed runs.
@@ -73,12 +73,12 @@ impl Pool {
     /// Median of these values.
     #[must_use]
     pub fn median(&self, name: &str) -> f64 {
-        median(self.values_of(name))
+        median(self.values_named(name))
     }
 
     /// Median, minimum and maximum.
     fn format_spread(&self, name: &str) -> String {
-        let values = self.values_of(name);
+        let values = self.values_named(name);
         if values.is_empty() {
             return "-".to_owned();
         }
@@ -105,7 +105,7 @@ pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
         let mut by = BTreeMap::new();
         for contestant in &row.contestants {
             let pool: &mut Pool = by.entry(*contestant).or_default();
-            for repeat in 0..row.repeats_of(*contestant) {
+            for repeat in 0..row.run_count(*contestant) {
                 if let Some(sample) = bench.latest(row, *contestant, repeat) {
                     pool.add(sample);
                 }
@@ -159,7 +159,7 @@ const fn unit(measure: Measure) -> &'static str {
 fn cells(measure: Measure, pool: &Pool) -> Vec<String> {
     let four = |name: &str| {
         let quantiles = [0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q)));
-        let count = pool.values_of(name).len().to_string();
+        let count = pool.values_named(name).len().to_string();
         std::iter::once(count).chain(quantiles).collect::<Vec<_>>()
     };
     match measure {
@@ -227,7 +227,7 @@ fn alone(pool: &Pool, columns: usize) -> String {
         ("first_path_ms", "duplicate, first path alone"),
         ("second_path_ms", "duplicate, second path alone"),
     ] {
-        let mut cells = vec![pool.values_of(name).len().to_string()];
+        let mut cells = vec![pool.values_named(name).len().to_string()];
         cells.extend([0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q))));
         cells.truncate(columns);
         let _ = writeln!(text, "| | {title} | | {} | |", cells.join(" | "));

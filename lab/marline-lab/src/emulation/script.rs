@@ -25,7 +25,7 @@ pub enum ParsedCommand {
 }
 
 /// Known commands, for error messages.
-const WORDS: &str =
+const COMMANDS: &str =
     "down [uplink|downlink], up [uplink|downlink], set ITEM=VALUE,..., rebind, stats, quit";
 
 impl std::str::FromStr for ParsedCommand {
@@ -44,7 +44,7 @@ impl std::str::FromStr for ParsedCommand {
             "rebind" => ParsedCommand::Rebind,
             "stats" => ParsedCommand::Stats,
             "quit" => ParsedCommand::Quit,
-            _ => bail!("unknown command `{word}`; known: {WORDS}"),
+            _ => bail!("unknown command `{word}`; known: {COMMANDS}"),
         };
         if !rest.is_empty() {
             bail!("`{word}` takes no argument, but `{rest}` follows");
@@ -164,7 +164,7 @@ pub fn amend(spec: &DuplexSpec, items: &str) -> anyhow::Result<DuplexSpec> {
 /// Converts items of one direction to items of a link: `rate=5M,delay=2ms` with `up` becomes
 /// `up.rate=5M,up.delay=2ms`.
 #[must_use]
-pub fn one_way(direction: &str, items: &str) -> String {
+pub fn one_direction(direction: &str, items: &str) -> String {
     let named = items.split(',').map(|item| format!("{direction}.{}", item.trim()));
     named.collect::<Vec<String>>().join(",")
 }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_orders() {
+    fn texts_become_commands() {
         let order = |text: &str| text.parse::<ParsedCommand>().expect("a command");
         assert_eq!(order(" down "), ParsedCommand::Break(Side::Both));
         assert_eq!(order("down uplink"), ParsedCommand::Break(Side::Up));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn amended_descriptions_keep_the_rest() {
         let spec: DuplexSpec = "rate=20M,delay=10ms".parse().expect("spec");
-        let amended = amend(&spec, &one_way("up", "rate=5M, loss=1%")).expect("amend");
+        let amended = amend(&spec, &one_direction("up", "rate=5M, loss=1%")).expect("amend");
         let expected: DuplexSpec =
             "rate=20M,delay=10ms,up.rate=5M,up.loss=1%".parse().expect("spec");
         assert_eq!(amended, expected);

@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use super::plan::{self, End, Flows};
 use super::web::{Page, Servers};
 use super::{Load, START};
-use crate::workload::page::HOSTS;
+use crate::workload::page::HOST_COUNT;
 use crate::workload::{Log, Mark, Workload};
 
 /// Seeds of the verifiable bytes that the client and the server write.
@@ -88,8 +88,8 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
         for (page, at_ns) in (0..).zip(load.workload.times_ns(seed)) {
             let app = Page::begin(page, number as u16, port, &flows, &servers);
             let at = START + load.from + Duration::from_nanos(at_ns);
-            paths.connect_to_at(at, 0, port, Box::new(app));
-            port += HOSTS as u16;
+            paths.schedule_connect(at, 0, port, Box::new(app));
+            port += HOST_COUNT as u16;
         }
     }
     Ok(flows)

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calibration_shares_cover_the_answers_since_the_start() {
+    fn calibration_covers_the_answers_since_the_start() {
         let earlier = ForecastScore { answers: 100, within: [0; 3], ..ForecastScore::default() };
         let later = ForecastScore {
             answers: 300,

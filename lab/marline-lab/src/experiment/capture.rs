@@ -7,7 +7,7 @@ use marline_qlog::Vantage;
 use marline_sim::{Capture, Paths};
 use marline_wire::pcapng::{self, Direction, PacketInfo};
 
-use super::simulation::{run_staged, stage_seen};
+use super::simulation::{run_staged, stage_observed};
 use super::{Experiment, Outcome, Variant};
 use crate::net::Net;
 
@@ -35,7 +35,7 @@ pub fn simulate_captured(
 ) -> anyhow::Result<(Outcome, Vec<EndCapture>)> {
     let count = experiment.used_paths(variant)?.len();
     let mut ends = Vec::new();
-    let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
+    let (mut paths, flows) = stage_observed(experiment, variant, seed, |paths| {
         // The server has one address for all paths.
         let of_client: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
         let of_server = vec![Paths::server_address()];
@@ -69,7 +69,7 @@ pub struct CaptureConfig {
 
 /// Captures of both ends of a network with packet copies, the client's first. Each path is an interface, and
 /// timestamps are wall-clock time.
-pub(super) fn of_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
+pub(super) fn from_net(net: &Net, reveal_keys: bool) -> Vec<EndCapture> {
     let Some(tapped) = net.take_tapped() else { return Vec::new() };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let zero_ns = since_1970.saturating_sub(net.started().elapsed()).as_nanos() as u64;
@@ -101,7 +101,7 @@ mod tests {
     use crate::workload::{Gap, Workload};
 
     #[test]
-    fn both_ends_are_captured_and_the_run_is_the_run_without() {
+    fn captures_of_both_ends_do_not_change_the_run() {
         let gap = Gap { least_ms: 50.0, most_ms: 50.0 };
         let workload = Workload::Bursts { bytes: 20_000, gap, count: 20 };
         let links = [("wifi", "rate=20M,delay=5ms,loss=2%"), ("lte", "rate=10M,delay=40ms")];

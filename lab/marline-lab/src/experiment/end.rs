@@ -32,7 +32,7 @@ use crate::workload::{EndLogs, Stream, now_ns, wait_until};
 /// The server's first byte, because a kernel client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
 /// Time limit for connecting, after which the run fails.
-const CONNECTING: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for closing connections.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 
@@ -126,7 +126,7 @@ impl Job {
     async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
         for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
-            timeout(CONNECTING, stream.read_exact(&mut byte))
+            timeout(CONNECT_TIMEOUT, stream.read_exact(&mut byte))
                 .await
                 .context("the server did not send its greeting in time")??;
             stream.write_all(&[number]).await?;
@@ -146,7 +146,7 @@ impl Job {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
             // Connections are accepted in any order.
-            let number = timeout(CONNECTING, stream.read_u8())
+            let number = timeout(CONNECT_TIMEOUT, stream.read_u8())
                 .await
                 .context("the client did not send its stream number in time")??;
             numbered.push((number, stream));
@@ -170,10 +170,10 @@ impl Job {
             let group = group.context("too many streams")?;
             let [client, server] = End::both_ends(&self.loads, group, start, self.seed, &flows);
             let stop =
-                StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
+                StopCondition { floods: End::bulk_end(&self.loads, group, start), deadline };
             match self.side {
                 Side::Client => {
-                    let end = client.on_stream(if twice { number } else { 0 });
+                    let end = client.with_stream(if twice { number } else { 0 });
                     running.spawn_local(stream_task::client(stream, end, stop))
                 }
                 Side::Server => running.spawn_local(async move {
@@ -206,7 +206,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<EndLogs> {
     let mut streams = Vec::new();
     for from in from {
         let connecting = job.kernel();
-        let stream = timeout(CONNECTING, connecting.connect(Some(from), job.address)).await;
+        let stream = timeout(CONNECT_TIMEOUT, connecting.connect(Some(from), job.address)).await;
         streams.push(box_stream(stream.context("cannot connect")?.context("cannot connect")?)?);
     }
     job.run_client(streams).await
@@ -218,7 +218,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<EndLogs> {
     println!("ready");
     let mut streams = Vec::new();
     for _ in 0..job.connections() {
-        let stream = timeout(CONNECTING, kernel.accept(&listener))
+        let stream = timeout(CONNECT_TIMEOUT, kernel.accept(&listener))
             .await
             .context("cannot accept a connection")??;
         streams.push(box_stream(stream)?);
@@ -265,7 +265,7 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..job.connections() {
         let accepted =
-            timeout(CONNECTING, server.accept()).await.context("cannot accept a connection")?;
+            timeout(CONNECT_TIMEOUT, server.accept()).await.context("cannot accept a connection")?;
         streams.push(Box::new(
             accepted.context("cannot accept a connection: the server was closed")?.0,
         ));

@@ -44,7 +44,7 @@ pub struct Check {
     /// Bound on the correct answer.
     pub bound: f64,
     /// True if the bound is the smallest correct answer instead of the largest.
-    pub is_least: bool,
+    pub is_minimum: bool,
     /// If set, the bound is a multiple of this variant's value.
     pub of: Option<usize>,
 }

@@ -112,7 +112,7 @@ impl ExperimentFile {
                 .map(|contestant| contestant.variant.clone())
                 .collect();
             if mine.is_empty() && !stack.is_marline() {
-                mine.push(self.stock_kernel_variant(*stack)?);
+                mine.push(self.default_kernel_variant(*stack)?);
             }
             ensure!(!mine.is_empty(), "{}: no [[variant]] runs on stack `{stack}`", self.name);
             for variant in mine {
@@ -127,7 +127,7 @@ impl ExperimentFile {
     }
 
     /// The kernel with the paths of the first variant and its own buffers.
-    fn stock_kernel_variant(&self, stack: Stack) -> anyhow::Result<Variant> {
+    fn default_kernel_variant(&self, stack: Stack) -> anyhow::Result<Variant> {
         let bounded = |contestant: &&Contestant| {
             contestant.variant.send_buffer.is_some() || contestant.variant.receive_buffer.is_some()
         };

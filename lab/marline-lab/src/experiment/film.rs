@@ -16,11 +16,11 @@ use super::{Flow, Measures};
 use crate::workload::Film;
 
 /// Available bit rates in kbit/s.
-const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
+const BIT_RATES_KBIT_PER_S: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
 /// Share of the measured rate that a chosen bit rate may use.
 const MAX_RATE_SHARE: f64 = 0.8;
 /// Number of segments whose rates are averaged.
-const MEMORY: usize = 5;
+const AVERAGED_SEGMENTS: usize = 5;
 
 /// A segment that has been requested.
 #[derive(Copy, Clone, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Player {
     /// Time at which the buffer will be empty. `None` before the first segment.
     empty_at: Option<Instant>,
     start: Instant,
-    begun_at: Option<Instant>,
+    playback_started_at: Option<Instant>,
     stalls: u32,
     stalled: Duration,
     /// Chosen bit rate of each arrived segment in kbit/s.
@@ -59,7 +59,7 @@ impl Player {
             rates: VecDeque::new(),
             empty_at: None,
             start,
-            begun_at: None,
+            playback_started_at: None,
             stalls: 0,
             stalled: Duration::ZERO,
             chosen: Vec::new(),
@@ -71,7 +71,7 @@ impl Player {
         let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
         // Before the first segment the mean is NaN, which is not above any rate.
         let fits = |rate: &&u32| f64::from(**rate) <= MAX_RATE_SHARE * mean;
-        let kbit_per_s = *RATES.iter().rev().find(fits).unwrap_or(&RATES[0]);
+        let kbit_per_s = *BIT_RATES_KBIT_PER_S.iter().rev().find(fits).unwrap_or(&BIT_RATES_KBIT_PER_S[0]);
         self.requested += 1;
         self.pending = Some(PendingSegment { at: now, kbit_per_s });
         self.next_at = None;
@@ -87,11 +87,11 @@ impl Player {
         let Some(PendingSegment { at, kbit_per_s }) = self.pending.take() else { return };
         let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
         self.rates.push_back(self.bytes(kbit_per_s) as f64 * 8.0 / took_ms);
-        if self.rates.len() > MEMORY {
+        if self.rates.len() > AVERAGED_SEGMENTS {
             self.rates.pop_front();
         }
         self.chosen.push(kbit_per_s);
-        self.begun_at.get_or_insert(now);
+        self.playback_started_at.get_or_insert(now);
         let empty_at = match self.empty_at {
             Some(empty_at) if empty_at < now => {
                 self.stalls += 1;
@@ -135,7 +135,7 @@ impl Player {
         }
         let kbit: u64 = self.chosen.iter().map(|rate| u64::from(*rate)).sum();
         Measures::from([
-            ("startup_ms", ms(self.begun_at.unwrap_or(planned).since(self.start))),
+            ("startup_ms", ms(self.playback_started_at.unwrap_or(planned).since(self.start))),
             ("stalls", f64::from(stalls)),
             ("stalled_ms", ms(stalled)),
             ("film_kbit_per_s", kbit as f64 / self.chosen.len() as f64),

@@ -31,7 +31,7 @@ const START_DELAY: Duration = Duration::from_millis(3_500);
 /// Part of [`LEAD`] that must be left when the hosts are ready.
 const CONNECTING: Duration = Duration::from_millis(1_500);
 /// Time to close connections after the wait for missing messages.
-const GRACE: Duration = Duration::from_secs(10);
+const CLOSING_TIME: Duration = Duration::from_secs(10);
 
 /// Captures and traces to record of a run.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn run_live(
     instance: &str,
 ) -> anyhow::Result<Outcome> {
     let watch = RecordingOptions::default();
-    Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
+    Ok(run_live_recorded(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
 /// Like [`run_live`], with captures and traces. The links' thread copies each packet for them, and a Marline end
@@ -73,7 +73,7 @@ pub fn run_live(
 ///
 /// # Errors
 /// Those of [`run_live`].
-pub fn run_live_watched(
+pub fn run_live_recorded(
     experiment: &Experiment,
     stack: Stack,
     variant: &Variant,
@@ -101,7 +101,7 @@ pub fn run_live_watched(
     let lasts = experiment.duration(seed) + experiment.patience;
     let faults_ns = apply_fault(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
-    let deadline = Instant::now() + left + lasts + GRACE;
+    let deadline = Instant::now() + left + lasts + CLOSING_TIME;
     let (client, of_client) = client.log(deadline)?;
     let paths = totals(&net, experiment, variant)?;
     let (server, of_server) = server.log(deadline)?;
@@ -132,7 +132,7 @@ pub fn run_live_watched(
         let trace = move |(connection, text)| EndTrace { vantage, connection, text };
         texts.into_iter().enumerate().map(trace)
     });
-    let captures = capture::of_net(&net, reveal_keys);
+    let captures = capture::from_net(&net, reveal_keys);
     Ok((outcome, RunRecords { captures, traces: traces.collect() }))
 }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_gets_the_endpoints_of_its_variant() {
+    fn the_kernel_gets_its_variants_endpoints() {
         let mut variant = Variant { backup: vec!["3g".to_owned()], ..Variant::new("kernel") };
         variant.congestion = Some("reno".to_owned());
         let hosts = |stack, variant: &Variant| {

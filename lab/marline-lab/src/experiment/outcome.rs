@@ -125,7 +125,7 @@ impl Flow {
         let times_ns = workload.times_ns(self.seed);
         let mut read: Vec<Vec<u64>> = vec![Vec::new(); times_ns.len()];
         for mark in &self.client.received {
-            if let Some(objects) = read.get_mut((mark.index / page::OBJECTS) as usize) {
+            if let Some(objects) = read.get_mut((mark.index / page::OBJECT_COUNT) as usize) {
                 objects.push(mark.at_ns);
             }
         }
@@ -135,7 +135,7 @@ impl Flow {
             let (first, last) = (*read.first()?, *read.last()?);
             let (sent_ms, latency_ms) = (ms(self.start_ns, begun_ns), ms(begun_ns, last));
             let message = Message { index, bytes: sizes.size_of(index), sent_ms, latency_ms };
-            let is_whole = read.len() == page::OBJECTS as usize;
+            let is_whole = read.len() == page::OBJECT_COUNT as usize;
             is_whole.then_some((message, ms(begun_ns, first)))
         };
         (0..).zip(times_ns).zip(read).filter_map(whole).collect()

@@ -66,7 +66,7 @@ pub(super) trait Source: Debug {
     fn on_read(&mut self, _now: Instant, _message: &Message) {}
 
     /// End time of an endless source, which has a message whenever the connection accepts one.
-    fn bulk_ends_at(&self) -> Option<Instant> {
+    fn bulk_end_time(&self) -> Option<Instant> {
         None
     }
 }
@@ -125,7 +125,7 @@ impl Source for DialogueRequests {
 
 /// Source of consecutive blocks, as fast as the stack accepts them.
 #[derive(Debug)]
-struct Flood {
+struct BlockSource {
     /// Number of the next block.
     block: Message,
     /// Start, and later the time of the last block, so that several sources take turns.
@@ -133,7 +133,7 @@ struct Flood {
     until: Instant,
 }
 
-impl Source for Flood {
+impl Source for BlockSource {
     fn next_at(&self) -> Option<Instant> {
         Some(self.from)
     }
@@ -149,7 +149,7 @@ impl Source for Flood {
         Some(block)
     }
 
-    fn bulk_ends_at(&self) -> Option<Instant> {
+    fn bulk_end_time(&self) -> Option<Instant> {
         Some(self.until)
     }
 }
@@ -188,7 +188,7 @@ pub(super) struct End {
     /// Answers to be sent to received requests.
     pending_answers: VecDeque<Message>,
     /// Number of messages that this end will read, by workload. `None` for endless ones.
-    expects: BTreeMap<u16, u64>,
+    expected_messages: BTreeMap<u16, u64>,
     skipped_count: u64,
     flows: Flows,
 }
@@ -223,19 +223,19 @@ impl End {
             stream: 0,
             sources: Vec::new(),
             pending_answers: VecDeque::new(),
-            expects: BTreeMap::new(),
+            expected_messages: BTreeMap::new(),
             skipped_count: 0,
             flows: Rc::clone(flows),
         }
     }
 
     /// Sets the number of the stream, if the same messages use several.
-    pub(super) fn on_stream(self, stream: u8) -> End {
+    pub(super) fn with_stream(self, stream: u8) -> End {
         End { stream, ..self }
     }
 
     /// Latest end of the endless sources of both ends.
-    pub(super) fn bulk_end_of(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
+    pub(super) fn bulk_end(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
         let mine = group.iter().map(|number| &loads[usize::from(*number)]);
         let endless = mine.filter(|load| load.workload.count().is_none());
         endless.map(|load| start + load.ends(0)).max()
@@ -246,8 +246,8 @@ impl End {
         let written = self
             .sources
             .iter()
-            .all(|(_, source)| source.next_at().is_none() || source.bulk_ends_at().is_some());
-        written && self.pending_answers.is_empty() && self.expects.values().all(|left| *left == 0)
+            .all(|(_, source)| source.next_at().is_none() || source.bulk_end_time().is_some());
+        written && self.pending_answers.is_empty() && self.expected_messages.values().all(|left| *left == 0)
     }
 
     /// The next due message: the earliest planned one, or else one of an endless source.
@@ -255,17 +255,17 @@ impl End {
         loop {
             let due = |(_, source): &&mut (u16, Box<dyn Source>)| {
                 source.next_at().is_some_and(|at| at <= now)
-                    && source.bulk_ends_at().is_none_or(|until| now < until)
+                    && source.bulk_end_time().is_none_or(|until| now < until)
             };
             let earliest = |(_, source): &&mut (u16, Box<dyn Source>)| {
-                (source.bulk_ends_at().is_some(), source.next_at())
+                (source.bulk_end_time().is_some(), source.next_at())
             };
             let (flow, source) = self.sources.iter_mut().filter(due).min_by_key(earliest)?;
             if let Some(message) = source.take(now) {
                 return Some(message);
             }
             self.skipped_count += 1;
-            self.expects.entry(*flow).and_modify(|left| *left = left.saturating_sub(1));
+            self.expected_messages.entry(*flow).and_modify(|left| *left = left.saturating_sub(1));
             if let Some(flow) = self.flows.borrow_mut().get_mut(usize::from(*flow)) {
                 flow.client.skipped += 1;
             }
@@ -300,7 +300,7 @@ impl Plan for End {
             let (bytes, sent) = (message.answer_bytes, SentAt::Never);
             self.pending_answers.push_back(Message { bytes, answer_bytes: 0, sent, ..*message });
         } else if message.ends {
-            self.expects.entry(message.flow).and_modify(|left| *left = left.saturating_sub(1));
+            self.expected_messages.entry(message.flow).and_modify(|left| *left = left.saturating_sub(1));
             self.log(message, now, false);
             let mine = self.sources.iter_mut().filter(|(flow, _)| *flow == message.flow);
             mine.for_each(|(_, source)| source.on_read(now, message));
@@ -329,7 +329,7 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
         Workload::Ask { request_bytes, answer_bytes, .. } => {
             let request = |(index, at)| (at, message(index, request_bytes, answer_bytes));
             client.write(flow, Schedule((0..).zip(times).map(request).collect()));
-            client.expects.insert(flow, count);
+            client.expected_messages.insert(flow, count);
         }
         Workload::Dialogue { request_bytes, answer_bytes, unanswered_bytes, .. } => {
             let pieces = workload.pieces(seed).into_iter().flat_map(|(at, pieces)| {
@@ -348,24 +348,24 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
             let requests =
                 DialogueRequests { pieces, request_bytes, limit, asked_bytes, asked, answered };
             client.write(flow, requests);
-            client.expects.insert(flow, count);
+            client.expected_messages.insert(flow, count);
         }
         Workload::Exchange { bytes } => {
             for end in [client, server] {
                 end.write(flow, Schedule([(start, message(0, bytes, 0))].into()));
-                end.expects.insert(flow, 1);
+                end.expected_messages.insert(flow, 1);
             }
         }
         Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
             let sizes = workload.sizes(seed);
             let burst = |(index, at)| (at, message(index, sizes.size_of(index), 0));
             server.write(flow, Schedule((0..).zip(times).map(burst).collect()));
-            client.expects.insert(flow, count);
+            client.expected_messages.insert(flow, count);
         }
         Workload::Film(film) => {
             let player = Player::new(film, start);
             client.write(flow, FilmRequests { flow, player });
-            client.expects.insert(flow, count);
+            client.expected_messages.insert(flow, count);
         }
         // Datagrams have no connection, and pages open their own.
         Workload::Voice { .. } | Workload::Web { .. } => {}
@@ -373,7 +373,7 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
             let block = Message { sent: SentAt::Accepted, ..message(0, bytes, 0) };
             let until = start + Duration::from_millis(lasts_ms);
             let end = if workload.is_from_client() { client } else { server };
-            end.write(flow, Flood { block, from: start, until });
+            end.write(flow, BlockSource { block, from: start, until });
         }
     }
 }

@@ -15,7 +15,7 @@ use marline_sim::Paths;
 use marline_time::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::simulation::{run_staged, stage_seen};
+use super::simulation::{run_staged, stage_observed};
 use super::{Experiment, Outcome, Variant};
 
 /// Limits on a run's traces.
@@ -125,7 +125,7 @@ fn run_traced(
     let title = format!("{}, seed {seed}", variant.name);
     let both = [Vantage::Client, Vantage::Server]
         .map(|vantage| Rc::new(RefCell::new(Traces::new(title.clone(), vantage, config, None))));
-    let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
+    let (mut paths, flows) = stage_observed(experiment, variant, seed, |paths| {
         for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
             let told = Rc::clone(traces);
             let watcher =

@@ -25,7 +25,7 @@ const STEP: Duration = Duration::from_millis(500);
 /// A policy, a path, a link or an event cannot be parsed; wrong bytes arrived; or a link's trace is missing. Missing
 /// messages are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
-    let (mut paths, flows) = stage_seen(experiment, variant, seed, |_| {})?;
+    let (mut paths, flows) = stage_observed(experiment, variant, seed, |_| {})?;
     run(&mut paths, &flows, experiment, variant, seed, &mut None)
 }
 
@@ -41,7 +41,7 @@ pub fn simulate_recorded(
 ) -> anyhow::Result<(Outcome, Timeline)> {
     let single = experiment.loads.len() == 1;
     anyhow::ensure!(single, "time lines need a single workload");
-    let (mut paths, flows) = stage_seen(experiment, variant, seed, |_| {})?;
+    let (mut paths, flows) = stage_observed(experiment, variant, seed, |_| {})?;
     let mut recorder = Some(Recorder::begin(&mut paths, experiment, variant, seed, config)?);
     let outcome = run(&mut paths, &flows, experiment, variant, seed, &mut recorder)?;
     let timeline = recorder.map_or_else(Timeline::empty, |recorder| recorder.finish(&paths));
@@ -105,11 +105,11 @@ fn run(
 /// # Errors
 /// Those of [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
-    stage_seen(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
+    stage_observed(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
 }
 
 /// Like [`stage`], for observers that must see the client's SYN, which is sent last.
-pub(super) fn stage_seen(
+pub(super) fn stage_observed(
     experiment: &Experiment,
     variant: &Variant,
     seed: u64,

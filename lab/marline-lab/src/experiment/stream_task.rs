@@ -145,7 +145,7 @@ impl StreamTask {
         if message.sent == SentAt::Begin {
             self.end.on_sent(now(), &message);
         }
-        self.filler[..HEADER].copy_from_slice(&encoded(&message));
+        self.filler[..HEADER].copy_from_slice(&encode_header(&message));
         self.writing = Some((message, 0));
     }
 
@@ -176,7 +176,7 @@ impl StreamTask {
                 None => self.header.extend_from_slice(bytes),
             }
             if let Some(header) = self.header.first_chunk() {
-                let message = decoded(header);
+                let message = decode_header(header);
                 self.header.clear();
                 self.reading = Some((message, length(&message) - HEADER as u64));
             }
@@ -193,7 +193,7 @@ const fn length(message: &Message) -> u64 {
     if message.bytes < HEADER as u64 { HEADER as u64 } else { message.bytes }
 }
 
-fn encoded(message: &Message) -> [u8; HEADER] {
+fn encode_header(message: &Message) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let flow_and_flag = message.flow << 1 | u16::from(message.ends);
     header[..2].copy_from_slice(&flow_and_flag.to_be_bytes());
@@ -203,7 +203,7 @@ fn encoded(message: &Message) -> [u8; HEADER] {
     header
 }
 
-fn decoded(header: &[u8; HEADER]) -> Message {
+fn decode_header(header: &[u8; HEADER]) -> Message {
     let word = |at: usize| {
         u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };

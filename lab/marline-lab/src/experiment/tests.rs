@@ -35,7 +35,7 @@ fn to_judge_forecasts_changes_nothing_else() {
     experiment.warm_up = Duration::from_millis(2_345);
     let auto = Variant::new("auto").scheduler("auto").congestion("cubic-westwood");
     let run = |variant: &Variant| {
-        marline_sim::digest::of_runs(|| simulate(&experiment, variant, 5).expect("run"))
+        marline_sim::digest::digest_of_runs(|| simulate(&experiment, variant, 5).expect("run"))
     };
     let (silent, silent_digest) = run(&auto);
     assert!(silent.paths.iter().all(|path| path.calibration.is_none()));

@@ -12,7 +12,7 @@ use marline_time::Instant;
 
 use super::plan::{End, Flows};
 use crate::workload::Mark;
-use crate::workload::page::{HOSTS, OBJECTS, Object, objects};
+use crate::workload::page::{HOST_COUNT, OBJECT_COUNT, Object, objects};
 
 const REQUEST_BYTES: u64 = 500;
 /// Sizes of the TLS request and answer in bytes.
@@ -63,10 +63,10 @@ impl Page {
         let objects = objects(flows.borrow()[usize::from(flow)].seed, number);
         let shared = Rc::new(RefCell::new(Page {
             flow,
-            first_index: number * OBJECTS,
+            first_index: number * OBJECT_COUNT,
             left: objects.len(),
             objects,
-            links: (0..HOSTS).map(|_| Link::default()).collect(),
+            links: (0..HOST_COUNT).map(|_| Link::default()).collect(),
             port,
             flows: Rc::clone(flows),
             servers: Rc::clone(servers),
@@ -82,7 +82,7 @@ impl Page {
         mine.links[host].is_open = true;
         let port = mine.port + host as u16;
         let server: Box<dyn Plan> = Box::new(End::answering_end(&mine.flows));
-        let client: Box<dyn Plan> = Box::new(ToHost { page: Rc::clone(page), host });
+        let client: Box<dyn Plan> = Box::new(HostClient { page: Rc::clone(page), host });
         let seeds = [2 * u64::from(port), 2 * u64::from(port) + 1];
         let [client, server] = Messages::pair([client, server], seeds);
         mine.servers.borrow_mut().insert(port, Box::new(server));
@@ -140,12 +140,12 @@ impl Page {
 
 /// The client's end of a connection to a host.
 #[derive(Debug)]
-struct ToHost {
+struct HostClient {
     page: Rc<RefCell<Page>>,
     host: usize,
 }
 
-impl ToHost {
+impl HostClient {
     fn log(&self, message: &Message, now: Instant, sent: bool) {
         let page = self.page.borrow();
         let mark = Mark { stream: self.host as u8, index: message.index, at_ns: now.as_nanos() };
@@ -154,7 +154,7 @@ impl ToHost {
     }
 }
 
-impl Plan for ToHost {
+impl Plan for HostClient {
     fn on_open(&mut self, id: ConnectionId) {
         self.page.borrow_mut().links[self.host].id = Some(id);
     }
@@ -183,7 +183,7 @@ impl Plan for ToHost {
         Page::on_object_arrived(&self.page, now, object as usize);
     }
 
-    fn take_calls(&mut self) -> Vec<Call> {
+    fn take_requests(&mut self) -> Vec<Call> {
         core::mem::take(&mut self.page.borrow_mut().calls)
     }
 

@@ -40,7 +40,7 @@ impl Axis {
     /// An axis over all finite values, or over all positive ones on a logarithmic axis, which ends at powers of ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
         let (from, to) = match extent(values, log) {
-            Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),
+            Some((from, to)) if log => (round_to_decade(from, f64::floor), round_to_decade(to, f64::ceil)),
             Some(range) => range,
             None if log => (1.0, 10.0),
             None => (0.0, 1.0),
@@ -99,7 +99,7 @@ pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f6
 }
 
 /// The power of ten at a value. A value that is a power of ten except for rounding gives that power.
-fn decade(value: f64, away: fn(f64) -> f64) -> f64 {
+fn round_to_decade(value: f64, away: fn(f64) -> f64) -> f64 {
     let log = value.clamp(MIN_LOGARITHMIC, MAX_VALUE).log10();
     let whole = if (log - log.round()).abs() < 1e-9 { log.round() } else { away(log) };
     10f64.powf(whole)

@@ -16,11 +16,11 @@ pub(super) type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, A
 pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
 
 /// Maximum number of ticks of an axis.
-const TICKS: usize = 9;
+const MAX_TICKS: usize = 9;
 /// Maximum width of a name next to an axis in pixels.
 const MAX_NAME_WIDTH: i32 = 420;
 /// Legend in pixels: width of a sample, space around it, and line height.
-const SAMPLE: i32 = 26;
+const SAMPLE_WIDTH: i32 = 26;
 const SPACE: i32 = 10;
 const LINE: i32 = 19;
 /// Height of the heading in pixels.
@@ -54,7 +54,7 @@ impl<'a> Frame<'a> {
 
     /// Width to the left of the vertical axis in pixels.
     fn left(&self) -> i32 {
-        let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(TICKS));
+        let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(MAX_TICKS));
         let longest = ticks.iter().map(|tick| text_width(&self.axes.1.format_ext(tick))).max();
         let label = if self.labels.1.is_empty() { 0 } else { 20 };
         longest.unwrap_or(0).min(MAX_NAME_WIDTH) + label + 14
@@ -64,7 +64,7 @@ impl<'a> Frame<'a> {
     pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> DrawResult) -> String {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
         let names = max_text_width(self.legend.iter().map(|entry| entry.0));
-        let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
+        let legend = if names > 0 { SAMPLE_WIDTH + 4 * SPACE + names } else { 22 };
         let height = self.size.height.max(LINE * self.legend.len() as i32 + SPACE);
         // The heading is bold and a little larger.
         let heading = text_width(self.title) * 6 / 5 + 24;
@@ -92,8 +92,8 @@ impl<'a> Frame<'a> {
             if !self.labels.1.is_empty() {
                 mesh.y_desc(self.labels.1);
             }
-            mesh.x_labels(TICKS)
-                .y_labels(TICKS)
+            mesh.x_labels(MAX_TICKS)
+                .y_labels(MAX_TICKS)
                 .bold_line_style(GRID.line(10))
                 .light_line_style(GRID.line(5))
                 .axis_style(FRAME.line(10))
@@ -114,7 +114,7 @@ impl<'a> Frame<'a> {
                 let x = left + self.size.width + SPACE;
                 let y = px(top + SPACE + LINE * line as i32);
                 sample(area, (px(x), y))?;
-                area.draw_text(name, &style, (px(x + SAMPLE + SPACE), y))?;
+                area.draw_text(name, &style, (px(x + SAMPLE_WIDTH + SPACE), y))?;
             }
             Ok(())
         })

@@ -106,14 +106,14 @@ impl Plot {
 
     /// Adds a labeled dashed vertical line.
     #[must_use]
-    pub fn mark_x(mut self, x: f64, text: &str) -> Plot {
+    pub fn add_vertical_line(mut self, x: f64, text: &str) -> Plot {
         self.marks.push((true, x, text.to_owned()));
         self
     }
 
     /// Adds a labeled dashed horizontal line.
     #[must_use]
-    pub fn mark_y(mut self, y: f64, text: &str) -> Plot {
+    pub fn add_horizontal_line(mut self, y: f64, text: &str) -> Plot {
         self.marks.push((false, y, text.to_owned()));
         self
     }

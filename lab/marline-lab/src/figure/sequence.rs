@@ -83,7 +83,7 @@ impl<'a> SequencePlot<'a> {
         Frame { labels, legend, empty, ..frame }.draw(|chart| {
             self.holes(chart)?;
             self.acked(chart, unit)?;
-            self.new_data(chart, unit)?;
+            self.draw_new_data(chart, unit)?;
             self.draw_repeats(chart, unit)
         })
     }
@@ -160,7 +160,7 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws bars of new data. Adjacent bars at the same time are merged.
-    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
+    fn draw_new_data(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
         let new =

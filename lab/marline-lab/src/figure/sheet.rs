@@ -98,8 +98,8 @@ impl Tone {
 
     /// Text of this size in pixels, corrected because the library writes a different size than it is given.
     pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
-        const WRITTEN: f64 = 1.24;
-        let size = f64::from(UNITS) * pixels * WRITTEN;
+        const WRITTEN_SIZE_FACTOR: f64 = 1.24;
+        let size = f64::from(UNITS) * pixels * WRITTEN_SIZE_FACTOR;
         FontDesc::new(FontFamily::SansSerif, size, style).color(&self.color())
     }
 }

@@ -33,8 +33,8 @@ fn a_plot_draws_every_series_and_escapes_its_text() {
         .area("density", &density(&[5.0, 9.0], 0.0, 20.0, 2.0))
         .line("broken", &[(1.0, f64::NAN), (2.0, 0.5), (f64::INFINITY, 0.7)])
         .points("points", &[Point { x: 3.0, y: 0.2, interval: Some((0.1, 0.4)) }])
-        .mark_x(10.0, "RTO")
-        .mark_y(0.5, "half")
+        .add_vertical_line(10.0, "RTO")
+        .add_horizontal_line(0.5, "half")
         .log_x()
         .svg();
     assert!(svg.contains("&lt;script&gt;") && !svg.contains("<script"));
@@ -86,7 +86,7 @@ fn values_of_every_size_have_a_place() {
             let drawn = [
                 plain.clone().svg(),
                 plain.clone().log_x().log_y().points("p", &[point]).svg(),
-                plain.x_range(*from, *to).y_range(*to, *from).mark_x(*to, "m").svg(),
+                plain.x_range(*from, *to).y_range(*to, *from).add_vertical_line(*to, "m").svg(),
                 Bars::new("t", "y", &["a"]).group("g", &[(*from, interval)]).svg(),
                 HeatMap::new("t", "ms", &["a", "b"]).log().row("r", &[*from, *to]).svg(),
                 TimingDiagram::new("t", &["p"], *from, *to).add_note(0, true, *to, "n").svg(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, normalize_times};
 
 /// Meaning of a column, and the factor of its numbers.
 #[derive(Copy, Clone, Debug)]
@@ -120,7 +120,7 @@ pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Mea
     let is_ignored = |(_, column): &(&&str, &Column)| matches!(column, Column::Ignored);
     let ignored = names.iter().zip(&columns).filter(is_ignored);
     let ignored = ignored.map(|(name, _)| (*name).to_owned()).collect();
-    Ok(Measurement { samples: from_zero(file, samples)?, ignored })
+    Ok(Measurement { samples: normalize_times(file, samples)?, ignored })
 }
 
 fn sample(line: &str, names: &[&str], columns: &[Column]) -> anyhow::Result<Sample> {

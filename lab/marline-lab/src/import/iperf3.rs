@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, normalize_times};
 
 #[derive(Debug, Deserialize)]
 struct Output {
@@ -99,5 +99,5 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
         }
     }
     mistakes.result(file)?;
-    Ok(Measurement { samples: from_zero(file, samples)?, ignored: Vec::new() })
+    Ok(Measurement { samples: normalize_times(file, samples)?, ignored: Vec::new() })
 }

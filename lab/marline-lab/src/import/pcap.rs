@@ -15,7 +15,7 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, TcpSegment, UdpDatagram
 use pcap_parser::pcapng::Block;
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 
-use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
+use super::{Measurement, PathDirection, Quantity, Sample, normalize_times};
 
 /// Minimum share of packets that both ends captured.
 const MIN_SHARED_PACKETS: f64 = 0.3;
@@ -49,7 +49,7 @@ pub struct CaptureFile<'a> {
 
 /// A packet with payload on a path.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Passage {
+pub struct PathPacket {
     /// Send time in ns since 1970, by the clock of the sending end.
     pub at_ns: i64,
     /// Time until arrival in ns. `None` if the packet was lost.
@@ -61,17 +61,17 @@ pub struct Passage {
 ///
 /// # Errors
 /// Those of [`read`].
-pub fn passages(
+pub fn path_packets(
     client: CaptureFile<'_>,
     server: CaptureFile<'_>,
     ahead_ns: i64,
-) -> anyhow::Result<[Vec<Passage>; 2]> {
+) -> anyhow::Result<[Vec<PathPacket>; 2]> {
     let mut ways = [Vec::new(), Vec::new()];
     // Acknowledgments without payload are identical and may be sent at intervals shorter than the delay.
     for SentPacket { up, at_ns, took_ns } in
-        transfers(client, server, ahead_ns, |seen| seen.has_payload)?
+        match_transfers(client, server, ahead_ns, |seen| seen.has_payload)?
     {
-        ways[usize::from(!up)].push(Passage { at_ns, took_ns });
+        ways[usize::from(!up)].push(PathPacket { at_ns, took_ns });
     }
     ways.iter_mut().for_each(|way| way.sort_by_key(|passage| passage.at_ns));
     Ok(ways)
@@ -100,7 +100,7 @@ pub fn read(
         every >= Duration::from_millis(1),
         "intervals of {every:?} are too short; the minimum is 1 ms"
     );
-    let sent = transfers(client, server, ahead_ns, |_| true)?;
+    let sent = match_transfers(client, server, ahead_ns, |_| true)?;
     let start_ns = sent.iter().map(|sent| sent.at_ns).min().unwrap_or(0);
     let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
     let every_ns = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX);
@@ -108,14 +108,14 @@ pub fn read(
         let bin = &mut bins.entry((at_ns - start_ns) / every_ns).or_default()[usize::from(!up)];
         bin.sent += 1;
         bin.lost += u32::from(took_ns.is_none());
-        bin.least_ns = bin.least_ns.into_iter().chain(took_ns).min();
+        bin.min_ns = bin.min_ns.into_iter().chain(took_ns).min();
     }
     let samples = bins.into_iter().map(|(number, ways)| sample(every, number, &ways)).collect();
-    Ok(Measurement { samples: from_zero(client.name, samples)?, ignored: Vec::new() })
+    Ok(Measurement { samples: normalize_times(client.name, samples)?, ignored: Vec::new() })
 }
 
 /// The fate of each packet in two captures of one path for which `wanted` is true.
-fn transfers(
+fn match_transfers(
     client_file: CaptureFile<'_>,
     server_file: CaptureFile<'_>,
     ahead_ns: i64,
@@ -127,7 +127,7 @@ fn transfers(
     client.retain(&wanted);
     server.retain(&wanted);
     server.iter_mut().for_each(|seen| seen.at_ns -= ahead_ns);
-    let (mut pairs, alone_client, alone_server) = matched(&client, &server);
+    let (mut pairs, alone_client, alone_server) = match_packets(&client, &server);
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
@@ -183,7 +183,7 @@ fn transfers(
 struct Bin {
     sent: u32,
     lost: u32,
-    least_ns: Option<i64>,
+    min_ns: Option<i64>,
 }
 
 fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
@@ -195,7 +195,7 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     {
         // Rounded to 0.1 ms, so that clock noise does not become an event.
         let ms = |ns: i64| (ns as f64 / 1e5).round() / 10.0;
-        values.extend(bin.least_ns.map(|ns| (way, Quantity::Delay, ms(ns))));
+        values.extend(bin.min_ns.map(|ns| (way, Quantity::Delay, ms(ns))));
         values.push((way, Quantity::Loss, f64::from(bin.lost) / f64::from(bin.sent)));
     }
     Sample { at: every * u32::try_from(number).unwrap_or(u32::MAX), values }
@@ -206,7 +206,7 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
 type MatchedPackets =
     (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 
-fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPackets {
+fn match_packets(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPackets {
     let mut waiting: BTreeMap<u64, Vec<CapturedPacket>> = BTreeMap::new();
     for seen in server {
         waiting.entry(seen.key).or_default().push(*seen);
@@ -227,7 +227,7 @@ fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPacke
 }
 
 /// Finds the IP packet in a frame of this link type.
-pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
+pub(super) fn find_ip_packet(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     let behind = |head: usize, kind: usize| {
         let kind = frame.get(kind..kind + 2)?;
         matches!(kind, [0x08, 0x00] | [0x86, 0xdd]).then(|| frame.get(head..)).flatten()
@@ -243,7 +243,7 @@ pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
 }
 
 fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacket> {
-    let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
+    let packet = IpPacket::parse(find_ip_packet(link, frame)?).ok()?;
     // This hasher has fixed keys, so the numbers are always the same.
     let mut hash = DefaultHasher::new();
     packet.protocol.hash(&mut hash);

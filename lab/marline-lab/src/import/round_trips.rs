@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 use anyhow::ensure;
 use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 
-use super::Passage;
-use super::pcap::{for_each_frame, ip_of};
+use super::PathPacket;
+use super::pcap::{for_each_frame, find_ip_packet};
 
 /// One of the two answers in the handshake must take at least this many times as long as the other. Otherwise the
 /// capture was not made at an end.
@@ -30,7 +30,7 @@ const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrips {
     /// Transmissions of data, in the order of sending: each with its round trip, or lost.
-    pub sent: Vec<Passage>,
+    pub sent: Vec<PathPacket>,
     /// Number of transmissions whose fate is unknown.
     pub ambiguous: usize,
 }
@@ -62,7 +62,7 @@ struct Flow {
     /// Indices into `all` of the open transmissions.
     open: Vec<usize>,
     /// End of the sent data.
-    sent_to: Option<u32>,
+    sent_end: Option<u32>,
 }
 
 /// State of a connection so far.
@@ -83,7 +83,7 @@ struct ConnectionState {
 pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     let mut all: BTreeMap<[SocketAddr; 2], ConnectionState> = BTreeMap::new();
     for_each_frame(file, bytes, |at_ns, link, frame| {
-        let packet = ip_of(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
+        let packet = find_ip_packet(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
         let packet =
             packet.filter(|packet| packet.protocol == PROTOCOL_TCP && packet.fragment.is_none());
         let Some(packet) = packet else { return };
@@ -102,14 +102,14 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     })?;
     let (mut sent, mut untold, mut known) = (Vec::new(), 0, 0);
     for conversation in all.values() {
-        let Some(end) = conversation.end_of_capture() else { continue };
+        let Some(end) = conversation.find_capturing_end() else { continue };
         known += 1;
         for one in &conversation.flows[end].all {
             match one.outcome {
                 TransmissionOutcome::AckedAfter(ns) => {
-                    sent.push(Passage { at_ns: one.at_ns, took_ns: Some(ns) })
+                    sent.push(PathPacket { at_ns: one.at_ns, took_ns: Some(ns) })
                 }
-                TransmissionOutcome::Lost => sent.push(Passage { at_ns: one.at_ns, took_ns: None }),
+                TransmissionOutcome::Lost => sent.push(PathPacket { at_ns: one.at_ns, took_ns: None }),
                 TransmissionOutcome::Open | TransmissionOutcome::Ambiguous => untold += 1,
             }
         }
@@ -140,7 +140,7 @@ const fn overlap(a: &Transmission, b: &Transmission) -> bool {
 
 impl ConnectionState {
     /// The capturing end: 0 is the initiator, 1 the other end.
-    fn end_of_capture(&self) -> Option<usize> {
+    fn find_capturing_end(&self) -> Option<usize> {
         let [syn, answer, next] = self.handshake;
         let (there, back) = (answer? - syn?, next? - answer?);
         if back.max(0) * MIN_DELAY_RATIO < there {
@@ -189,7 +189,7 @@ impl Flow {
         let mut one =
             Transmission { start, end, at_ns, timestamp, outcome: TransmissionOutcome::Open };
         // If data is sent again after its acknowledgment, the fate of the repetition is unknown.
-        let repeats = self.sent_to.is_some_and(|to| !is_at_or_after(start, to));
+        let repeats = self.sent_end.is_some_and(|to| !is_at_or_after(start, to));
         let there = |earlier: &Transmission| {
             matches!(
                 earlier.outcome,
@@ -202,8 +202,8 @@ impl Flow {
             self.open.push(self.all.len());
         }
         self.all.push(one);
-        if self.sent_to.is_none_or(|to| is_at_or_after(end, to)) {
-            self.sent_to = Some(end);
+        if self.sent_end.is_none_or(|to| is_at_or_after(end, to)) {
+            self.sent_end = Some(end);
         }
     }
 
@@ -250,13 +250,13 @@ impl Flow {
             self.all[*n].outcome = match group.len() {
                 1 if repaired && !sack => TransmissionOutcome::Ambiguous,
                 1 => took,
-                _ => self.outcome_of_repeated(*n, group, echo).unwrap_or(took),
+                _ => self.repeated_outcome(*n, group, echo).unwrap_or(took),
             };
         }
     }
 
     /// The fate of one of several transmissions of the same data. `None` for the acknowledged one.
-    fn outcome_of_repeated(
+    fn repeated_outcome(
         &self,
         one: usize,
         group: &[usize],

@@ -177,7 +177,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     let alone = ["wifi", "lte"].map(|name| captured(&Variant::alone(name, name)));
     let ways = [&alone[0], &alone[1]].map(|(_, ends)| {
         let [client, server] = &ends[..] else { panic!("two ends") };
-        passages(file("client", &client.bytes), file("server", &server.bytes), 0).expect("passages")
+        path_packets(file("client", &client.bytes), file("server", &server.bytes), 0).expect("passages")
     });
     // Answers are sent when their requests have arrived: over one path up to 8 ms later than over the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
@@ -232,7 +232,7 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let drops = wifi.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
     // Both ends for comparison: some losses are those of acknowledgments, or cannot be determined.
     let [client, server] = &ends[0][..] else { panic!("two ends") };
-    let [up, _] = passages(file("client", &client.bytes), file("server", &server.bytes), 0)
+    let [up, _] = path_packets(file("client", &client.bytes), file("server", &server.bytes), 0)
         .expect("passages");
     let truth = up.iter().filter(|passage| passage.took_ns.is_none()).count();
     println!("{drops} losses reported of {truth}");

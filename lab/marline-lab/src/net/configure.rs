@@ -46,7 +46,7 @@ const INTERFACE_SYSCTLS: &[(&str, &str)] = &[
 
 /// Sysctls for measurements: no cached metrics of earlier connections, no blackhole detection that outlives a test,
 /// and the congestion control of the comparison.
-const SETTINGS: &[(&str, &str)] = &[
+const MEASUREMENT_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_congestion_control", "cubic"),
     ("net.mptcp.blackhole_timeout", "0"),
@@ -56,7 +56,7 @@ const SETTINGS: &[(&str, &str)] = &[
 pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> anyhow::Result<()> {
     batch(namespace, &batch_script(scenario, side))?;
     let host = scenario.host(side);
-    for (key, value) in SETTINGS {
+    for (key, value) in MEASUREMENT_SYSCTLS {
         set(namespace, key, value)?;
     }
     let switch = |on: bool| if on { "1" } else { "0" };
@@ -79,7 +79,7 @@ fn batch_script(scenario: &Scenario, side: Side) -> String {
     let (subflows, accepted) = (mptcp.subflows, mptcp.add_addr_accepted);
     let _ = writeln!(lines, "mptcp limits set subflows {subflows} add_addr_accepted {accepted}");
     for endpoint in &mptcp.endpoints {
-        let _ = writeln!(lines, "{}", endpoint_line(endpoint));
+        let _ = writeln!(lines, "{}", endpoint_command(endpoint));
     }
     lines
 }
@@ -125,7 +125,7 @@ fn routes(lines: &mut String, side: Side, number: usize, name: &str, addresses: 
     }
 }
 
-fn endpoint_line(endpoint: &Endpoint) -> String {
+fn endpoint_command(endpoint: &Endpoint) -> String {
     let mut line = format!("mptcp endpoint add {}", endpoint.address);
     if let Some(path) = &endpoint.path {
         let _ = write!(line, " dev {path}");

@@ -2,7 +2,7 @@
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
-use super::runs::workloads_of_runs;
+use super::runs::run_workloads;
 use super::table::Table;
 use crate::runs::{Job, Record};
 
@@ -14,7 +14,7 @@ use crate::runs::{Job, Record};
 /// `least_ms` (lower bound on the latency: [`crate::bound`], only for counted messages).
 #[must_use]
 pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
-    let mut columns = run.columns_of_workload();
+    let mut columns = run.workload_columns();
     columns.extend([
         Column::count("index", ""),
         Column::count("bytes", "B"),
@@ -24,8 +24,8 @@ pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         Column::real_column("least_ms", "ms"),
     ]);
     let mut table = Table::new("messages", columns);
-    for (job, load, record) in workloads_of_runs(runs) {
-        let head = run.cells_of_workload(job, load);
+    for (job, load, record) in run_workloads(runs) {
+        let head = run.workload_cells(job, load);
         for (number, message) in record.messages.iter().enumerate() {
             let counted = number.checked_sub(record.warm_up);
             let least_ms = counted.and_then(|number| record.least_ms.get(number)).copied();

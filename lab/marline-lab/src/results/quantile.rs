@@ -10,11 +10,11 @@
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    of_sorted(&sorted, share)
+    sorted_quantile(&sorted, share)
 }
 
 /// The quantile of sorted values.
-pub(crate) fn of_sorted(sorted: &[f64], share: f64) -> f64 {
+pub(crate) fn sorted_quantile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share.clamp(0.0, 1.0) * last as f64;
     let below = place.floor();

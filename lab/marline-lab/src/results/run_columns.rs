@@ -41,26 +41,26 @@ impl RunColumns {
     }
 
     /// The empty columns of measures and prices.
-    pub(super) fn columns_of_measures(&self) -> Vec<Column> {
+    pub(super) fn measure_columns(&self) -> Vec<Column> {
         let measures = self.measures.iter().map(|(name, unit)| Column::real_column(*name, unit));
         measures.chain(self.price.then(|| Column::real_column("price", ""))).collect()
     }
 
     /// Values of a record in these columns.
-    pub(super) fn cells_of_measures(&self, record: &Record) -> Vec<Cell<'static>> {
+    pub(super) fn measure_cells(&self, record: &Record) -> Vec<Cell<'static>> {
         let of = |(name, _): &(&str, &str)| Cell::from(record.measures.of(name));
         self.measures.iter().map(of).chain(self.price.then(|| record.price().into())).collect()
     }
 
     /// The empty columns of a table whose rows belong to a workload.
-    pub(super) fn columns_of_workload(&self) -> Vec<Column> {
+    pub(super) fn workload_columns(&self) -> Vec<Column> {
         let mut columns = self.columns();
         columns.extend(self.workloads.then(|| Column::text("workload")));
         columns
     }
 
     /// Values of a run's workload in these columns.
-    pub(super) fn cells_of_workload<'a>(&self, job: &'a Job, load: &'a Load) -> Vec<Cell<'a>> {
+    pub(super) fn workload_cells<'a>(&self, job: &'a Job, load: &'a Load) -> Vec<Cell<'a>> {
         let mut cells = self.cells(job);
         cells.extend(self.workloads.then_some(Cell::Text(&load.name)));
         cells
@@ -101,7 +101,7 @@ impl RunColumns {
 
     /// Adds these columns in front of a run's table. Without a run, the result is empty.
     #[must_use]
-    pub fn add_before(&self, table: &Table, job: Option<&Job>) -> Table {
+    pub fn prepend_columns(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();
         match job {
             Some(job) => table.with_leading_columns(&columns, &self.cells(job)),

@@ -21,7 +21,7 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
 #[must_use]
 pub fn runs_table(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
     let paths = || paths.iter().map(AsRef::as_ref);
-    let mut columns = run.columns_of_workload();
+    let mut columns = run.workload_columns();
     columns.extend([
         Column::count("messages", ""),
         Column::count("missing", ""),
@@ -33,7 +33,7 @@ pub fn runs_table(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &R
         Column::real_column("goodput_mbit_per_s", "Mbit/s"),
         Column::count("reinjected_bytes", "B"),
     ]);
-    columns.extend(run.columns_of_measures());
+    columns.extend(run.measure_columns());
     for path in paths() {
         columns.extend([
             Column::count(format!("{path}_up_bytes"), "B"),
@@ -45,15 +45,15 @@ pub fn runs_table(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &R
     }
     columns.extend([Column::text("doubts"), Column::text("error")]);
     let mut table = Table::new("runs", columns);
-    for (job, load, record) in workloads_of_runs(runs) {
+    for (job, load, record) in run_workloads(runs) {
         let of = Statistics::from_latencies(&record.latencies_ms());
         let doubts = record.doubts.join("; ");
-        let mut row = run.cells_of_workload(job, load);
+        let mut row = run.workload_cells(job, load);
         row.extend([Cell::from(of.count), Cell::from(record.missing)]);
         let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
         row.extend(shown.map(Cell::from));
         row.extend([Cell::from(record.goodput_mbit_per_s), Cell::from(record.reinjected_bytes)]);
-        row.extend(run.cells_of_measures(record));
+        row.extend(run.measure_cells(record));
         for name in paths() {
             row.extend(path_cells(record.paths.iter().find(|path| path.name == name)));
         }
@@ -76,7 +76,7 @@ fn path_cells(path: Option<&PathBytes>) -> [Cell<'static>; 5] {
 }
 
 /// Each workload of each run. A failed run has only its first workload.
-pub(super) fn workloads_of_runs<'a>(
+pub(super) fn run_workloads<'a>(
     runs: &'a [(&'a Job, &'a Record)],
 ) -> impl Iterator<Item = (&'a Job, &'a Load, &'a Record)> {
     runs.iter().flat_map(|(job, record)| {

@@ -8,7 +8,7 @@ use super::table::Table;
 /// and `value`. Unknown values have no row.
 #[must_use]
 pub fn long(run: &RunColumns, runs: &Table) -> Table {
-    let mut columns = run.columns_of_workload();
+    let mut columns = run.workload_columns();
     let leading = columns.len();
     columns.extend([Column::text("measure"), Column::real_column("value", "")]);
     let mut table = Table::new("sweep", columns);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_numbers_in_one_unit() {
+    fn numbers_are_converted_to_one_unit() {
         let of = |key: &str, values: &[&str]| {
             let swept = SweptKey::of(key, values.iter().copied());
             let column = swept.column();

@@ -9,7 +9,7 @@ use marline_qlog::Vantage;
 
 use super::again::{run_again, simulated};
 use super::qlogs::run_name;
-use super::{Job, make_directory};
+use super::{Job, create_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 
 /// Settings of captures.
@@ -74,7 +74,7 @@ impl Captures {
         directory: &Path,
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<CaptureFiles> {
-        make_directory(directory)?;
+        create_directory(directory)?;
         let mut mine = simulated(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
         let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };

@@ -145,7 +145,7 @@ impl Comparison {
             for second in &lanes_b {
                 let same = first.point == second.point && first.stack == second.stack;
                 if same && (named || first.variant == second.variant) {
-                    all.push(Comparison::of_lanes(a.results, first, b.results, second)?);
+                    all.push(Comparison::compare_lanes(a.results, first, b.results, second)?);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Comparison {
         Ok(all)
     }
 
-    fn of_lanes(
+    fn compare_lanes(
         a: &StoredRuns,
         first: &StoredLane,
         b: &StoredRuns,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_names_the_better_variant_and_the_margin() {
+    fn comparisons_show_the_better_variant_and_margin() {
         for (measure, [low, value, high], wanted) in [
             (Measure::P99, [0.85, 0.9, 0.95], "better by 10 % [5, 15]"),
             (Measure::Goodput, [0.85, 0.9, 0.95], "worse by 10 % [5, 15]"),

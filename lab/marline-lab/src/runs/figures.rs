@@ -10,9 +10,9 @@ use crate::figure::{BoxPlot, Figure, FiveNumbers, Plot, cdf};
 use crate::results::{Cell, Table, quantile};
 
 /// Maximum number of points of a curve. More would overlap.
-const POINTS: usize = 1_000;
+const MAX_POINTS: usize = 1_000;
 /// Ratio of the maximum to the median above which an axis is logarithmic.
-const LOGARITHMIC_FROM: f64 = 10.0;
+const LOGARITHMIC_RATIO: f64 = 10.0;
 
 /// Standard figures of a series.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Figures<'_> {
     pub fn draw(&self) -> Vec<Figure> {
         let lanes = self.latencies();
         let all: Vec<f64> = lanes.iter().flat_map(|(_, values)| values.iter().copied()).collect();
-        let wide = quantile(&all, 1.0) > LOGARITHMIC_FROM * quantile(&all, 0.5);
+        let wide = quantile(&all, 1.0) > LOGARITHMIC_RATIO * quantile(&all, 0.5);
         let mut plot = Plot::new(self.title, "latency (ms)", "share of messages");
         let mut boxes = BoxPlot::new(self.title, "latency (ms)");
         if wide {
@@ -88,7 +88,7 @@ impl Figures<'_> {
 
 /// Selects every n-th point and the last one.
 fn thin_points(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let step = points.len().div_ceil(POINTS).max(1);
+    let step = points.len().div_ceil(MAX_POINTS).max(1);
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();
     if kept.last() != points.last() {
         kept.extend(points.last());
@@ -175,7 +175,7 @@ mod tests {
     use crate::workload::{Gap, Workload};
 
     #[test]
-    fn the_usual_figures_are_drawn_and_are_the_same_each_time() {
+    fn standard_figures_are_drawn_and_reproducible() {
         let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
         let workload = Workload::Bursts { bytes: 30_000, gap, count: 20 };
         let links = [("wifi", "rate=20M,delay=5ms,loss=2%"), ("lte", "rate=10M,delay=40ms")];

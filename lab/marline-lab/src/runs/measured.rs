@@ -8,7 +8,7 @@ pub const MIN_RUNS: usize = 10;
 /// Maximum number of messages for an interval, because each resample processes all messages.
 const MAX_INTERVAL_VALUES: usize = 2_000_000;
 /// Seed of the resamples, which is fixed so that tables are reproducible.
-const MASTER: u64 = 1;
+const RESAMPLE_SEED: u64 = 1;
 
 /// A measure of a lane.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -142,14 +142,14 @@ impl Measurements {
     /// A measure of all runs, with its interval (95 %, bootstrap over the runs).
     #[must_use]
     pub fn estimate(&self, measure: Measure) -> Estimate {
-        bootstrap(self.runs(), self.latencies.0.len(), |drawn| self.value(measure, drawn))
+        bootstrap_interval(self.runs(), self.latencies.0.len(), |drawn| self.value(measure, drawn))
     }
 
     /// The ratio of this lane's measure to another lane's. Both are resampled together, paired by seed.
     #[must_use]
     pub fn ratio(&self, measure: Measure, other: &Measurements) -> Estimate {
         let values = self.latencies.0.len() + other.latencies.0.len();
-        bootstrap(self.runs().min(other.runs()), values, |drawn| {
+        bootstrap_interval(self.runs().min(other.runs()), values, |drawn| {
             self.value(measure, drawn) / other.value(measure, drawn)
         })
     }
@@ -157,12 +157,12 @@ impl Measurements {
 
 /// Bootstraps a statistic, which depends on how often each run was drawn. There is no interval for too few or too many
 /// messages.
-fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
+fn bootstrap_interval(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate {
     if !(MIN_RUNS..).contains(&runs) || values > MAX_INTERVAL_VALUES {
         let value = of(&vec![1; runs]);
         return Estimate { value, low: f64::NAN, high: f64::NAN, roots: runs };
     }
-    let places = Samples::new((0..runs).collect::<Vec<usize>>(), MASTER).for_tables();
+    let places = Samples::new((0..runs).collect::<Vec<usize>>(), RESAMPLE_SEED).for_tables();
     places.estimate(|picked| {
         let mut drawn = vec![0_u32; runs];
         picked.iter().for_each(|place| drawn[**place] += 1);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_runs_count_as_often_as_they_were_drawn() {
+    fn runs_count_as_often_as_drawn() {
         let records = runs(1, 5, |unit| 10.0 + 90.0 * unit * unit);
         let (of, drawn) = (measured(&records), [2, 0, 1, 1, 3]);
         let again = records.iter().zip(drawn).flat_map(|(record, times)| {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_true_value_about_as_often_as_they_say() {
+    fn intervals_have_nearly_their_nominal_coverage() {
         // The 95 % quantile of a uniform distribution from 0 to 100 is 95.
         let trials = 200;
         let held = (0..trials).filter(|trial| {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use marline_qlog::{Course, read};
 
 use super::again::{run_again, simulated};
-use super::{Job, make_directory};
+use super::{Job, create_directory};
 use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
 
@@ -71,7 +71,7 @@ impl Qlogs {
         directory: &Path,
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<QlogFiles> {
-        make_directory(directory)?;
+        create_directory(directory)?;
         let mut files = QlogFiles::default();
         let run =
             |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_respected_and_the_order_kept() {
+    fn weights_and_order_are_respected() {
         let items: Vec<u32> = (0..40).map(|number| 1 + number % 5).collect();
         let (busy, most) = (AtomicU32::new(0), AtomicU32::new(0));
         let run = |item: &u32, worker: u32| {

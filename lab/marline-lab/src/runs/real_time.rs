@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use marline_qlog::Vantage;
 
-use super::{Captures, Job, captures, make_directory, qlogs};
+use super::{Captures, Job, captures, create_directory, qlogs};
 use crate::experiment::{CaptureConfig, QlogConfig, RecordingOptions, RunRecords};
 
 /// Files of runs in real time, and their directory.
@@ -54,7 +54,7 @@ impl RealTimeFiles {
     pub(super) fn write_files(&self, job: &Job, watched: &RunRecords) -> anyhow::Result<()> {
         let directory = |name: &str| {
             let directory = self.directory.join(name);
-            make_directory(&directory)?;
+            create_directory(&directory)?;
             anyhow::Ok(directory)
         };
         for capture in &watched.captures {

@@ -189,8 +189,8 @@ impl Record {
         let missing = workload.count().map_or(0, |count| count - messages.len() as u32);
         let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);
         Record {
-            least_ms: bound.latencies_of(workload, &messages[warm_up..]),
-            measures: flow.measures(workload).with_late(load, &messages[warm_up..], missing),
+            least_ms: bound.latencies_for_workload(workload, &messages[warm_up..]),
+            measures: flow.measures(workload).add_late_share(load, &messages[warm_up..], missing),
             warm_up,
             messages,
             missing,

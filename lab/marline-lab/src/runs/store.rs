@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
-use super::{Job, Record, make_directory};
+use super::{Job, Record, create_directory};
 use crate::keep;
 
 /// Age at which partial files are removed. Records are written quickly, so the partial file of a living process is
@@ -43,12 +43,12 @@ impl Store {
     ///
     /// # Errors
     /// The directory cannot be created.
-    pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
+    pub fn open_for_build(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         Store::open_for_program(place, fresh, program)
     }
 
     fn open_for_program(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
-        make_directory(place)?;
+        create_directory(place)?;
         Ok(Store {
             place: place.to_owned(),
             program,

@@ -94,7 +94,7 @@ impl StoredRuns {
 
     /// Returns true if a directory has results of `marline-lab run` or `sweep`.
     #[must_use]
-    pub fn is_there(place: &Path) -> bool {
+    pub fn has_results(place: &Path) -> bool {
         place.join(FILE).is_file()
     }
 

@@ -18,7 +18,7 @@ use crate::results::{self, Format, RunColumns, Sheets};
 /// idle.
 const RUNS_PER_BATCH: usize = 4_096;
 /// Maximum number of stored warnings.
-const WARNINGS: usize = 100;
+const MAX_STORED_WARNINGS: usize = 100;
 
 /// Seeds of a lane's runs.
 #[derive(Clone, Debug)]
@@ -313,7 +313,7 @@ impl SweepSummary {
         self.points.push(PointSummary { values, lanes: summary.lanes.clone() });
         let warnings = summary.warnings();
         self.warnings_count += warnings.len();
-        let room = WARNINGS - self.warnings.len();
+        let room = MAX_STORED_WARNINGS - self.warnings.len();
         self.warnings.extend(warnings.into_iter().take(room));
     }
 }

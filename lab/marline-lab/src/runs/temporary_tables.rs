@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::make_directory;
+use super::create_directory;
 
 /// Prefix and suffix of the directory's name.
 const NAME: (&str, &str) = ("tables.", ".partial");
@@ -26,7 +26,7 @@ impl TemporaryTables {
         let number = RandomState::new().hash_one(std::process::id());
         let (begin, end) = NAME;
         let directory = place.join(format!("{begin}{number:016x}{end}"));
-        make_directory(&directory)?;
+        create_directory(&directory)?;
         Ok(TemporaryTables { place: place.to_owned(), directory })
     }
 

@@ -46,7 +46,7 @@ impl Timelines {
     ) -> anyhow::Result<WrittenSizes> {
         let (run, empty) = (RunColumns::for_jobs(jobs), Timeline::empty());
         let create = |table| {
-            let like = run.add_before(table, None);
+            let like = run.prepend_columns(table, None);
             Sheets::create(directory, &like, formats, Timelines::MAX_FILE_ROWS)
         };
         let (mut subflows, mut copies) = (create(&empty.subflows)?, create(&empty.copies)?);
@@ -54,7 +54,7 @@ impl Timelines {
             simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
         };
         run_again(self.jobs, &simulated(jobs), &|| true, recorded, |job, (_, timeline)| {
-            let of_run = |table| run.add_before(table, Some(job));
+            let of_run = |table| run.prepend_columns(table, Some(job));
             subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
             copies.append(&of_run(&timeline.copies), timeline.copies_left_out)
         })?;

@@ -9,9 +9,9 @@
 use marline_time::{Duration, Rng, SeedTree};
 
 /// Number of objects of a page.
-pub(crate) const OBJECTS: u32 = 71;
+pub(crate) const OBJECT_COUNT: u32 = 71;
 /// Number of hosts of a page. The first one has the page itself.
-pub(crate) const HOSTS: usize = 12;
+pub(crate) const HOST_COUNT: usize = 12;
 /// Standard deviation of the logarithm of sizes within a type.
 const SIZE_SPREAD: f64 = 1.0;
 
@@ -49,7 +49,7 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
         for (number, weight) in weights.into_iter().enumerate() {
             // The page's own host has half of all objects, and all style sheets.
             let own = objects.is_empty() || kind == 1 || rng.unit() < 0.5;
-            let host = if own { 0 } else { 1 + rng.below(HOSTS as u64 - 1) as usize };
+            let host = if own { 0 } else { 1 + rng.below(HOST_COUNT as u64 - 1) as usize };
             let parents = u64::from(TYPES[found_in].0);
             let found_in = match found_in {
                 0 => 0,
@@ -85,7 +85,7 @@ mod tests {
         let page = objects(7, 0);
         assert_eq!(page, objects(7, 0));
         assert_ne!(page, objects(7, 1));
-        assert_eq!(page.len(), OBJECTS as usize);
+        assert_eq!(page.len(), OBJECT_COUNT as usize);
         let mut from = 0;
         for (count, bytes, ..) in TYPES {
             let mine = &page[from..from + count as usize];
@@ -95,7 +95,7 @@ mod tests {
         }
         for seed in 0..50 {
             for (number, object) in objects(seed, 3).iter().enumerate().skip(1) {
-                assert!(object.found_in < number && object.host < HOSTS && object.bytes > 0);
+                assert!(object.found_in < number && object.host < HOST_COUNT && object.bytes > 0);
             }
         }
         assert!((1_900_000..1_910_000).contains(&page_bytes(7, 2)), "{}", page_bytes(7, 2));

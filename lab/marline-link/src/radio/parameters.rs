@@ -43,7 +43,7 @@ impl RadioKind {
     /// Android and users: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`, `umts`, `3g`. Case does not matter.
     #[must_use]
     pub fn guess(interface: &str) -> Option<RadioKind> {
-        const BEGINNINGS: [(&str, RadioKind); 16] = [
+        const NAME_PREFIXES: [(&str, RadioKind); 16] = [
             ("wlan", RadioKind::Wifi),
             ("wlp", RadioKind::Wifi),
             ("wlx", RadioKind::Wifi),
@@ -62,7 +62,7 @@ impl RadioKind {
             ("hspa", RadioKind::Umts),
         ];
         let name = interface.to_ascii_lowercase();
-        BEGINNINGS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, kind)| *kind)
+        NAME_PREFIXES.iter().find(|(start, _)| name.starts_with(start)).map(|(_, kind)| *kind)
     }
 }
 
@@ -172,7 +172,7 @@ const WIFI: RadioParameters = RadioParameters {
 type ScaleParameter = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
 
 /// Parameters that a sensitivity run varies one at a time.
-const TURNS: [(&str, ScaleParameter); 8] = [
+const SCALED_PARAMETERS: [(&str, ScaleParameter); 8] = [
     ("promotion time", |p, by| p.promotion.lasts = scale_time(p.promotion.lasts, by)),
     ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
     ("transfer power", |p, by| p.transfer_power_uw = by(p.transfer_power_uw)),
@@ -224,6 +224,6 @@ impl RadioParameters {
             turn(&mut other, &by);
             (*name, other)
         };
-        TURNS.iter().map(one).collect()
+        SCALED_PARAMETERS.iter().map(one).collect()
     }
 }

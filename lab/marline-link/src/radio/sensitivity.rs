@@ -13,7 +13,7 @@ const VARIED_PERCENT: [u64; 2] = [80, 120];
 
 /// Effect of a parameter on the energy caused by traffic.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Swing {
+pub struct ParameterSwing {
     /// The parameter.
     pub parameter: &'static str,
     /// Energy in joules with the parameter at 80 %.
@@ -57,10 +57,10 @@ impl Sensitivity {
 
     /// Energy that traffic caused until `now`, for each parameter.
     #[must_use]
-    pub fn parameter_swings(&self, now: Instant) -> Vec<Swing> {
+    pub fn parameter_swings(&self, now: Instant) -> Vec<ParameterSwing> {
         let swing = |(parameter, pair): &(&'static str, [Radio; 2])| {
             let [low_j, high_j] = pair.map(|radio| radio.energy(now).traffic_j());
-            Swing { parameter, low_j, high_j }
+            ParameterSwing { parameter, low_j, high_j }
         };
         self.varied.iter().map(swing).collect()
     }

@@ -71,17 +71,17 @@ impl LinkSpec {
     /// Sets one property from its text.
     fn set(&mut self, key: &str, value: &str) -> Words<()> {
         match key {
-            "rate" => self.rate = rate_spec(value)?,
-            "trace" => self.rate = RateSpec::Trace(trace_ref(value)?),
+            "rate" => self.rate = parse_rate(value)?,
+            "trace" => self.rate = RateSpec::Trace(parse_trace_ref(value)?),
             "mtu" => self.mtu = parse_unless(value, "none", mtu)?,
             "queue" => self.queue = queue(value)?,
             "delay" => self.delay = duration(value)?,
             "jitter" => self.jitter = jitter(value)?,
             "overtaking" => self.overtaking = choice(value, [("yes", true), ("no", false)])?,
-            "rtt" => self.rtt = Some(ping_ref(value)?),
-            "lost" => self.lost = Some(ping_ref(value)?),
+            "rtt" => self.rtt = Some(parse_ping_ref(value)?),
+            "lost" => self.lost = Some(parse_ping_ref(value)?),
             "ping" => {
-                self.rtt = Some(ping_ref(value)?);
+                self.rtt = Some(parse_ping_ref(value)?);
                 self.lost = self.rtt.clone();
             }
             "loss" => self.loss = probability(value)?,
@@ -160,23 +160,23 @@ fn pair<'a>(value: &'a str, separator: char, form: &str) -> Words<(&'a str, &'a 
     value.split_once(separator).ok_or_else(|| format!("must look like {form}"))
 }
 
-fn rate_spec(value: &str) -> Words<RateSpec> {
+fn parse_rate(value: &str) -> Words<RateSpec> {
     if value == "unlimited" {
         return Ok(RateSpec::Unlimited);
     }
     if let Some(peak) = value.strip_prefix("walkout:") {
-        return Ok(RateSpec::WalkCycle(nonzero_rate(peak)?));
+        return Ok(RateSpec::WalkCycle(parse_nonzero_rate(peak)?));
     }
     for (word, leaves) in [("leaving:", true), ("staying:", false)] {
         if let Some(peak) = value.strip_prefix(word) {
             return Ok(RateSpec::PhoneMobility(PhoneMobility {
-                peak: nonzero_rate(peak)?,
+                peak: parse_nonzero_rate(peak)?,
                 leaves,
             }));
         }
     }
     if !value.contains(':') {
-        return Ok(RateSpec::Constant(nonzero_rate(value)?));
+        return Ok(RateSpec::Constant(parse_nonzero_rate(value)?));
     }
     let (list, period) = match value.split_once('/') {
         Some((list, period)) => (list, Some(positive(period)?)),
@@ -193,7 +193,7 @@ fn rate_spec(value: &str) -> Words<RateSpec> {
     Ok(RateSpec::Steps(Steps::new(points, period)?))
 }
 
-fn nonzero_rate(value: &str) -> Words<Rate> {
+fn parse_nonzero_rate(value: &str) -> Words<Rate> {
     match rate(value)? {
         Rate::ZERO => Err("a rate of zero passes nothing; use `down=` for outages".to_owned()),
         some => Ok(some),
@@ -231,7 +231,7 @@ fn jitter(value: &str) -> Words<Jitter> {
     }
 }
 
-fn trace_ref(value: &str) -> Words<TraceRef> {
+fn parse_trace_ref(value: &str) -> Words<TraceRef> {
     let (name, start) = match value.split_once('@') {
         Some((name, start)) => (name, duration(start)?),
         None => (value, Duration::ZERO),
@@ -243,13 +243,13 @@ fn trace_ref(value: &str) -> Words<TraceRef> {
     Ok(TraceRef { name: name.to_owned(), start })
 }
 
-fn ping_ref(value: &str) -> Words<PingRef> {
+fn parse_ping_ref(value: &str) -> Words<PingRef> {
     let (name, rest) = pair(value, ':', "FILE:CARRIER or FILE:CARRIER@TIME")?;
     let (carrier, start) = match rest.split_once('@') {
         Some((carrier, start)) => (carrier, duration(start)?),
         None => (rest, Duration::ZERO),
     };
-    let name = trace_ref(name)?.name;
+    let name = parse_trace_ref(name)?.name;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if carrier.is_empty() || !carrier.chars().all(plain) {
         return Err(format!("`{carrier}` is not a valid carrier name (letters, digits, `-`, `_`)"));

@@ -9,7 +9,7 @@ use super::{Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateS
 use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
 use crate::{
-    DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, Offset, RadioConfig, RateConfig, Rebind,
+    DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, TraceStart, RadioConfig, RateConfig, Rebind,
     WalkCycle, WalkCycleProfile,
 };
 
@@ -89,7 +89,7 @@ impl LinkSpec {
             RateSpec::Unlimited => RateConfig::Unlimited,
             RateSpec::Constant(rate) => RateConfig::Constant(*rate),
             RateSpec::Steps(steps) => RateConfig::Steps(Arc::new(steps.clone())),
-            RateSpec::Trace(trace) => RateConfig::Trace(opportunities(trace, direction, read)?),
+            RateSpec::Trace(trace) => RateConfig::Trace(read_opportunities(trace, direction, read)?),
             RateSpec::WalkCycle(peak) => {
                 let WalkCycleProfile { rate, loss } = WalkCycle { peak: *peak }.draw(seeds);
                 loss_steps = Some(loss);
@@ -103,7 +103,7 @@ impl LinkSpec {
             }
         };
         let mut ping = |wanted: &Option<PingRef>| {
-            wanted.as_ref().map(|wanted| ping_trace(wanted, read)).transpose()
+            wanted.as_ref().map(|wanted| read_ping_trace(wanted, read)).transpose()
         };
         let delay = DelayConfig {
             base: self.delay,
@@ -157,11 +157,11 @@ fn find(
     Err(ResolveError::NotFound { name: name.to_owned(), tried })
 }
 
-fn opportunities(
+fn read_opportunities(
     trace: &TraceRef,
     direction: Direction,
     read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
-) -> Result<Offset<Opportunities>, ResolveError> {
+) -> Result<TraceStart<Opportunities>, ResolveError> {
     let name = &trace.name;
     let side = match direction {
         Direction::Up => "up",
@@ -175,16 +175,16 @@ fn opportunities(
     ];
     let (file, bytes) = find(name, tried, read)?;
     let parsed = Arc::new(Opportunities::parse(&file, &bytes)?);
-    Ok(Offset { trace: parsed, start: trace.start })
+    Ok(TraceStart { trace: parsed, start: trace.start })
 }
 
-fn ping_trace(
+fn read_ping_trace(
     wanted: &PingRef,
     read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
-) -> Result<Offset<PingTrace>, ResolveError> {
+) -> Result<TraceStart<PingTrace>, ResolveError> {
     let name = &wanted.trace.name;
     let tried = vec![format!("{name}.csv"), format!("{name}.csv.gz"), name.clone()];
     let (file, bytes) = find(name, tried, read)?;
     let parsed = Arc::new(PingTrace::parse(&file, &bytes, &wanted.carrier)?);
-    Ok(Offset { trace: parsed, start: wanted.trace.start })
+    Ok(TraceStart { trace: parsed, start: wanted.trace.start })
 }

@@ -23,8 +23,8 @@ pub(crate) struct LossStage {
     packets: u64,
     chain: GilbertElliottState,
     random: PcgRng,
-    sojourns: PcgRng,
-    within_state: PcgRng,
+    state_durations: PcgRng,
+    losses_within_state: PcgRng,
     stepped: PcgRng,
 }
 
@@ -36,8 +36,8 @@ impl LossStage {
             packets: 0,
             chain: GilbertElliottState { is_bad: true, until: start },
             random: seeds.stream("loss/random"),
-            sojourns: seeds.stream("loss/gilbert-elliott/state"),
-            within_state: seeds.stream("loss/gilbert-elliott/packet"),
+            state_durations: seeds.stream("loss/gilbert-elliott/state"),
+            losses_within_state: seeds.stream("loss/gilbert-elliott/packet"),
             stepped: seeds.stream("loss/steps"),
         };
         stage.walk_chain(start);
@@ -61,7 +61,7 @@ impl LossStage {
         if let Some(model) = self.config.gilbert_elliott {
             self.walk_chain(now);
             let GilbertElliott { loss_bad, loss_good, .. } = model;
-            lost |= self.within_state.chance(if self.chain.is_bad { loss_bad } else { loss_good });
+            lost |= self.losses_within_state.chance(if self.chain.is_bad { loss_bad } else { loss_good });
         }
         if let Some(steps) = &self.config.steps {
             lost |= self.stepped.chance(steps.value_at(elapsed).0);
@@ -78,7 +78,7 @@ impl LossStage {
         while self.chain.until <= now {
             self.chain.is_bad = !self.chain.is_bad;
             let mean = if self.chain.is_bad { model.bad } else { model.good };
-            self.chain.until += exponential(mean, &mut self.sojourns);
+            self.chain.until += exponential(mean, &mut self.state_durations);
         }
     }
 }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_hits_its_rate_and_depends_on_the_packet_number_only() {
+    fn random_loss_has_its_rate_and_depends_only_on_the_packet_number() {
         let config = LossConfig { random: 0.02, ..LossConfig::default() };
         let slow = fates(&mut stage(config.clone()), Duration::from_millis(9), 20_000);
         let fast = fates(&mut stage(config), Duration::from_micros(1), 20_000);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn gilbert_elliott_states_belong_to_time_not_to_packets() {
+    fn gilbert_elliott_states_depend_on_time_not_packets() {
         let model = GilbertElliott {
             good: Duration::from_millis(900),
             bad: Duration::from_millis(100),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_takes_the_packets_it_names() {
+    fn a_pattern_drops_the_listed_packets() {
         let config = LossConfig { pattern: vec![2, 5], ..LossConfig::default() };
         let fates = fates(&mut stage(config), Duration::from_millis(1), 6);
         assert_eq!(fates, [false, true, false, false, true, false]);

@@ -139,7 +139,7 @@ impl<P: Packet> Middleboxes<P> {
     /// Acknowledges a segment that will be dropped.
     fn acknowledge_and_drop(&mut self, packet: &mut P) {
         self.counts.swallowed += 1;
-        let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
+        let answer = packet.tcp_mut().and_then(|segment| numbers::forge_acknowledgment(segment));
         let answer = answer.and_then(|segment| packet.answer(&segment));
         // The number of answers that are not fetched is limited.
         if self.answers.len() < HeldSegments::<P>::MAX_FLOWS {

@@ -13,7 +13,7 @@ pub(crate) struct OutageStage {
     /// Number of intervals that have started.
     passed: usize,
     in_interval: bool,
-    flapped_down: bool,
+    is_flapped_down: bool,
     flap_at: Instant,
     flaps: PcgRng,
 }
@@ -25,7 +25,7 @@ impl OutageStage {
             start,
             passed: 0,
             in_interval: false,
-            flapped_down: false,
+            is_flapped_down: false,
             flap_at: Instant::FAR_FUTURE,
             flaps: seeds.stream("outage/flap"),
         };
@@ -36,7 +36,7 @@ impl OutageStage {
     /// Sets new outages. Intervals in the past are skipped.
     pub(crate) fn set_config(&mut self, config: OutageConfig, now: Instant) {
         if self.config.flap != config.flap {
-            self.flapped_down = false;
+            self.is_flapped_down = false;
         }
         let redraw = self.config.flap != config.flap;
         self.config = config;
@@ -49,7 +49,7 @@ impl OutageStage {
     }
 
     pub(crate) const fn is_down(&self) -> bool {
-        self.in_interval || self.flapped_down
+        self.in_interval || self.is_flapped_down
     }
 
     /// Time of the next change. `FAR_FUTURE` if there is none.
@@ -63,7 +63,7 @@ impl OutageStage {
             self.passed += usize::from(!self.in_interval);
             self.in_interval = !self.in_interval;
         } else {
-            self.flapped_down = !self.flapped_down;
+            self.is_flapped_down = !self.is_flapped_down;
             self.schedule_flap(self.flap_at);
         }
     }
@@ -81,7 +81,7 @@ impl OutageStage {
         self.flap_at = match self.config.flap {
             None => Instant::FAR_FUTURE,
             Some((up, down)) => {
-                let mean = if self.flapped_down { down } else { up };
+                let mean = if self.is_flapped_down { down } else { up };
                 from + exponential(mean, &mut self.flaps)
             }
         };

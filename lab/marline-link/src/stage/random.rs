@@ -5,7 +5,7 @@ use marline_time::{Duration, Rng, nanos};
 
 /// Draws a standard exponential variate with von Neumann's method of descending runs: draws uniform values while they
 /// descend. A run of odd length yields its first number, and each run of even length adds 1.
-fn standard_exponential(rng: &mut impl Rng) -> f64 {
+fn draw_standard_exponential(rng: &mut impl Rng) -> f64 {
     let mut whole = 0.0;
     loop {
         let first = rng.unit();
@@ -27,7 +27,7 @@ fn standard_exponential(rng: &mut impl Rng) -> f64 {
 
 /// Draws an exponentially distributed time with this mean, at least 1 ns.
 pub(crate) fn exponential(mean: Duration, rng: &mut impl Rng) -> Duration {
-    let drawn = nanos(mean) as f64 * standard_exponential(rng);
+    let drawn = nanos(mean) as f64 * draw_standard_exponential(rng);
     Duration::from_nanos((drawn as u64).max(1))
 }
 
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn exponential_has_its_mean_and_memoryless_tail() {
         let mut rng = PcgRng::new(1, 1);
-        let draws: Vec<f64> = (0..20_000).map(|_| standard_exponential(&mut rng)).collect();
+        let draws: Vec<f64> = (0..20_000).map(|_| draw_standard_exponential(&mut rng)).collect();
         let mean = draws.iter().sum::<f64>() / draws.len() as f64;
         assert!((0.97..1.03).contains(&mean), "{mean}");
         let beyond = |x: f64| draws.iter().filter(|d| **d > x).count() as f64;

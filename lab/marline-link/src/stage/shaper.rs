@@ -8,7 +8,7 @@
 use marline_time::{Duration, Instant, Rate};
 
 use crate::trace::OPPORTUNITY_BYTES;
-use crate::{Offset, RateConfig, Steps, trace::Opportunities};
+use crate::{TraceStart, RateConfig, Steps, trace::Opportunities};
 
 /// Position in a trace.
 #[derive(Copy, Clone, Debug, Default)]
@@ -87,7 +87,7 @@ fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) 
 
 /// Link time at which the bytes have been sent.
 fn finish_trace(
-    trace: &Offset<Opportunities>,
+    trace: &TraceStart<Opportunities>,
     cursor: &mut Cursor,
     from: Duration,
     bytes: u64,
@@ -127,7 +127,7 @@ mod tests {
     fn trace(text: &str, start_ms: u64) -> Shaper {
         let trace = Arc::new(Opportunities::parse("t", text.as_bytes()).unwrap());
         let start = Duration::from_millis(start_ms);
-        Shaper::new(RateConfig::Trace(Offset { trace, start }), Instant::ZERO)
+        Shaper::new(RateConfig::Trace(TraceStart { trace, start }), Instant::ZERO)
     }
 
     #[test]

@@ -119,9 +119,9 @@ pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
 /// Overwrites bytes with no-operations and updates the checksum.
 pub(super) fn blank(segment: &mut [u8], start: usize, end: usize) {
     // Maximum length of an option.
-    const LONGEST: usize = 40;
-    let blanks = [NO_OPERATION; LONGEST];
-    change(segment, start, &blanks[..(end - start).min(LONGEST)]);
+    const MAX_OPTION_BYTES: usize = 40;
+    let blanks = [NO_OPERATION; MAX_OPTION_BYTES];
+    change(segment, start, &blanks[..(end - start).min(MAX_OPTION_BYTES)]);
 }
 
 /// Updates the checksum after words with the sum `before` were replaced by words with the sum `after`.

@@ -28,7 +28,7 @@ pub struct ArrivalTrace {
 impl ArrivalTrace {
     /// Largest tolerated decrease of timestamps. Captures on several cores interleave by fractions of a millisecond,
     /// so such arrivals are sorted.
-    const DISORDER: Duration = Duration::from_millis(5);
+    const MAX_DISORDER: Duration = Duration::from_millis(5);
 
     /// Parses a file's contents, gzip or plain.
     ///
@@ -42,15 +42,15 @@ impl ArrivalTrace {
             let (line, [at, bytes, seq]) = row?;
             let at = Duration::from_nanos(millis(file, line, "t_ms", at)?);
             latest = latest.max(at);
-            if at + Self::DISORDER < latest {
+            if at + Self::MAX_DISORDER < latest {
                 let why = "t_ms is more than 5 ms earlier than in a previous line";
-                return Err(TraceError::of_line(file, line, why));
+                return Err(TraceError::for_line(file, line, why));
             }
             let bytes = number(file, line, "len_bytes", bytes)?;
             arrivals.push(Arrival { at, bytes, seq: number(file, line, "tcp_seq", seq)? });
         }
         if arrivals.is_empty() {
-            return Err(TraceError::of_file(file, "the file contains no arrivals"));
+            return Err(TraceError::for_file(file, "the file contains no arrivals"));
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         Ok(ArrivalTrace { arrivals })
@@ -64,7 +64,7 @@ impl ArrivalTrace {
 
     /// Longest time between two arrivals.
     #[must_use]
-    pub fn longest_hole(&self) -> Duration {
+    pub fn longest_pause(&self) -> Duration {
         let holes = self.arrivals.windows(2).map(|pair| pair[1].at - pair[0].at);
         holes.max().unwrap_or_default()
     }

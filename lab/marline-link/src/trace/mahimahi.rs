@@ -28,13 +28,13 @@ impl Opportunities {
             let time: u32 = super::number(file, index + 1, "time", line)?;
             if times_ms.last().is_some_and(|last| *last > time) {
                 let why = format!("time {time} ms is earlier than in the previous line");
-                return Err(TraceError::of_line(file, index + 1, why));
+                return Err(TraceError::for_line(file, index + 1, why));
             }
             times_ms.push(time);
         }
         match times_ms.last() {
-            None => Err(TraceError::of_file(file, "the file contains no delivery opportunities")),
-            Some(0) => Err(TraceError::of_file(file, "the last time must be after 0 ms")),
+            None => Err(TraceError::for_file(file, "the file contains no delivery opportunities")),
+            Some(0) => Err(TraceError::for_file(file, "the last time must be after 0 ms")),
             Some(_) => Ok(Opportunities { times_ms }),
         }
     }

@@ -15,7 +15,7 @@ pub use mahimahi::{OPPORTUNITY_BYTES, Opportunities};
 pub use ping::{PingTrace, Probe};
 
 /// Maximum size of a file after decompression.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 
 /// Error for an unusable trace: file, line (from 1; 0 for the file as a whole) and cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +30,11 @@ pub struct TraceError {
 
 impl TraceError {
     /// Creates an error for the file as a whole.
-    pub fn of_file(file: &str, why: impl Into<String>) -> Self {
+    pub fn for_file(file: &str, why: impl Into<String>) -> Self {
         TraceError { file: file.to_owned(), line: 0, problem: why.into() }
     }
 
-    fn of_line(file: &str, line: usize, why: impl Into<String>) -> Self {
+    fn for_line(file: &str, line: usize, why: impl Into<String>) -> Self {
         TraceError { file: file.to_owned(), line, problem: why.into() }
     }
 }
@@ -53,22 +53,22 @@ impl core::error::Error for TraceError {}
 /// Decodes the text of a trace file. Gzip is recognized by its first two bytes.
 fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
     if bytes.is_empty() {
-        return Err(TraceError::of_file(file, "the file is empty"));
+        return Err(TraceError::for_file(file, "the file is empty"));
     }
     let plain: Cow<'a, [u8]> = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut out = Vec::new();
-        let read = flate2::read::GzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut out);
-        read.map_err(|e| TraceError::of_file(file, format!("gzip: {e}")))?;
+        let read = flate2::read::GzDecoder::new(bytes).take(MAX_DECOMPRESSED_BYTES + 1).read_to_end(&mut out);
+        read.map_err(|e| TraceError::for_file(file, format!("gzip: {e}")))?;
         Cow::Owned(out)
     } else {
         Cow::Borrowed(bytes)
     };
-    if plain.len() as u64 > MAX_BYTES {
-        return Err(TraceError::of_file(file, "more than 256 MiB after decompression"));
+    if plain.len() as u64 > MAX_DECOMPRESSED_BYTES {
+        return Err(TraceError::for_file(file, "more than 256 MiB after decompression"));
     }
     let not_text = |e: core::str::Utf8Error| {
         let line = plain[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-        TraceError::of_line(file, line, "not text (invalid UTF-8)")
+        TraceError::for_line(file, line, "not text (invalid UTF-8)")
     };
     core::str::from_utf8(&plain).map_err(not_text)?;
     Ok(match plain {
@@ -89,9 +89,9 @@ fn rows<'a, const N: usize>(
         Some(first) => {
             let shown: String = first.chars().take(60).collect();
             let why = format!("the first line must be `{header}`, not `{shown}`");
-            return Err(TraceError::of_line(file, 1, why));
+            return Err(TraceError::for_line(file, 1, why));
         }
-        None => return Err(TraceError::of_file(file, "the file is empty")),
+        None => return Err(TraceError::for_file(file, "the file is empty")),
     }
     let split = move |(index, line): (usize, &'a str)| {
         let mut fields = line.trim_end().split(',');
@@ -99,7 +99,7 @@ fn rows<'a, const N: usize>(
         if row.contains(&"\0") || fields.next().is_some() {
             let got = line.split(',').count();
             let why = format!("{got} fields, expected {N} (truncated file?)");
-            return Err(TraceError::of_line(file, index + 2, why));
+            return Err(TraceError::for_line(file, index + 2, why));
         }
         Ok((index + 2, row))
     };
@@ -115,7 +115,7 @@ fn number<T: core::str::FromStr>(
 ) -> Result<T, TraceError> {
     field.trim().parse().map_err(|_| {
         let shown: String = field.chars().take(40).collect();
-        TraceError::of_line(file, line, format!("{name} `{shown}` is not a valid number"))
+        TraceError::for_line(file, line, format!("{name} `{shown}` is not a valid number"))
     })
 }
 
@@ -123,7 +123,7 @@ fn number<T: core::str::FromStr>(
 fn millis(file: &str, line: usize, name: &str, field: &str) -> Result<u64, TraceError> {
     let value: f64 = number(file, line, name, field)?;
     if !(0.0..=1e12).contains(&value) {
-        return Err(TraceError::of_line(file, line, format!("{name} {value} is out of range")));
+        return Err(TraceError::for_line(file, line, format!("{name} {value} is out of range")));
     }
     Ok((value * 1e6 + 0.5) as u64)
 }

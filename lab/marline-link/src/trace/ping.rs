@@ -41,7 +41,7 @@ impl PingTrace {
         }
         let known: Vec<&str> = all.keys().map(String::as_str).collect();
         let why = format!("unknown carrier `{carrier}`; known: {}", known.join(", "));
-        Err(TraceError::of_file(file, why))
+        Err(TraceError::for_file(file, why))
     }
 
     /// Parses all carriers of a file.
@@ -54,7 +54,7 @@ impl PingTrace {
         for row in rows::<4>(file, &text, "carrier,seq,t_send_ms,rtt_ms")? {
             let (line, [carrier, seq, sent, rtt]) = row?;
             if carrier.is_empty() {
-                return Err(TraceError::of_line(file, line, "the carrier has no name"));
+                return Err(TraceError::for_line(file, line, "the carrier has no name"));
             }
             number::<u64>(file, line, "seq", seq)?;
             let at = Duration::from_nanos(millis(file, line, "t_send_ms", sent)?);
@@ -65,17 +65,17 @@ impl PingTrace {
             let list = probes.entry(carrier.to_owned()).or_default();
             if list.last().is_some_and(|last| last.at >= at) {
                 let why = "t_send_ms is not later than in the previous line";
-                return Err(TraceError::of_line(file, line, why));
+                return Err(TraceError::for_line(file, line, why));
             }
             list.push(Probe { at, rtt });
         }
         if probes.is_empty() {
-            return Err(TraceError::of_file(file, "the file contains no probes"));
+            return Err(TraceError::for_file(file, "the file contains no probes"));
         }
         let build = |(carrier, list): (String, Vec<Probe>)| {
             let why = format!("carrier `{carrier}`: ");
             let trace = Self::from_probes(list)
-                .map_err(|reason| TraceError::of_file(file, why + reason))?;
+                .map_err(|reason| TraceError::for_file(file, why + reason))?;
             Ok((carrier, trace))
         };
         probes.into_iter().map(build).collect()

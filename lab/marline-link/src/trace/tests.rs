@@ -81,7 +81,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
 fn arrivals_become_achieved_rates() {
     let text = "t_ms,len_bytes,tcp_seq\n99.9,250,1001\n99.5,1000,1\n350.25,1250,1251\n";
     let trace = ArrivalTrace::parse("e", &gzip(text)).unwrap();
-    assert_eq!(trace.longest_hole(), Duration::from_micros(250_350));
+    assert_eq!(trace.longest_pause(), Duration::from_micros(250_350));
     let steps = trace.rate_steps(Duration::from_millis(100), 0).unwrap();
     let rates: Vec<u64> = steps.points().iter().map(|(_, rate)| rate.bits_per_s()).collect();
     assert_eq!(rates, [100_000, 0, 0, 100_000]);

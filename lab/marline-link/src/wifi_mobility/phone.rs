@@ -58,7 +58,7 @@ const EDGE_DB: f64 = 5.0;
 const LOSS_PER_DECADE_DB: f64 = 30.0;
 const PHONE_WEAKER_DB: f64 = 3.0;
 const SHADOW_DB: f64 = 4.0;
-const SHADOW_WAY_M: f64 = 5.0;
+const SHADOW_DISTANCE_M: f64 = 5.0;
 const STILL_SHADOW_DB: f64 = 1.5;
 const STILL_SHADOW_S: f64 = 20.0;
 const FADING_DB: f64 = 1.5;
@@ -176,7 +176,7 @@ impl Owner {
 struct Association {
     bad_samples: u32,
     /// Number of samples until it is associated again, after it has detected the access point.
-    back_in: Option<u64>,
+    samples_until_association: Option<u64>,
     away_periods: Vec<(Duration, Option<Duration>)>,
     rng: PcgRng,
 }
@@ -192,22 +192,22 @@ impl Association {
             self.bad_samples = if bad { self.bad_samples + 1 } else { 0 };
             if self.bad_samples >= MAX_FAILED_SAMPLES {
                 self.away_periods.push((at, None));
-                self.back_in = None;
+                self.samples_until_association = None;
             }
-        } else if let Some(left) = self.back_in {
-            self.back_in = Some(left.saturating_sub(1));
+        } else if let Some(left) = self.samples_until_association {
+            self.samples_until_association = Some(left.saturating_sub(1));
             if left == 0 {
                 self.bad_samples = 0;
                 self.away_periods.iter_mut().last().into_iter().for_each(|last| last.1 = Some(at));
             }
         } else if signal_db > REJOIN_ABOVE_DB {
-            self.back_in = Some(15 + self.rng.below(25));
+            self.samples_until_association = Some(15 + self.rng.below(25));
         }
     }
 }
 
 /// The step that rate control selects.
-fn step_for(signal_db: f64) -> usize {
+fn select_step(signal_db: f64) -> usize {
     let fits = |step: &(f64, u64)| step.0 + CONTROL_MARGIN_DB <= signal_db;
     RATE_STEPS.iter().position(fits).unwrap_or(RATE_STEPS.len() - 1)
 }
@@ -215,14 +215,14 @@ fn step_for(signal_db: f64) -> usize {
 /// Share of the step's rate that passes, per mille, and share of packets lost.
 fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
     let margin_db = signal_db - RATE_STEPS[step].0;
-    let error = frame_error(margin_db);
+    let error = frame_error_rate(margin_db);
     let lower = if step + 2 < RATE_STEPS.len() { FALLBACK_DB } else { 0.0 };
-    let (square, fallback) = (error * error, frame_error(margin_db + lower));
+    let (square, fallback) = (error * error, frame_error_rate(margin_db + lower));
     let passes = ((1.0 - error) * 1_000.0) as u64;
     (passes.max(MIN_RATE_PER_MILLE), square * square * fallback * fallback * fallback)
 }
 
-fn frame_error(margin_db: f64) -> f64 {
+fn frame_error_rate(margin_db: f64) -> f64 {
     1.0 / (1.0 + exp(ERROR_SLOPE * (margin_db + ERROR_OFFSET_DB)))
 }
 
@@ -260,7 +260,7 @@ impl PhoneMobility {
         let mut looks = seeds.stream("outing/looks");
         let mut association = Association {
             bad_samples: 0,
-            back_in: None,
+            samples_until_association: None,
             away_periods: Vec::new(),
             rng: seeds.stream("outing/association"),
         };
@@ -273,7 +273,7 @@ impl PhoneMobility {
         for sample in 0..SAMPLES {
             let at = SAMPLE * sample;
             let went = owner.step();
-            let kept = exp(-went / SHADOW_WAY_M - SAMPLE_S / STILL_SHADOW_S);
+            let kept = exp(-went / SHADOW_DISTANCE_M - SAMPLE_S / STILL_SHADOW_S);
             shadow = shadow * kept + normal(&mut shadowing) * (1.0 - kept * kept).sqrt();
             let signal_db = owner.signal_db() + shadow * deviation;
             control_db = if control_db.is_nan() { signal_db } else { control_db };
@@ -284,7 +284,7 @@ impl PhoneMobility {
             let lasts = 2 + looks.below(4);
             looks_for = if starts { lasts } else { looks_for.saturating_sub(1) };
             for (way, weaker_db) in [(0, PHONE_WEAKER_DB), (1, 0.0)] {
-                let step = step_for(control_db - weaker_db);
+                let step = select_step(control_db - weaker_db);
                 let felt_db = signal_db + FADING_DB * normal(&mut fading) - weaker_db;
                 let (passes, lost) = repeated(step, felt_db);
                 let share = if looks_for > 0 { 0 } else { RATE_STEPS[step].1 * passes };
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_out_has_slow_moments_losses_and_pauses_first() {
+    fn leaving_starts_with_slow_moments_losses_and_pauses() {
         let all = profiles(true);
         let before = |profile: &PhoneMobilityProfile, least: f64, most: f64| {
             let end = profile
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_functions_are_those_of_the_library() {
+    fn our_functions_match_the_library() {
         for i in -300..300 {
             let x = f64::from(i) / 10.0;
             assert!((exp(x) / x.exp() - 1.0).abs() < 1e-6, "exp {x}");

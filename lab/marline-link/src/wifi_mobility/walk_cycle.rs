@@ -34,8 +34,8 @@ const SAMPLE: Duration = Duration::from_millis(100);
 const SAMPLES: u32 = 6_000;
 const SHADOW_DEVIATION: f64 = 0.2;
 /// Correlation of the shadowing between samples, and the factor that keeps its variance at 1.
-const SHADOW_KEPT: f64 = 0.975;
-const SHADOW_NEW: f64 = 0.222_204_86;
+const SHADOW_CORRELATION: f64 = 0.975;
+const SHADOW_INNOVATION: f64 = 0.222_204_86;
 
 /// Parameters of a cycle of walks out of range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl WalkCycle {
         let mut shadow = 0.0;
         let (mut rates, mut losses) = (Vec::new(), Vec::new());
         for sample in 0..SAMPLES {
-            shadow = shadow * SHADOW_KEPT + normal(&mut shadowing) * SHADOW_NEW;
+            shadow = shadow * SHADOW_CORRELATION + normal(&mut shadowing) * SHADOW_INNOVATION;
             let felt_m = walker.step() * (1.0 + SHADOW_DEVIATION * shadow).max(0.3);
             let step = RATE_STEPS.iter().position(|(up_to_m, _)| felt_m <= *up_to_m);
             let share = step.map_or(RATE_STEPS[7].1, |step| RATE_STEPS[step].1);

@@ -80,7 +80,7 @@ pub(super) fn on_pair(
     let seed = rng.next_u64() >> 11;
     let links = [(&*pair.paths[0], &*links[0]), (&*pair.paths[1], &*links[1])];
     let over = |workload, lasts| {
-        DatagramExperiment::on_links(&links, context.traces, workload, lasts, seed)
+        DatagramExperiment::with_links(&links, context.traces, workload, lasts, seed)
     };
     let (call, call_bound) =
         pulses(setup, setup.call, &over(setup.call.workload(), setup.call.duration())?)?;
@@ -170,7 +170,7 @@ pub(super) fn deaths(setup: &Setup, root: &Root) -> anyhow::Result<Vec<f64>> {
         let seed = rng.next_u64() >> 11;
         let after = lasts.mul_f64(0.5 + 0.3 * rng.unit());
         let experiment =
-            DatagramExperiment::on_links(&links, None, setup.call.workload(), lasts, seed)?
+            DatagramExperiment::with_links(&links, None, setup.call.workload(), lasts, seed)?
                 .with_death(0, after);
         let outcome = experiment.run(&setup.policies(&setup.judged))?;
         let came = |(sent, latency): &(f64, f64)| finite_or_none(sent + latency);

@@ -18,7 +18,7 @@ const LATE_MS: f64 = 50.0;
 
 /// Results of one contestant in one scene.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ContestantResults {
+pub(super) struct VariantResults {
     /// Delay quantiles of datagrams and of whole frames. `None`: infinite.
     p99_ms: [Option<f64>; 2],
     frames: u32,
@@ -35,25 +35,25 @@ pub(super) struct ContestantResults {
 const WITHOUT_REPAIRS: usize = 2;
 
 /// Results by scene and contestant.
-pub(super) type Scenes = Vec<Vec<ContestantResults>>;
+pub(super) type Scenes = Vec<Vec<VariantResults>>;
 
 /// Runs all scenes from one root.
 pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
-    let of = |scene: &Scene| -> anyhow::Result<Vec<ContestantResults>> {
+    let of = |scene: &Scene| -> anyhow::Result<Vec<VariantResults>> {
         let lossy = &setup.lossy;
         let wifi = format!("{},{}", lossy.wifi, scene.losses);
         let links = [("wifi", &*wifi), ("lte", &*lossy.lte)];
         let lasts = Duration::from_secs(lossy.seconds.into());
         let workload = setup.call.workload();
-        let experiment = DatagramExperiment::on_links(&links, None, workload, lasts, root.seed)?;
-        let shown = setup.contestants_of_lossy().map(|contestant| {
+        let experiment = DatagramExperiment::with_links(&links, None, workload, lasts, root.seed)?;
+        let shown = setup.variants_of_lossy().map(|contestant| {
             let outcome = experiment.run(&setup.policies(contestant))?;
             anyhow::ensure!(outcome.wrong == 0, "{}: a datagram arrived twice", contestant.name);
             let from_ms = f64::from(setup.warm_up_seconds) * 1e3;
             let after: Vec<(f64, f64)> =
                 outcome.datagrams.iter().filter(|(sent, _)| *sent >= from_ms).copied().collect();
             let both = [outcome.server, outcome.client];
-            Ok(ContestantResults {
+            Ok(VariantResults {
                 extra_bytes: both.iter().map(|lane| lane.copied_frame_bytes).sum(),
                 repair_bytes: both.iter().map(|lane| lane.repair_frame_bytes).sum(),
                 first_bytes: both.iter().map(|lane| lane.first_frame_bytes).sum(),
@@ -65,14 +65,14 @@ pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
     setup.lossy.scenes.iter().map(of).collect()
 }
 
-fn of_datagrams(datagrams: &[(f64, f64)]) -> ContestantResults {
+fn of_datagrams(datagrams: &[(f64, f64)]) -> VariantResults {
     let finite = |ms: f64| ms.is_finite().then_some(ms);
     let latencies: Vec<f64> = datagrams.iter().map(|(_, latency)| *latency).collect();
     // The datagrams of a frame are sent at the same time.
     let frames = datagrams.chunk_by(|one, next| one.0.to_bits() == next.0.to_bits());
     let whole: Vec<f64> =
         frames.map(|frame| frame.iter().map(|(_, latency)| *latency).fold(0.0, f64::max)).collect();
-    ContestantResults {
+    VariantResults {
         p99_ms: [finite(quantile(&latencies, 0.99)), finite(quantile(&whole, 0.99))],
         frames: whole.len() as u32,
         late_frames: whole.iter().filter(|ms| **ms > LATE_MS).count() as u32,
@@ -84,7 +84,7 @@ fn of_datagrams(datagrams: &[(f64, f64)]) -> ContestantResults {
     }
 }
 
-impl ContestantResults {
+impl VariantResults {
     fn p99_ms(&self, whole: bool) -> f64 {
         self.p99_ms[usize::from(whole)].unwrap_or(f64::INFINITY)
     }
@@ -154,13 +154,13 @@ fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
         "A radio loses packets during a call: every contestant, medians and sums over all roots";
     let mut grid = Grid::new("lossy-contestants", title, &columns);
     for (at, scene) in setup.lossy.scenes.iter().enumerate() {
-        for (place, contestant) in setup.contestants_of_lossy().into_iter().enumerate() {
-            let all: Vec<ContestantResults> =
+        for (place, contestant) in setup.variants_of_lossy().into_iter().enumerate() {
+            let all: Vec<VariantResults> =
                 samples.all().iter().map(|root| root[at][place]).collect();
             let median = |whole: bool| {
                 marline_sim::median(&all.iter().map(|one| one.p99_ms(whole)).collect::<Vec<f64>>())
             };
-            let share = |of: &dyn Fn(&ContestantResults) -> (u64, u64)| {
+            let share = |of: &dyn Fn(&VariantResults) -> (u64, u64)| {
                 let sums =
                     all.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
                 100.0 * sums.0 as f64 / sums.1.max(1) as f64

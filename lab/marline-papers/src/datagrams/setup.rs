@@ -106,7 +106,7 @@ impl Setup {
     }
 
     /// Contestants on the lossy radio. The judged one is first, full duplication second.
-    pub(super) fn contestants_of_lossy(&self) -> [&Contestant; 4] {
+    pub(super) fn variants_of_lossy(&self) -> [&Contestant; 4] {
         [&self.judged, &self.duplication, &self.lossy.without_repairs, &self.min_rtt]
     }
 

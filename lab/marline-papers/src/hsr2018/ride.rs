@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use marline_link::trace::{PingTrace, Probe};
-use marline_link::{DuplexConfig, Offset, RateConfig, Steps};
+use marline_link::{DuplexConfig, TraceStart, RateConfig, Steps};
 use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
 
 use crate::download::{Download, link};
@@ -148,7 +148,7 @@ fn carrier(course: &[Moment]) -> anyhow::Result<DuplexConfig> {
         way.rate = RateConfig::Steps(Arc::new(Steps::new(rates, None).map_err(words)?));
         way.loss.steps = Some(Arc::new(Steps::new(losses, None).map_err(words)?));
         let start = Duration::ZERO;
-        way.delay.trace = Some(Offset { trace: Arc::clone(&rtts), start });
+        way.delay.trace = Some(TraceStart { trace: Arc::clone(&rtts), start });
     }
     Ok(both)
 }

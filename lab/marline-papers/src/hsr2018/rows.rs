@@ -101,5 +101,5 @@ pub(super) fn figure(key: &str, class: &str, samples: &Efficiencies) -> Figure {
         plot = plot.steps(name, &cdf(&rides.map(|ride| ride[number]).collect::<Vec<_>>()));
     }
     let caption = "Left of 1, bonding was worse than the better of the two carriers alone.";
-    plot.mark_x(1.0, "better carrier").x_range(0.0, 2.0).figure(key, caption)
+    plot.add_vertical_line(1.0, "better carrier").x_range(0.0, 2.0).figure(key, caption)
 }

@@ -189,8 +189,8 @@ fn handover_ms(
         .connect(WIFI, Box::new(client.context("cannot create the client")?))
         .context("cannot connect")?;
     // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.
-    paths.at_set_path_up(gone, WIFI, false);
-    paths.set_address_at(gone, WIFI, false);
+    paths.schedule_path_change(gone, WIFI, false);
+    paths.schedule_address_change(gone, WIFI, false);
     paths.world.run_until(gone + Duration::from_secs(5));
     let report = match way {
         Transfer::Up => paths.server_report(0),

@@ -204,7 +204,7 @@ fn measure_moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
         );
     }
     let silent = Instant::ZERO + SILENT + Duration::from_secs(1).mul_f64(rng.unit());
-    paths.at_set_path_up(silent, WIFI, false);
+    paths.schedule_path_change(silent, WIFI, false);
     paths.world.run_until(END);
     let others: Vec<Reaction> = (1..=OTHER_CONNECTIONS)
         .map(|number| Reaction {

@@ -94,7 +94,7 @@ impl PhoneScenario {
         let changes = |(gone, back): (Duration, Option<Duration>)| {
             [Some((gone, false)), back.map(|back| (back, true))]
         };
-        let away = if leaves { run.absence_times()? } else { Vec::new() };
+        let away = if leaves { run.absence_periods()? } else { Vec::new() };
         let address: Vec<(Duration, bool)> = away.into_iter().flat_map(changes).flatten().collect();
         let first = address.first().map(|(at, _)| *at);
         Ok(PhoneScenario {
@@ -129,7 +129,7 @@ impl PhoneScenario {
         let mut paths = Paths::new(&config, SeedTree::new(seed));
         system.set_up_hosts(&mut paths);
         for (at, up) in &self.address {
-            paths.set_address_at(Instant::ZERO + *at, WIFI, *up);
+            paths.schedule_address_change(Instant::ZERO + *at, WIFI, *up);
         }
         Ok(paths)
     }
@@ -150,7 +150,7 @@ impl PhoneScenario {
         paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
         let client = RequestResponse::new(1, sizes, Duration::ZERO, 5, 6);
         paths.connect(WIFI, Box::new(client)).context("cannot connect")?;
-        paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
+        paths.schedule_path_change(Instant::ZERO + dead, WIFI, false);
         let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));
         let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
@@ -208,7 +208,7 @@ impl PhoneScenario {
             delays: report.sent.iter().enumerate().map(delay).collect(),
             unanswered: report.sent.len() - report.received.len(),
             missed: report.skipped,
-            gap_ms: ms(report.hole_within(START, over).length),
+            gap_ms: ms(report.longest_gap_within(START, over).length),
             opened: count_opened(&paths, LTE),
             joules,
             lte_awake_s: metered.as_ref().map_or(0.0, |_| awake.as_secs_f64()),

@@ -137,7 +137,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
     paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("cannot connect")?;
-    paths.at_set_path_up(died, WIFI, false);
+    paths.schedule_path_change(died, WIFI, false);
     let mut drawn = |until: Instant| {
         paths.world.run_until(until);
         joules(&paths, until).map(|energy| energy.traffic_j())

@@ -286,6 +286,6 @@ fn figure(name: &str, fetch: &Fetch) -> Figure {
     let key = key.to_lowercase().replace(' ', "-");
     let caption = "Arrivals at the client, on the links of the first root; WiFi loses everything \
                    from 1.5 s on.";
-    plot.mark_x(DOWNLOAD.dead.as_secs_f64(), "WiFi dies")
+    plot.add_vertical_line(DOWNLOAD.dead.as_secs_f64(), "WiFi dies")
         .figure(&format!("sequence-{key}"), caption)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use marline_link::trace::{PingTrace, Probe};
-use marline_link::{DuplexConfig, Offset};
+use marline_link::{DuplexConfig, TraceStart};
 use marline_time::{Duration, Rng, SeedTree};
 
 use super::contestants::{
@@ -102,7 +102,7 @@ fn path(
     let mut path = link(&format!("{text},down.loss={}%", loss * 100.0))?;
     let trace = Arc::new(rtts(name, rtt_ms, seed)?);
     for way in [&mut path.up, &mut path.down] {
-        way.delay.trace = Some(Offset { trace: Arc::clone(&trace), start: Duration::ZERO });
+        way.delay.trace = Some(TraceStart { trace: Arc::clone(&trace), start: Duration::ZERO });
     }
     Ok(path)
 }

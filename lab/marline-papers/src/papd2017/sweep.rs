@@ -147,7 +147,7 @@ fn figure(samples: &Samples<Vec<ThroughputsAtBuffer>>, predicted: f64) -> Figure
         .line("minRTT", &line(|at| at.min_rtt))
         .line("PAPD", &line(|at| at.papd))
         .line("best path alone", &line(|at| at.best))
-        .mark_x(predicted, "RTT_max x best rate")
+        .add_vertical_line(predicted, "RTT_max x best rate")
         .log_x()
         .figure("sweep", "RTT 50 and 150 ms, two links of 100 Mbit/s.")
 }

@@ -344,8 +344,8 @@ mod tests {
     #[test]
     fn jitters_have_the_names_of_the_file() {
         let file = PaperFile::<Published>::parse(super::super::TEXT).unwrap();
-        let of_file = file.published.at.iter().map(|at| format!("{} ms", at.jitter_ms));
-        assert_eq!(of_file.collect::<Vec<_>>(), JITTERS);
+        let for_file = file.published.at.iter().map(|at| format!("{} ms", at.jitter_ms));
+        assert_eq!(for_file.collect::<Vec<_>>(), JITTERS);
     }
 
     #[test]

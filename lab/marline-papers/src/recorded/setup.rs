@@ -16,14 +16,14 @@ pub(crate) struct Setup {
     pub(crate) burst: Pace,
     pub(crate) ping_link: String,
     pub(crate) train_link: String,
-    pub(crate) more: Vec<ExtraContestant>,
+    pub(crate) more: Vec<ExtraVariant>,
     pub(crate) recording: Vec<Recording>,
 }
 
 /// A policy combination, in addition to the schedulers of the registry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ExtraContestant {
+pub(crate) struct ExtraVariant {
     pub(crate) name: String,
     pub(crate) scheduler: String,
     pub(crate) congestion: Option<String>,

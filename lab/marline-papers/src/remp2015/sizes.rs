@@ -42,7 +42,7 @@ const SCHEDULERS: [&str; 9] = [
     "auto-redundant",
 ];
 /// Indexes of the judged size and schedulers.
-const ONE_PACKET: usize = 1;
+const MAX_ONE_PACKET_PAYLOAD: usize = 1;
 const ONE_PATH: usize = 0;
 const REDUNDANT: usize = 2;
 /// Schedulers in the figures. More than six curves are hard to distinguish.
@@ -145,7 +145,7 @@ pub(super) fn run(
 /// Tail of small messages with losses and without.
 fn losses_row(samples: &Samples<Cells>, master: u64, share: f64) -> Row {
     let tail = |loss: usize, scheduler: usize| {
-        let runs = samples.all().iter().map(|root| &root[loss][ONE_PACKET][scheduler]);
+        let runs = samples.all().iter().map(|root| &root[loss][MAX_ONE_PACKET_PAYLOAD][scheduler]);
         Tail::new(runs.map(|cell| cell.times_ms.as_slice()))
     };
     let ratio = |scheduler: usize| tail(1, scheduler).ratio(&tail(0, scheduler), master, 0.99);

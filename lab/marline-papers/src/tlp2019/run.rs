@@ -69,7 +69,7 @@ pub(super) fn scene(
     let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, 7, 8)) };
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
     paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, 8, 7).with_reads(&sizes)))?;
-    paths.at_set_path_up(START + repetition.death_time, WLAN, false);
+    paths.schedule_path_change(START + repetition.death_time, WLAN, false);
     Ok(paths)
 }
 

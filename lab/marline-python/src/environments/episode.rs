@@ -18,7 +18,7 @@ use super::steered::{SteeredScheduler, SteeringAction, path_of};
 const STEERED_NAME: &str = "steered";
 /// Time by which an episode begins before the workload, so that the first action applies to its first message. If
 /// steps are as long as the interval of messages, each starts just before its message.
-const EPISODE_LEAD: Duration = Duration::from_micros(1);
+const EPISODE_LEAD_TIME: Duration = Duration::from_micros(1);
 /// Features of each path. They are never negative, and all are 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "active",
@@ -143,7 +143,7 @@ impl Scene {
             policies::with_registry(&registry, || stage(&experiment, &self.variant, seed))?;
         paths
             .world
-            .run_until(Instant::from_nanos(START.as_nanos() - EPISODE_LEAD.as_nanos() as u64));
+            .run_until(Instant::from_nanos(START.as_nanos() - EPISODE_LEAD_TIME.as_nanos() as u64));
         let workload = experiment.workload();
         let end = START + workload.duration(seed);
         let node = if self.at_client { paths.client } else { paths.server };

@@ -12,7 +12,7 @@ use marline::policy::{Decision, Reinjection, Scheduler, SchedulerContext, Subflo
 
 /// If several paths share the data, each gets this many segments at a time, because consecutive segments are processed
 /// faster.
-const RUN_SEGMENTS: u64 = 8;
+const SEGMENTS_PER_TURN: u64 = 8;
 
 /// Current action for all schedulers of a run.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl Scheduler for SteeredScheduler {
                     self.given.resize(path + 1, 0);
                 }
                 let alone = candidates().nth(1).is_none();
-                let bytes = if alone { u64::MAX } else { RUN_SEGMENTS * mss };
+                let bytes = if alone { u64::MAX } else { SEGMENTS_PER_TURN * mss };
                 let range = cx.unsent.prefix(bytes);
                 self.given[path] += range.len();
                 return Decision::SendRun { subflow: view.id, range };

@@ -135,7 +135,7 @@ fn after_a_gap_a_trace_repeats_all_metrics() {
         unkept += out.len();
     }
     assert!(trace.is_cut());
-    trace.note_missed(Instant::from_nanos(1_000_000_000), 999, unkept as u64, &mut kept);
+    trace.record_missed(Instant::from_nanos(1_000_000_000), 999, unkept as u64, &mut kept);
     let again = whole(&mut trace, 1_001);
     assert_eq!(again.len(), first.len() + "1001".len() - "1".len(), "{again}");
     let recording = read(&(kept + &again)).expect("a trace");

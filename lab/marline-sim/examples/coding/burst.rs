@@ -9,9 +9,9 @@ const ACK_BYTES: usize = 72;
 /// Initial RTT estimate of the first path, which was in use earlier.
 const RTT: Duration = Duration::from_millis(96);
 /// Time after which a missing answer triggers a hedged copy: the RTT plus three times the jitter's deviation.
-const HEDGE_AFTER: Duration = Duration::from_millis(108);
+const HEDGE_DELAY: Duration = Duration::from_millis(108);
 /// Silence after which the other path is used, and interval between repetitions.
-const PROBE_AFTER: Duration = Duration::from_millis(120);
+const PROBE_DELAY: Duration = Duration::from_millis(120);
 /// Number of later acknowledged segments that indicate a loss.
 const DUPTHRESH: usize = 3;
 /// Number of bursts that [`Protection::Selective`] duplicates after a burst with losses.
@@ -287,21 +287,21 @@ impl Burst {
             if acked || (self.known[number] && now >= sent_at + RTT) {
                 continue;
             }
-            if let Some(at) = lost_at(&answered, number, sent_at) {
+            if let Some(at) = known_lost_at(&answered, number, sent_at) {
                 if at <= now {
                     self.trouble = true;
                     self.send(now, paths, 0, Unit::Data(number));
-                    wake(now + PROBE_AFTER);
+                    wake(now + PROBE_DELAY);
                     continue;
                 }
                 wake(at);
             }
             let hedged = matches!(self.protection, Protection::Hedged | Protection::Selective);
-            let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
+            let patience = if hedged { HEDGE_DELAY } else { PROBE_DELAY };
             let since = if hedged { sent_at } else { sent_at.max(self.last_ack_at) };
             if copied {
                 // Packets sent on both paths are repeated on the first path after a long silence.
-                let at = sent_at.max(self.last_ack_at) + PROBE_AFTER * 3;
+                let at = sent_at.max(self.last_ack_at) + PROBE_DELAY * 3;
                 if at <= now {
                     self.send(now, paths, 1, Unit::Data(number));
                     self.outstanding[number].sent_at = Some(now);
@@ -320,7 +320,7 @@ impl Burst {
 }
 
 /// Time at which later acknowledgments show that a packet is lost. `acked` is in the order of sending.
-fn lost_at(acked: &[(Instant, usize)], number: usize, sent_at: Instant) -> Option<Instant> {
+fn known_lost_at(acked: &[(Instant, usize)], number: usize, sent_at: Instant) -> Option<Instant> {
     let before = acked.partition_point(|other| *other <= (sent_at, number));
     match acked.len() - before {
         0 => None,

@@ -36,11 +36,11 @@ const SETUPS: [Setup; 5] = [
 ];
 const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
 /// Numbers of packets per burst.
-const SIZES: [usize; 6] = [1, 3, 7, 20, 40, 70];
+const BURST_SIZES: [usize; 6] = [1, 3, 7, 20, 40, 70];
 /// Extra packets that are always sent, as a share of the burst (at least one).
-const SHARES: [f64; 2] = [0.1, 0.3];
+const EXTRA_SHARES: [f64; 2] = [0.1, 0.3];
 /// Interval of bursts.
-const PERIOD: Duration = Duration::from_millis(2_000);
+const BURST_INTERVAL: Duration = Duration::from_millis(2_000);
 
 struct Tally {
     times_ms: Vec<f64>,
@@ -61,7 +61,7 @@ fn main() {
 
 fn table((name, first, second, dies): &Setup, bursts: u32) -> String {
     let mut text = String::new();
-    for packets in SIZES {
+    for packets in BURST_SIZES {
         let _ = writeln!(text, "{name}, {packets} packets");
         for (what, protection) in protections(packets) {
             let tally = run([first, second], *dies, packets, protection, bursts);
@@ -84,7 +84,7 @@ fn protections(packets: usize) -> Vec<(String, Protection)> {
         ("hedged".to_owned(), Protection::Hedged),
     ];
     protections.push(("redundant after losses".to_owned(), Protection::Selective));
-    for share in SHARES {
+    for share in EXTRA_SHARES {
         let extra = ((packets as f64 * share).round() as usize).max(1);
         let told = |what: &str| format!("{what}, {extra} of {packets}");
         protections.push((told("copies of the tail"), Protection::Tail(extra)));
@@ -102,7 +102,7 @@ fn run(links: [&str; 2], dies: bool, packets: usize, protection: Protection, bur
     let mut moments = seeds.stream("deaths");
     let mut tally = Tally { times_ms: Vec::new(), extra: 0.0 };
     for number in 0..bursts {
-        let start = Instant::from_secs(1) + PERIOD * number;
+        let start = Instant::from_secs(1) + BURST_INTERVAL * number;
         let death = dies.then(|| start + burst::moment(packets, &mut moments));
         let (took, sent) = Burst::new(packets, protection, start, death).run(&mut paths);
         tally.times_ms.push(took.as_secs_f64() * 1e3);

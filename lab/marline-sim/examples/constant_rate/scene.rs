@@ -65,9 +65,9 @@ impl Outcome {
 
 /// The 97.5 % quantile of Student's distribution for this many samples.
 fn student(samples: usize) -> f64 {
-    const BY_FREEDOM: [f64; 10] =
+    const QUANTILES: [f64; 10] =
         [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
-    BY_FREEDOM.get(samples.saturating_sub(1)).copied().unwrap_or(2.262)
+    QUANTILES.get(samples.saturating_sub(1)).copied().unwrap_or(2.262)
 }
 
 fn link(scene: &Scene, number: usize) -> DuplexConfig {

@@ -64,7 +64,7 @@ pub trait Plan: core::fmt::Debug {
     fn on_message(&mut self, now: Instant, message: &Message);
 
     /// Requests to other connections of the host.
-    fn take_calls(&mut self) -> Vec<Call> {
+    fn take_requests(&mut self) -> Vec<Call> {
         Vec::new()
     }
 
@@ -119,7 +119,7 @@ impl Messages {
     fn read(&mut self, socket: &mut Socket<'_>) {
         self.stream.read(socket, u64::MAX);
         while let Some(message) =
-            self.reads.completed_message(self.stream.report.read - self.complete)
+            self.reads.take_completed(self.stream.report.read - self.complete)
         {
             self.complete += message.bytes;
             if message.ends && message.answer_bytes == 0 {
@@ -136,7 +136,7 @@ impl Messages {
                 return;
             }
             if let Some(message) = self.current.take() {
-                self.note_sent(socket.now(), &message, SentAt::Accepted);
+                self.record_sent(socket.now(), &message, SentAt::Accepted);
             }
             let next = self.plan.next_message(socket.now());
             self.stream.report.skipped = self.plan.skipped_count();
@@ -144,11 +144,11 @@ impl Messages {
             self.started_bytes += message.bytes;
             self.current = Some(message);
             self.sends.0.borrow_mut().push_back(message);
-            self.note_sent(socket.now(), &message, SentAt::Begin);
+            self.record_sent(socket.now(), &message, SentAt::Begin);
         }
     }
 
-    fn note_sent(&mut self, now: Instant, message: &Message, moment: SentAt) {
+    fn record_sent(&mut self, now: Instant, message: &Message, moment: SentAt) {
         if message.sent == moment {
             self.stream.report.sent.push(now);
             self.plan.on_sent(now, message);
@@ -158,7 +158,7 @@ impl Messages {
 
 impl Ledger {
     /// Takes the oldest message if this many bytes complete it.
-    fn completed_message(&self, bytes: u64) -> Option<Message> {
+    fn take_completed(&self, bytes: u64) -> Option<Message> {
         self.0.borrow_mut().pop_front_if(|message| message.bytes <= bytes)
     }
 }
@@ -174,7 +174,7 @@ impl App for Messages {
         }
         self.read(socket);
         self.write(socket);
-        self.plan.take_calls().into_iter().for_each(|call| socket.call(call));
+        self.plan.take_requests().into_iter().for_each(|call| socket.call(call));
         if !self.blocked && (self.plan.closes() || self.stream.report.eof_at.is_some()) {
             self.stream.shutdown(socket);
         }

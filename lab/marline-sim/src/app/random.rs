@@ -27,10 +27,10 @@ pub struct Random {
     rng: PcgRng,
     stream: Stream,
     target: u64,
-    write_at: Option<Instant>,
+    next_write_at: Option<Instant>,
     /// Number of bytes to read before the next pause.
     bytes_until_pause: u64,
-    read_at: Instant,
+    next_read_at: Instant,
 }
 
 impl Random {
@@ -43,9 +43,9 @@ impl Random {
             rng,
             stream: Stream::new(write_seed, read_seed),
             target: 0,
-            write_at: None,
+            next_write_at: None,
             bytes_until_pause: appetite,
-            read_at: Instant::ZERO,
+            next_read_at: Instant::ZERO,
         }
     }
 
@@ -63,24 +63,24 @@ impl Random {
             self.stream.read(socket, u64::MAX);
             return;
         }
-        while self.read_at <= now {
+        while self.next_read_at <= now {
             let got = self.stream.read(socket, self.bytes_until_pause);
             self.bytes_until_pause -= got;
             if self.bytes_until_pause > 0 {
                 break;
             }
             self.bytes_until_pause = 1 + self.rng.below(self.plan.read_bytes_max);
-            self.read_at = now + self.pause(self.plan.read_pause_max);
+            self.next_read_at = now + self.pause(self.plan.read_pause_max);
         }
-        self.stream.report.pausing = self.read_at > now;
+        self.stream.report.pausing = self.next_read_at > now;
     }
 
     fn write(&mut self, socket: &mut Socket<'_>) {
         let now = socket.now();
-        while self.write_at.is_none_or(|at| at <= now) && self.target < self.plan.write_bytes {
+        while self.next_write_at.is_none_or(|at| at <= now) && self.target < self.plan.write_bytes {
             let more = 1 + self.rng.below(self.plan.write_bytes_max);
             self.target = (self.target + more).min(self.plan.write_bytes);
-            self.write_at = Some(now + self.pause(self.plan.write_pause_max));
+            self.next_write_at = Some(now + self.pause(self.plan.write_pause_max));
             if !self.stream.write_to(socket, self.target) {
                 return;
             }
@@ -103,10 +103,10 @@ impl App for Random {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let read = self.stream.report.pausing.then_some(self.read_at);
+        let read = self.stream.report.pausing.then_some(self.next_read_at);
         let more = self.target < self.plan.write_bytes;
         let caught_up = self.stream.report.written == self.target;
-        let write = self.write_at.filter(|_| more && caught_up);
+        let write = self.next_write_at.filter(|_| more && caught_up);
         let due = [read, write].into_iter().flatten().min()?;
         self.stream.timer(due)
     }

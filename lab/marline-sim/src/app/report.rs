@@ -28,7 +28,7 @@ pub struct Report {
     /// Arrivals over time: time and total bytes so far. At most one entry per millisecond.
     pub arrivals: Vec<(Instant, u64)>,
     /// The longest time between two arrivals.
-    pub longest_hole: Hole,
+    pub longest_gap: Hole,
     /// True while the application deliberately pauses reading.
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
@@ -53,8 +53,8 @@ impl Report {
         self.read += bytes;
         let (first, before) = self.arrived.unwrap_or((now, now));
         let length = now.since(before);
-        if length > self.longest_hole.length {
-            self.longest_hole = Hole { from: before, length };
+        if length > self.longest_gap.length {
+            self.longest_gap = Hole { from: before, length };
         }
         self.arrived = Some((first, now));
         match self.arrivals.last_mut() {
@@ -79,7 +79,7 @@ impl Report {
     /// The longest time without arrivals that overlaps `from..to`. Its end is the first arrival after it, or `to` if
     /// there was none.
     #[must_use]
-    pub fn hole_within(&self, from: Instant, to: Instant) -> Hole {
+    pub fn longest_gap_within(&self, from: Instant, to: Instant) -> Hole {
         let mut longest = Hole::default();
         let mut before = self.arrivals.first().map_or(from, |first| first.0);
         for (at, _) in self.arrivals.iter().copied().chain([(to, 0)]) {

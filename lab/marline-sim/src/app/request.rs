@@ -22,7 +22,7 @@ pub struct RequestResponse {
     answer_bytes: u64,
     think_time: Duration,
     asked: u64,
-    asked_at: Instant,
+    requested_at: Instant,
     next: Option<Instant>,
     stream: Stream,
 }
@@ -44,7 +44,7 @@ impl RequestResponse {
             answer_bytes: sizes.answer_bytes.max(1),
             think_time: think,
             asked: 0,
-            asked_at: Instant::ZERO,
+            requested_at: Instant::ZERO,
             next: None,
             stream: Stream::new(write_seed, read_seed),
         }
@@ -60,13 +60,13 @@ impl App for RequestResponse {
         self.stream.read(socket, u64::MAX);
         let answered = self.stream.report.read / self.answer_bytes;
         if answered > self.stream.report.latencies.len() as u64 {
-            self.stream.report.latencies.push(now.since(self.asked_at));
+            self.stream.report.latencies.push(now.since(self.requested_at));
             self.next = Some(now + self.think_time);
         }
         let may_ask = answered == self.asked && self.next.is_none_or(|next| next <= now);
         if may_ask && self.asked < self.requests {
             self.asked += 1;
-            self.asked_at = now;
+            self.requested_at = now;
             self.next = None;
         }
         self.stream.write_to(socket, self.asked * self.request_bytes);

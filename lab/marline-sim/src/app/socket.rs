@@ -61,7 +61,7 @@ impl<'a> Socket<'a> {
         self.calls.push(call);
     }
 
-    pub(crate) fn take_calls(&mut self) -> Vec<Call> {
+    pub(crate) fn take_requests(&mut self) -> Vec<Call> {
         core::mem::take(&mut self.calls)
     }
 

@@ -19,13 +19,13 @@ pub(super) struct Conn {
 
 /// All connections of a host, in the order of creation.
 #[derive(Default)]
-pub(super) struct Conns {
+pub(super) struct ConnectionTable {
     all: Vec<Conn>,
     places: BTreeMap<ConnectionId, usize>,
     timers: BTreeSet<(Instant, usize)>,
 }
 
-impl Conns {
+impl ConnectionTable {
     pub(super) fn push(&mut self, id: ConnectionId, app: Box<dyn App>, status: SocketStatus) {
         let place = self.all.len();
         self.all.push(Conn { id, app, status, timer_at: None });
@@ -63,7 +63,7 @@ impl Conns {
         let conn = self.all.get_mut(place)?;
         let mut socket = Socket::new(endpoint, now, id, conn.status);
         conn.app.wake(&mut socket);
-        let (read, calls) = (conn.app.report().read, socket.take_calls());
+        let (read, calls) = (conn.app.report().read, socket.take_requests());
         self.set_timer(place);
         Some((read, calls))
     }

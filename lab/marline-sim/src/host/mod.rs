@@ -17,7 +17,7 @@ use marline_wire::SeqNum;
 use crate::app::{App, Call, Report, SocketStatus};
 use crate::lane::{LANE_PORT, LaneHost};
 use crate::{Digest, Node, Outbox, Packet};
-use conns::Conns;
+use conns::ConnectionTable;
 
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
@@ -44,7 +44,7 @@ pub struct Host {
     endpoint: Endpoint,
     config: HostConfig,
     buffer: TransmitBuf,
-    conns: Conns,
+    conns: ConnectionTable,
     /// Configuration and addresses of the last connection that was opened.
     last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
     /// Pending requests of applications.
@@ -76,7 +76,7 @@ impl Host {
         Host {
             endpoint: Endpoint::new(config.endpoint.clone(), rng),
             buffer: TransmitBuf::new(0, 16),
-            conns: Conns::default(),
+            conns: ConnectionTable::default(),
             last: None,
             calls: VecDeque::new(),
             listen: None,
@@ -187,7 +187,7 @@ impl Host {
         let mut clock = self.clock;
         let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
-            self.endpoint.note_pause();
+            self.endpoint.record_pause();
         }
         self.clock = clock;
         now
@@ -225,7 +225,7 @@ impl Host {
     fn on_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Incoming(id) => {
-                let Some(app) = self.app_for(id) else {
+                let Some(app) = self.create_app(id) else {
                     return self.endpoint.abort(now, id);
                 };
                 self.conns.push(id, app, SocketStatus::Open);
@@ -260,7 +260,7 @@ impl Host {
     }
 
     /// The application for an accepted connection.
-    fn app_for(&mut self, id: ConnectionId) -> Option<Box<dyn App>> {
+    fn create_app(&mut self, id: ConnectionId) -> Option<Box<dyn App>> {
         let port = self.endpoint.info(id)?.subflows.first()?.path.local.port();
         self.listen.as_mut()?(port)
     }

@@ -10,7 +10,7 @@ use super::app::DatagramApp;
 use crate::{Digest, Node, Outbox, Packet};
 
 /// Size of the headers around a frame in bytes: IPv4 and UDP.
-const OVERHEAD: u16 = 28;
+const HEADER_BYTES: u16 = 28;
 
 /// A host whose datagrams use a lane. Paths are identified by the addresses at both ends, as in a driver after the
 /// session's subflows have authenticated them.
@@ -59,7 +59,7 @@ impl LaneHost {
         self.apps.get(index).map(|app| &**app)
     }
 
-    fn path_from(&self, remote: SocketAddr, local: SocketAddr) -> Option<PathId> {
+    fn find_path(&self, remote: SocketAddr, local: SocketAddr) -> Option<PathId> {
         let same = |(_, path): &&(PathId, FourTuple)| {
             path.remote.ip() == remote.ip() && path.local.ip() == local.ip()
         };
@@ -76,7 +76,7 @@ impl LaneHost {
         let mut clock = self.clock;
         let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
-            self.lane.note_pause();
+            self.lane.record_pause();
         }
         self.clock = clock;
         now
@@ -102,7 +102,7 @@ impl LaneHost {
 impl Node for LaneHost {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
         let now = self.read_clock(now);
-        let Some(path) = self.path_from(packet.path.local, packet.path.remote) else { return };
+        let Some(path) = self.find_path(packet.path.local, packet.path.remote) else { return };
         self.arrived.clear();
         self.arrived.extend_from_slice(&packet.segment);
         self.lane.handle(now, path, &mut self.arrived);
@@ -111,8 +111,8 @@ impl Node for LaneHost {
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
         let now = self.read_clock(now);
-        if let Some(path) = self.path_from(quoted.path.local, quoted.path.remote) {
-            let frame_bytes = mtu_bytes.saturating_sub(OVERHEAD.into()).min(u16::MAX.into());
+        if let Some(path) = self.find_path(quoted.path.local, quoted.path.remote) {
+            let frame_bytes = mtu_bytes.saturating_sub(HEADER_BYTES.into()).min(u16::MAX.into());
             self.lane.set_path_mtu(path, frame_bytes as u16, now);
         }
     }
@@ -136,7 +136,7 @@ impl Node for LaneHost {
                 continue;
             };
             // These ports are not part of a TCP header.
-            let template = Packet { flow: 1, ..Packet::new(*path, OVERHEAD) };
+            let template = Packet { flow: 1, ..Packet::new(*path, HEADER_BYTES) };
             outbox.push(&template, &self.frame);
         }
     }

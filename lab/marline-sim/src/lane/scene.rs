@@ -25,7 +25,7 @@ pub struct LanePathsConfig {
     pub server: LaneConfig,
 }
 
-/// Two hosts with a lane each, and the links between them. Its end is reported to [`digest::of_runs`].
+/// Two hosts with a lane each, and the links between them. Its end is reported to [`digest::digest_of_runs`].
 #[derive(Debug)]
 pub struct LanePaths {
     /// The world.
@@ -79,7 +79,7 @@ impl LanePaths {
     }
 
     /// Takes both directions of a path down or up at a later time, without notifying the hosts.
-    pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
+    pub fn schedule_path_change(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
             .run_at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));

@@ -32,7 +32,7 @@ impl<N: Node> World<N> {
                 arrived.push((link, packet));
             } else {
                 self.stats.undeliverable += 1;
-                self.pool.return_memory(packet);
+                self.pool.take_back_memory(packet);
             }
             return None;
         }
@@ -45,18 +45,18 @@ impl<N: Node> World<N> {
                 self.digest.number(u64::from(link.0));
                 // The applications that read payloads verify every byte.
                 self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
-                self.hand_over(node, link, &packet);
+                self.pass_to_node(node, link, &packet);
             }
         }
         if completed {
             self.pool.keep_memory(&mut packet);
         }
-        self.pool.return_memory(packet);
+        self.pool.take_back_memory(packet);
         owner
     }
 
     /// Passes a packet to a node. Observers see only segments, not routers' messages.
-    fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
+    fn pass_to_node(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
         let host = &mut self.nodes[node.0 as usize].inner;
         if let Some(mtu_bytes) = packet.too_big_mtu {
             return host.handle_too_big(self.now, packet, mtu_bytes);
@@ -94,7 +94,7 @@ impl<N: Node> World<N> {
         }
         let Some(LinkId(index)) = link else {
             self.stats.unroutable += 1;
-            return self.pool.return_memory(packet);
+            return self.pool.take_back_memory(packet);
         };
         if self.competing_hosts.contains(&node.0) {
             packet.foreign = true;
@@ -103,7 +103,7 @@ impl<N: Node> World<N> {
         let link = &mut self.links[index as usize].inner;
         link.offer(self.now, packet);
         while let Some(dropped) = link.take_dropped() {
-            self.pool.return_memory(dropped);
+            self.pool.take_back_memory(dropped);
         }
         self.schedule_link(index);
         self.send_answers(index);

@@ -176,11 +176,11 @@ fn handover(told_ms: Option<u64>) -> Duration {
             world.node_mut(client).endpoint_mut().set_local_address(now, None, wifi);
         });
     }
-    paths.at_set_path_up(Instant::from_secs(10), 0, false);
+    paths.schedule_path_change(Instant::from_secs(10), 0, false);
     paths.world.run_until(Instant::from_secs(20));
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
-    report.hole_within(Instant::from_secs(9), Instant::from_secs(18)).length
+    report.longest_gap_within(Instant::from_secs(9), Instant::from_secs(18)).length
 }
 
 /// Frömmgen 2015, cited by ReMP TCP: a handover predicted by sensors. Here the predicting end reports it, and both

@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 /// Longest pause of a 20 s bulk transfer over a steady path and one that falls to a packet a second
 /// at 5 s.
-fn longest_hole(seed: u64) -> (Duration, u64) {
+fn longest_gap(seed: u64) -> (Duration, u64) {
     let steady = "rate=10M,delay=10ms,queue=40ms";
     let fading = "rate=10M,delay=30ms,queue=100ms";
     let links = vec![link(steady), link(fading)];
@@ -29,13 +29,13 @@ fn longest_hole(seed: u64) -> (Duration, u64) {
     paths.world.run_until(Instant::from_secs(20));
     let report = paths.server_report(0).expect("a server");
     assert_eq!(report.wrong_at, None);
-    (report.longest_hole.length, report.read)
+    (report.longest_gap.length, report.read)
 }
 
 #[test]
 fn a_collapsing_path_does_not_drag_the_stream_down_with_it() {
     for seed in 1..=5 {
-        let (hole, read) = longest_hole(seed);
+        let (hole, read) = longest_gap(seed);
         println!("seed {seed}: longest gap {hole:?}, {:.1} Mbit/s", read as f64 * 8e-6 / 20.0);
         // Until the send buffer is full, data waits for the fading path; then the steady path helps.
         assert!(hole < Duration::from_millis(800), "seed {seed}: {hole:?}");

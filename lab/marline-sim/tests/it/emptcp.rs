@@ -145,13 +145,13 @@ fn cellular_is_opened_while_wifi_is_slow_and_suspended_by_a_priority_afterwards(
 fn wifi_that_dies_is_replaced_at_once() {
     let wifi = wifi("20M");
     let mut paths = scene(&[&wifi, LTE], "min-rtt", "emptcp", 10_000 * MB);
-    paths.at_set_path_up(Instant::from_secs(10), 0, false);
+    paths.schedule_path_change(Instant::from_secs(10), 0, false);
     paths.world.run_until(Instant::from_secs(10));
     assert_eq!(over_lte(&paths), None);
     paths.world.run_until(Instant::from_secs(16));
     let (sent, backup) = over_lte(&paths).expect("opened");
     let report = paths.client_report(0).expect("connected");
-    let hole = report.hole_within(Instant::from_secs(9), Instant::from_secs(15)).length;
+    let hole = report.longest_gap_within(Instant::from_secs(9), Instant::from_secs(15)).length;
     println!("{sent} bytes over LTE, a gap of {hole:?}");
     assert!(sent > 2 * MB && !backup && hole < Duration::from_secs(3), "{sent} {hole:?}");
 }

@@ -102,8 +102,8 @@ fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted:
     config.backup = vec![false, path_use.lte_is_backup];
     let mut paths = Paths::new(&config, seeds);
     for (from, to) in &profile.away_periods {
-        paths.set_address_at(Instant::ZERO + *from, 0, false);
-        to.iter().for_each(|to| paths.set_address_at(Instant::ZERO + *to, 0, true));
+        paths.schedule_address_change(Instant::ZERO + *from, 0, false);
+        to.iter().for_each(|to| paths.schedule_address_change(Instant::ZERO + *to, 0, true));
     }
     let mut judge = SignalMonitor::new(SignalThresholds::default());
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));

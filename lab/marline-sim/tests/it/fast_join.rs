@@ -116,8 +116,8 @@ fn run(setting: Setting<'static>) -> Handover {
     let app = move |sends, write, read| setting.traffic.app(sends, write, read);
     paths.listen(Box::new(move |_| app(!upload, 1, 2)));
     paths.connect(0, app(upload, 2, 1)).expect("a connection");
-    paths.set_address_at(DIES_AT, 0, false);
-    paths.at_set_path_up(DIES_AT, 0, false);
+    paths.schedule_address_change(DIES_AT, 0, false);
+    paths.schedule_path_change(DIES_AT, 0, false);
     paths.world.run_until(DIES_AT + Duration::from_secs(30));
     let (here, there) = (paths.client_report(0), paths.server_report(0));
     let (here, there) = (here.expect("connected"), there.expect("accepted"));

@@ -39,8 +39,8 @@ fn typed(links: &[&str]) -> (Paths, usize) {
     let echo = Echo::new(200, Duration::from_millis(20), 500, 1);
     paths.connect(0, Box::new(echo)).expect("a connection");
     for path in 0..links.len() {
-        paths.at_set_path_up(at_s(4), path, false);
-        paths.at_set_path_up(at_s(6), path, true);
+        paths.schedule_path_change(at_s(4), path, false);
+        paths.schedule_path_change(at_s(6), path, true);
     }
     paths.world.run_until(at_s(30));
     (paths, links.len())
@@ -51,7 +51,7 @@ fn a_scripted_outage_is_reported_as_the_reader_felt_it() {
     for links in [&[WIFI][..], &[WIFI, LTE][..]] {
         let (paths, count) = typed(links);
         let reader = paths.server_report(0).expect("accepted");
-        let felt = reader.hole_within(at_s(4), at_s(12));
+        let felt = reader.longest_gap_within(at_s(4), at_s(12));
         assert!(felt.length >= Duration::from_secs(2), "{count} paths: {felt:?}");
         let events = paths.world.node(paths.client).monitor();
         let all = told(events, StreamDirection::Sent);
@@ -93,9 +93,9 @@ fn a_receiver_reports_the_hole_that_blocked_data_of_another_path() {
     let mut paths = Paths::new(&config, SeedTree::new(3));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(20_000_000), 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
-    paths.at_set_path_up(at_s(3), 0, false);
+    paths.schedule_path_change(at_s(3), 0, false);
     paths.world.run_until(at_s(60));
-    let felt = paths.client_report(0).expect("connected").hole_within(at_s(3), at_s(6));
+    let felt = paths.client_report(0).expect("connected").longest_gap_within(at_s(3), at_s(6));
     assert!(felt.length >= Duration::from_millis(150), "{felt:?}");
     let all = told(paths.world.node(paths.client).monitor(), StreamDirection::Received);
     println!("experienced {felt:?}, reported {all:?}");

@@ -85,7 +85,7 @@ fn a_path_that_dies_costs_a_call_a_fraction_of_a_second() {
     for seed in 0..30 {
         let mut scene = scene("auto", links, seed);
         add(&mut scene, 5, call(10), seed);
-        scene.at_set_path_up(START + Duration::from_secs(5) + MS(37 * seed), 0, false);
+        scene.schedule_path_change(START + Duration::from_secs(5) + MS(37 * seed), 0, false);
         scene.world.run_until(Instant::from_secs(12));
         let client = scene.client_app::<Pulse>(0).unwrap().report();
         let mut arrived: Vec<Instant> = client.arrived.iter().copied().flatten().collect();

@@ -111,7 +111,7 @@ fn asked_after_death(
         let end = |name| Box::new(Pulse::new(FlowId(3), plan, SeedTree::new(7).stream(name)));
         scene.add_apps(end("client"), end("server"));
     }
-    scene.at_set_path_up(died, 0, false);
+    scene.schedule_path_change(died, 0, false);
     scene.world.run_until(asks + Duration::from_secs(5));
     let query = scene.client_app::<Query>(0).expect("the query");
     assert!(query.answered.len() <= earlier + 1, "no datagram arrives twice");

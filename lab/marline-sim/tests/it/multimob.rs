@@ -72,7 +72,7 @@ fn fast_join_learns_the_ids_of_the_udp_carrier() {
     paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
     paths.connect(0, Box::new(Echo::new(60, ms(50), 400, 3))).expect("a connection");
-    paths.at_set_path_up(at(5_030), 0, false);
+    paths.schedule_path_change(at(5_030), 0, false);
     paths.world.run_until(at(19_900));
     let hole = hole(&paths, at(19_900));
     println!("gap {hole:?}");
@@ -104,7 +104,7 @@ fn condemned(kind: &MonitorKind) -> bool {
 fn hole(paths: &Paths, until: Instant) -> Duration {
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
-    report.hole_within(at(1_000), until).length
+    report.longest_gap_within(at(1_000), until).length
 }
 
 fn sent_on(paths: &Paths, path: usize) -> u64 {
@@ -114,8 +114,8 @@ fn sent_on(paths: &Paths, path: usize) -> u64 {
 #[test]
 fn wifi_dies_cellular_takes_over_wifi_returns_cellular_sleeps_again() {
     let mut paths = phone(WIFI, &server(), true, &[50]);
-    paths.at_set_path_up(at(5_030), 0, false);
-    paths.at_set_path_up(at(15_000), 0, true);
+    paths.schedule_path_change(at(5_030), 0, false);
+    paths.schedule_path_change(at(15_000), 0, true);
     paths.world.run_until(at(5_000));
     assert_eq!((times(&paths, opened).len(), sent_on(&paths, 1)), (0, 0), "asleep");
 
@@ -169,7 +169,7 @@ fn nine_others(monitor: bool) -> Vec<Duration> {
     let mut intervals = vec![50];
     intervals.extend([7_000; 9]);
     let mut paths = phone(WIFI, &server(), monitor, &intervals);
-    paths.at_set_path_up(dies, 0, false);
+    paths.schedule_path_change(dies, 0, false);
     paths.world.run_until(at(40_000));
     let up = times(&paths, opened);
     let first = paths.world.node(paths.client).connections().next().expect("ten").0;
@@ -193,8 +193,8 @@ fn a_peer_without_any_extension_is_served_too() {
     let mut stock = policies("lowest-rtt", "full-mesh");
     stock.allow_extensions = Extensions::NONE;
     let mut paths = phone(WIFI, &stock, true, &[50]);
-    paths.at_set_path_up(at(5_030), 0, false);
-    paths.at_set_path_up(at(15_000), 0, true);
+    paths.schedule_path_change(at(5_030), 0, false);
+    paths.schedule_path_change(at(15_000), 0, true);
     paths.world.run_until(at(14_900));
     let hole = hole(&paths, at(14_900));
     println!("gap {hole:?}");
@@ -207,8 +207,8 @@ fn a_peer_without_any_extension_is_served_too() {
 #[test]
 fn an_address_that_goes_takes_no_detour() {
     let mut paths = phone(WIFI, &server(), true, &[50]);
-    paths.set_address_at(at(5_030), 0, false);
-    paths.set_address_at(at(12_000), 0, true);
+    paths.schedule_address_change(at(5_030), 0, false);
+    paths.schedule_address_change(at(12_000), 0, true);
     paths.world.run_until(at(11_900));
     let up = times(&paths, opened);
     // One radio promotion, and one and a half round trips of LTE.
@@ -223,7 +223,7 @@ fn an_address_that_goes_takes_no_detour() {
 fn the_path_health_table_is_exposed_and_runs_are_repeatable() {
     let run = || {
         let mut paths = phone(WIFI, &server(), true, &[50]);
-        paths.at_set_path_up(at(5_030), 0, false);
+        paths.schedule_path_change(at(5_030), 0, false);
         paths.world.run_until(at(8_000));
         paths
     };
@@ -257,7 +257,7 @@ fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) 
 /// Delay of the push if WiFi loses all packets after this time.
 fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Option<Duration> {
     let mut paths = waiting_phone(keepalive, WIFI, PUSH.since(Instant::ZERO));
-    paths.at_set_path_up(dies_at, 0, false);
+    paths.schedule_path_change(dies_at, 0, false);
     let client = paths.client;
     paths.world.run_until(PUSH);
     let arrived = paths.world.run_while(PUSH + Duration::from_secs(600), |world| {

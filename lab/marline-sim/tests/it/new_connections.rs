@@ -138,8 +138,8 @@ fn a_new_connection_leaves_a_degraded_address_pair_alone_until_a_clean_period() 
     let (dies, returns) = (at(5_030), at(9_000));
     let run = |until: Instant| {
         let mut paths = phone("rate=30M,delay=10ms");
-        paths.at_set_path_up(dies, WIFI, false);
-        paths.at_set_path_up(returns, WIFI, true);
+        paths.schedule_path_change(dies, WIFI, false);
+        paths.schedule_path_change(returns, WIFI, true);
         let first = open(&mut paths, 600);
         assert_eq!(first.0, WIFI, "the path has no bad verdict");
         paths.world.run_until(at(6_500));
@@ -211,8 +211,8 @@ fn wakes(phase_ms: u64, silence_ms: u64) -> bool {
     let mut paths = phone("rate=30M,delay=10ms");
     open(&mut paths, 200);
     let dies = at(5_000 + phase_ms);
-    paths.at_set_path_up(dies, WIFI, false);
-    paths.at_set_path_up(dies + ms(silence_ms), WIFI, true);
+    paths.schedule_path_change(dies, WIFI, false);
+    paths.schedule_path_change(dies + ms(silence_ms), WIFI, true);
     paths.world.run_until(at(8_000));
     !sent(&paths, LTE, at(0), at(8_000)).is_empty()
 }

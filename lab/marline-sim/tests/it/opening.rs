@@ -44,17 +44,17 @@ fn a_client_with_nothing_to_say_still_shows_its_keys() {
 fn an_address_that_comes_back_is_not_withdrawn() {
     let mut paths = transfer(Amount::Nothing, Amount::Until(Instant::from_secs(9)));
     for (from, to) in [(2_000, 2_400), (4_000, 4_020), (6_000, 7_500)] {
-        paths.at_set_path_up(Instant::from_millis(from), 0, false);
-        paths.set_address_at(Instant::from_millis(from), 0, false);
-        paths.at_set_path_up(Instant::from_millis(to), 0, true);
-        paths.set_address_at(Instant::from_millis(to), 0, true);
+        paths.schedule_path_change(Instant::from_millis(from), 0, false);
+        paths.schedule_address_change(Instant::from_millis(from), 0, false);
+        paths.schedule_path_change(Instant::from_millis(to), 0, true);
+        paths.schedule_address_change(Instant::from_millis(to), 0, true);
     }
     paths.world.run_until(Instant::from_secs(10));
     let client = paths.client_report(0).unwrap();
     assert!(client.eof_at.is_some() && client.wrong_at.is_none(), "{:?}", client.eof_at);
     for (from, to) in [(2_000, 2_400), (4_000, 4_020), (6_000, 7_500)] {
         let (from, to) = (Instant::from_millis(from), Instant::from_millis(to));
-        let hole = client.hole_within(from, to + Duration::from_millis(500));
+        let hole = client.longest_gap_within(from, to + Duration::from_millis(500));
         // Join: SYN, SYN/ACK, third ACK, data: two round trips, and one more for its fourth ACK; and the time
         // of a few segments on the link.
         let allowed = to.since(from) + Duration::from_millis(205);

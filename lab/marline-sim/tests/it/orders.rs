@@ -53,8 +53,8 @@ fn data_ordered_on_a_dead_path_moves_to_a_live_one() {
     let mut paths = scene(&links, ConnectionConfig::new(policies.expect("known")), 1);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(BYTES), 1, 2))).expect("a connection");
-    paths.at_set_path_up(Instant::from_millis(1_000), 0, false);
-    paths.at_set_path_up(Instant::from_millis(1_300), 1, false);
+    paths.schedule_path_change(Instant::from_millis(1_000), 0, false);
+    paths.schedule_path_change(Instant::from_millis(1_300), 1, false);
     paths.world.run_until(Instant::from_secs(15));
     let report = paths.server_report(0).expect("accepted");
     assert_eq!((report.read, report.wrong_at), (BYTES, None));

@@ -102,10 +102,10 @@ fn measuring_one_path_after_the_other_costs_the_windows_of_the_poor_one() {
 #[test]
 fn when_the_best_path_dies_the_other_carries_on() {
     let mut paths = scene(&[NEAR, FAR], PAPD, 450_000);
-    paths.at_set_path_up(Instant::from_secs(12), 0, false);
+    paths.schedule_path_change(Instant::from_secs(12), 0, false);
     paths.world.run_until(Instant::from_secs(25));
     let report = paths.client_report(0).expect("connected");
-    let hole = report.hole_within(Instant::from_secs(12), Instant::from_secs(20));
+    let hole = report.longest_gap_within(Instant::from_secs(12), Instant::from_secs(20));
     println!("a gap of {:?}; after it {:.1} Mbit/s", hole.length, mbit(&paths, 15, 25));
     assert!(hole.length.as_millis() < 600, "{hole:?}");
     // 450 kB in 150 ms are 24 Mbit/s.

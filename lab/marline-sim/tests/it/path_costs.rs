@@ -64,7 +64,7 @@ fn energy(paths: &Paths) -> Energy {
 fn hole(paths: &Paths, from_s: u64, to_s: u64) -> Duration {
     let report = paths.client_report(0).expect("connected");
     assert_eq!(report.wrong_at, None);
-    report.hole_within(Instant::from_secs(from_s), Instant::from_secs(to_s)).length
+    report.longest_gap_within(Instant::from_secs(from_s), Instant::from_secs(to_s)).length
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn echoes_stay_within_the_budget_of_a_metered_path() {
         let run = |cost| {
             let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);
             echoes(&mut paths, 20, 70);
-            paths.at_set_path_up(Instant::from_secs(60), 0, false);
+            paths.schedule_path_change(Instant::from_secs(60), 0, false);
             paths.world.run_until(Instant::from_secs(60));
             let both = [paths.client, paths.server];
             let sent = both.map(|node| sent_over_lte(&paths, node));
@@ -167,7 +167,7 @@ fn a_radio_sleeps_beside_a_path_that_brings_echoes_in_time_and_wakes_when_it_die
         let run = |cost| {
             let mut paths = scene(CALM, cost, shipped("full-mesh"), seed);
             echoes(&mut paths, 100, 130);
-            paths.at_set_path_up(Instant::from_secs(120), 0, false);
+            paths.schedule_path_change(Instant::from_secs(120), 0, false);
             paths.world.run_until(Instant::from_secs(120));
             let before = energy(&paths);
             paths.world.run_until(Instant::from_secs(160));
@@ -196,7 +196,7 @@ fn a_backup_draws_nothing_while_a_regular_path_lives() {
             config.backup = vec![false, true];
             let mut paths = Paths::new(&config, SeedTree::new(seed));
             echoes(&mut paths, 20, 70);
-            paths.at_set_path_up(Instant::from_secs(60), 0, false);
+            paths.schedule_path_change(Instant::from_secs(60), 0, false);
             paths.world.run_until(Instant::from_secs(60));
             assert_eq!(energy(&paths).promotions, promotions, "{manager}, seed {seed}");
             assert_eq!(energy(&paths).traffic_j() > 0.0, promotions > 0, "{manager}, seed {seed}");

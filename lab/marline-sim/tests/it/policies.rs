@@ -149,8 +149,8 @@ fn a_backup_is_silent_until_needed_and_again_afterwards() {
         let links = ["rate=10M,delay=10ms,queue=40ms", "rate=10M,delay=40ms,queue=80ms"];
         let mut paths = scene(&links, &[false, true], [scheduler, "full-mesh"], 6);
         upload(&mut paths, 25 * MBYTE);
-        paths.at_set_path_up(at(5), 0, false);
-        paths.at_set_path_up(at(12), 0, true);
+        paths.schedule_path_change(at(5), 0, false);
+        paths.schedule_path_change(at(12), 0, true);
         let mut on_backup = Vec::new();
         for secs in [5, 12, 15, 18] {
             paths.world.run_until(at(secs));
@@ -169,7 +169,7 @@ fn the_backup_path_manager_keeps_the_second_path_in_reserve() {
     let links = ["rate=10M,delay=10ms,queue=40ms", "rate=10M,delay=40ms,queue=80ms"];
     let mut paths = scene(&links, &[], ["min-rtt", "backup"], 6);
     upload(&mut paths, 10 * MBYTE);
-    paths.set_address_at(at(4), 0, false);
+    paths.schedule_address_change(at(4), 0, false);
     paths.world.run_until(at(4));
     let before = carried(&paths);
     assert!(before[0] > 3 * MBYTE && before[1] < 5_000, "{before:?}");
@@ -185,7 +185,7 @@ fn a_path_that_was_dead_is_joined_soon_after_it_lives() {
     paths.set_path_up(1, false);
     upload(&mut paths, 200 * MBYTE);
     // There is no notification that the path works again; only a probe shows it.
-    paths.at_set_path_up(at(40), 1, true);
+    paths.schedule_path_change(at(40), 1, true);
     paths.world.run_until(at(40));
     assert_eq!(carried(&paths)[1], 0);
     let up = paths.up[1];

@@ -225,8 +225,8 @@ impl Case {
         }
         .expect("a connection");
         if let Some((from_s, to_s)) = self.dead_s {
-            paths.at_set_path_up(Instant::from_secs(from_s), 0, false);
-            paths.at_set_path_up(Instant::from_secs(to_s), 0, true);
+            paths.schedule_path_change(Instant::from_secs(from_s), 0, false);
+            paths.schedule_path_change(Instant::from_secs(to_s), 0, true);
         }
         paths.world.run_until(Instant::from_secs(15));
         (paths, count)

@@ -58,8 +58,8 @@ fn bulk(links: &[&str], runs: bool) -> (Instant, u64, u64) {
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(BYTES), 1, 2))).expect("a connection");
     if links.len() > 1 {
-        paths.at_set_path_up(Instant::from_millis(500), 0, false);
-        paths.at_set_path_up(Instant::from_millis(900), 0, true);
+        paths.schedule_path_change(Instant::from_millis(500), 0, false);
+        paths.schedule_path_change(Instant::from_millis(900), 0, true);
     }
     paths.world.run_until(Instant::from_secs(30));
     let report = paths.server_report(0).expect("accepted");

@@ -38,12 +38,12 @@ fn echo_gap_ms(every: Duration, seed: u64, satellite: &str) -> f64 {
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
     let messages = UNTIL.since(Instant::ZERO).as_millis() as u64 / every.as_millis() as u64;
     paths.connect(0, Box::new(Echo::new(BYTES, every, messages, 7))).expect("a connection");
-    paths.at_set_path_up(dies_at(seed), 0, false);
+    paths.schedule_path_change(dies_at(seed), 0, false);
     paths.world.run_until(UNTIL);
     let report = paths.client_report(0).expect("connected");
     assert_eq!((report.wrong_at, report.closed), (None, None));
     // A later gap is caused by a loss on the satellite.
-    let hole = report.hole_within(dies_at(seed), dies_at(seed) + MS(100));
+    let hole = report.longest_gap_within(dies_at(seed), dies_at(seed) + MS(100));
     hole.length.as_secs_f64() * 1e3
 }
 
@@ -68,7 +68,7 @@ fn datagram_gap_ms(every: Duration, seed: u64) -> f64 {
     };
     let end = |name| Box::new(Pulse::new(FlowId(5), plan, SeedTree::new(seed).stream(name)));
     scene.add_apps(end("client"), end("server"));
-    scene.at_set_path_up(dies_at(seed), 0, false);
+    scene.schedule_path_change(dies_at(seed), 0, false);
     scene.world.run_until(UNTIL);
     let gap = |node: NodeId| {
         let app = scene.world.node(node).app(0).expect("an application");

@@ -54,7 +54,7 @@ fn established(paths: &Paths, server: bool) -> Vec<SubflowInfo> {
 fn the_first_byte_comes_by_the_other_path_and_the_first_is_joined_once_it_works() {
     let mut paths = hosts(&["rate=8M,delay=10ms", "rate=8M,delay=20ms"], 2);
     paths.set_path_up(0, false);
-    paths.at_set_path_up(Instant::from_secs(2), 0, true);
+    paths.schedule_path_change(Instant::from_secs(2), 0, true);
     let took = first_byte(&mut paths);
     assert!(took > ms(250 + 80) && took < ms(250 + 90), "{took:?}");
     assert_eq!(established(&paths, false).len(), 1);
@@ -92,8 +92,8 @@ fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
     let times: Vec<Instant> = (0..250).map(|n| Instant::from_millis(59 + 20 * n)).collect();
     let pace = Pace::At { bytes: 120, times: times.clone() };
     paths.connect(0, Box::new(Units::new(pace, 120, 7, 7))).expect("a connection");
-    paths.at_set_path_up(Instant::from_millis(dies_ms), 0, false);
-    paths.at_set_path_up(Instant::from_millis(1_100), 0, true);
+    paths.schedule_path_change(Instant::from_millis(dies_ms), 0, false);
+    paths.schedule_path_change(Instant::from_millis(1_100), 0, true);
     paths.world.run_until(Instant::from_secs(6));
     assert_eq!(established(&paths, false).len(), 2, "dead after {dies_ms} ms");
     assert_eq!(established(&paths, true).len(), 2, "dead after {dies_ms} ms");

@@ -27,13 +27,13 @@ fn an_address_that_returns_is_used_at_once() {
     paths.connect(0, Box::new(echo)).expect("a connection");
     let (away, back) = (Instant::from_secs(5), Instant::from_secs(15));
     for (at, up) in [(away, false), (back, true)] {
-        paths.at_set_path_up(at, 0, up);
-        paths.set_address_at(at, 0, up);
+        paths.schedule_path_change(at, 0, up);
+        paths.schedule_address_change(at, 0, up);
     }
     paths.world.run_until(Instant::from_secs(60));
     let report = paths.client_report(0).expect("connected");
     assert_eq!((report.latencies.len(), report.wrong_at), (200, None));
-    let hole = report.hole_within(away, back);
+    let hole = report.longest_gap_within(away, back);
     let resumed = (hole.from + hole.length).since(back);
     assert!(resumed <= Duration::from_millis(100), "{resumed:?} after the return");
 }

@@ -94,13 +94,13 @@ impl Setup {
 
     /// WLAN is down in this part of a burst.
     fn outage(mut self, burst: usize, from_ms: u64, to_ms: Option<u64>) -> Setup {
-        self.paths.at_set_path_up(
+        self.paths.schedule_path_change(
             begins(burst) + ms(from_ms) - Duration::from_micros(1),
             WLAN,
             false,
         );
         if let Some(to) = to_ms {
-            self.paths.at_set_path_up(begins(burst) + ms(to), WLAN, true);
+            self.paths.schedule_path_change(begins(burst) + ms(to), WLAN, true);
         }
         self
     }

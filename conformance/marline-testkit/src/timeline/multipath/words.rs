@@ -12,7 +12,7 @@ use crate::{Peer, Seg, SentSegment, keys};
 
 impl Subflows {
     pub(super) fn words(&mut self, sent: &SentSegment) -> String {
-        let on = self.subflow_of(sent);
+        let on = self.find_subflow(sent);
         self.learn(on, &sent.seg);
         let seg = &sent.seg;
         if seg.header.flags.contains(TcpFlags::SYN) {
@@ -20,9 +20,9 @@ impl Subflows {
         }
         let mut words = vec![format!("{}: {}", char::from(b'a' + on as u8), self.tcp(on, seg))];
         if let Some(dss) = seg.options.dss {
-            words.extend(self.dss_words(on, seg, &dss));
+            words.extend(self.dss_text(on, seg, &dss));
         }
-        words.extend(seg.options.mptcp.iter().map(|option| self.option_words(on, seg, &option)));
+        words.extend(seg.options.mptcp.iter().map(|option| self.option_text(on, seg, &option)));
         self.record_received(on, sent);
         words.retain(|words| !words.is_empty());
         words.join(" ")
@@ -46,7 +46,7 @@ impl Subflows {
     }
 
     /// Index of a segment's subflow. A subflow that the endpoint opens gets the next letter.
-    fn subflow_of(&mut self, sent: &SentSegment) -> usize {
+    fn find_subflow(&mut self, sent: &SentSegment) -> usize {
         let same = |peer: &Peer| {
             let (mine, theirs) = (peer.path, sent.path);
             (mine.local.ip(), mine.remote) == (theirs.local.ip(), theirs.remote)
@@ -104,11 +104,11 @@ impl Subflows {
         words
     }
 
-    fn option_words(&self, on: usize, seg: &Seg, option: &MptcpOption) -> String {
+    fn option_text(&self, on: usize, seg: &Seg, option: &MptcpOption) -> String {
         let peer = &self.peers[on];
         match option {
-            MptcpOption::Capable(option) => self.capable_words(on, seg, option),
-            MptcpOption::Join(join) => self.join_words(on, join),
+            MptcpOption::Capable(option) => self.capable_text(on, seg, option),
+            MptcpOption::Join(join) => self.join_text(on, join),
             MptcpOption::AddAddr(add) => {
                 let AddAddr { address_id, address, port, hmac } = *add;
                 let to =
@@ -135,7 +135,7 @@ impl Subflows {
         }
     }
 
-    fn capable_words(&self, on: usize, seg: &Seg, option: &MpCapable) -> String {
+    fn capable_text(&self, on: usize, seg: &Seg, option: &MpCapable) -> String {
         let peer = &self.peers[on];
         let mut words = "capable".to_owned();
         match option.form {
@@ -151,7 +151,7 @@ impl Subflows {
                     words.push_str(&format!("+{}", data.length));
                     let dsn = keys::idsn(peer.their_key).wrapping_add(1);
                     let right = sum(dsn, 1, data.length, &seg.payload);
-                    words.push_str(&sum_words(data.checksum, right));
+                    words.push_str(&checksum_text(data.checksum, right));
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Subflows {
         words
     }
 
-    fn join_words(&self, on: usize, join: &MpJoin) -> String {
+    fn join_text(&self, on: usize, join: &MpJoin) -> String {
         let Peer { key, their_key, .. } = self.peers[on];
         let (ours, theirs) = self.nonces[on];
         let right = keys::join_hmac(their_key, key, theirs, ours);
@@ -184,7 +184,7 @@ impl Subflows {
         }
     }
 
-    fn dss_words(&self, on: usize, seg: &Seg, dss: &Dss) -> Vec<String> {
+    fn dss_text(&self, on: usize, seg: &Seg, dss: &Dss) -> Vec<String> {
         let peer = &self.peers[on];
         let (ours, theirs) = (keys::idsn(peer.key), keys::idsn(peer.their_key));
         let mut words = Vec::new();
@@ -207,7 +207,7 @@ impl Subflows {
             let whole = length == 0 || usize::from(length) == seg.payload.len() || dss.data_fin;
             let sum = match checksum {
                 Some(0) if length == 0 => " sum 0".to_owned(),
-                _ if whole => sum_words(checksum, sum(full, ssn, length, &seg.payload)),
+                _ if whole => checksum_text(checksum, sum(full, ssn, length, &seg.payload)),
                 _ => checksum.map_or(String::new(), |_| " sum of more".to_owned()),
             };
             words.push(format!("{name} {at}+{len}{place}{sum}"));
@@ -219,7 +219,7 @@ impl Subflows {
     }
 }
 
-fn sum_words(checksum: Option<u16>, right: u16) -> String {
+fn checksum_text(checksum: Option<u16>, right: u16) -> String {
     checksum.map_or(String::new(), |told| format!(" sum{}", doubt(told == right)))
 }
 

@@ -27,25 +27,25 @@ pub(super) const MAX_GAIN: f32 = 1.5;
 /// Multiples of the cost of a wake-up at which the time saved by a copy is evaluated.
 const WAKE_COST_MULTIPLES: [u32; 3] = [1, 2, 4];
 /// Required gain when the budget is spent, and the largest required gain, which is close to [`MAX_GAIN`].
-const FULL_BUDGET_PRICE: f32 = 0.2;
-const MAX_PRICE: f32 = 1.2;
+const FULL_BUDGET_GAIN: f32 = 0.2;
+const MAX_REQUIRED_GAIN: f32 = 1.2;
 
 /// Returns the smallest gain that justifies a copy when this share of the budget is spent.
 pub(super) fn price(spent: f32) -> f32 {
     let squared = spent * spent;
-    (FULL_BUDGET_PRICE * squared * squared * spent).min(MAX_PRICE)
+    (FULL_BUDGET_GAIN * squared * squared * spent).min(MAX_REQUIRED_GAIN)
 }
 
 /// Minimum gain that justifies a copy.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Price {
+pub(super) struct RequiredGain {
     /// Minimum gain for its bytes, in multiples of the copy's trip time.
     pub(super) least: f32,
     /// Time that a copy must save to justify waking a radio.
     pub(super) wake: Duration,
 }
 
-impl Price {
+impl RequiredGain {
     /// Returns the total gain required of a copy with this trip time.
     pub(super) fn total(&self, takes: Duration) -> f32 {
         if self.wake.is_zero() {
@@ -100,7 +100,7 @@ impl<'a> OutstandingAnswer<'a> {
     }
 
     /// Returns this gain if it exceeds the required gain and the cost of waking the radio; otherwise `None`.
-    pub(super) fn worthwhile_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
+    pub(super) fn justified_gain(&self, other: &SubflowView, price: RequiredGain) -> Option<f32> {
         let gain = self.gain(other);
         if price.wake.is_zero() {
             return (gain > price.least).then_some(gain);
@@ -202,10 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn the_price_rises_with_the_spent_budget() {
+    fn the_required_gain_rises_with_the_spent_budget() {
         let prices = [0.0, 0.25, 0.5, 0.9, 1.0, 1.5, 2.0].map(price);
         assert!(
-            prices.is_sorted() && prices[0] == 0.0 && prices[4] == FULL_BUDGET_PRICE,
+            prices.is_sorted() && prices[0] == 0.0 && prices[4] == FULL_BUDGET_GAIN,
             "{prices:?}"
         );
         assert!(price(2.0) < MAX_GAIN);

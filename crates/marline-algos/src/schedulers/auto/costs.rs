@@ -28,7 +28,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::arrivals::{cautious_arrival_time, trouble_delay};
-use super::copy_gain::{self, Price};
+use super::copy_gain::{self, RequiredGain};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{arrival, is_overdue, is_window_opening, send_time_by_answers};
@@ -94,31 +94,31 @@ impl Costs<'_> {
     }
 
     /// Returns the minimum gain of a copy on this path; `None` if no copy is allowed on it.
-    pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
+    pub(super) fn required_gain_on(self, view: &SubflowView, class: Class) -> Option<RequiredGain> {
         let path_budget = self.path_budget(view, class).unwrap_or(0.0);
-        let price = self.common_price_on(view);
+        let price = self.common_required_gain_on(view);
         let least = if path_budget > 0.0 {
             price.least.max(copy_gain::price(path_budget))
         } else {
             price.least
         };
-        (path_budget < MAX_SPENDING).then_some(Price { least, ..price })
+        (path_budget < MAX_SPENDING).then_some(RequiredGain { least, ..price })
     }
 
     /// Returns the minimum gain of a copy of late data. On a limited path, only the common budget counts: late data is
     /// a small share of all data, and would be sent anyway if it were known to be lost.
-    pub(super) fn price_of_late_data(self, view: &SubflowView, class: Class) -> Option<Price> {
+    pub(super) fn required_gain_of_late_data(self, view: &SubflowView, class: Class) -> Option<RequiredGain> {
         let only_limited = view.limited && !view.metered && class != Class::Backup;
-        if only_limited { Some(self.common_price_on(view)) } else { self.price_on(view, class) }
+        if only_limited { Some(self.common_required_gain_on(view)) } else { self.required_gain_on(view, class) }
     }
 
     /// Returns the minimum gain according to the common budget.
-    fn common_price_on(self, view: &SubflowView) -> Price {
+    fn common_required_gain_on(self, view: &SubflowView) -> RequiredGain {
         // Without a limit, copies are made even if no gain is expected.
         let least = if self.0.unlimited { -1.0 } else { copy_gain::price(self.0.spent) };
         let spares = view.wake_share > 0.0 && !self.0.unlimited;
         let wake = if spares { self.0.terms.wake.mul_f32(view.wake_share) } else { Duration::ZERO };
-        Price { least, wake }
+        RequiredGain { least, wake }
     }
 
     /// Returns true if the path's budget still allows speculative copies.

@@ -13,7 +13,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::arrivals::cautious_arrival_time;
-use super::copy_gain::{self, OutstandingAnswer, Price};
+use super::copy_gain::{self, OutstandingAnswer, RequiredGain};
 use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::{
@@ -183,11 +183,11 @@ impl<'a> Decider<'a> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.costs().price_of_late_data(view, class)?;
+            let price = self.costs().required_gain_of_late_data(view, class)?;
             let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
-                    let price = self.costs().price_on(view, class)?;
+                    let price = self.costs().required_gain_on(view, class)?;
                     let may = self.costs().allows_speculative_copies(view, class, 1.0);
                     let copy = may && queue_is_empty(cx);
                     (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
@@ -281,7 +281,7 @@ fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
 /// there are several, returns the one with the largest gain.
 fn blocked_data_copy(
     view: &SubflowView,
-    price: Price,
+    price: RequiredGain,
     cx: &SchedulerContext<'_>,
 ) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
@@ -289,7 +289,7 @@ fn blocked_data_copy(
         let owed = OutstandingAnswer::oldest(other, cx.now);
         // Without an outstanding answer, the gain is zero, which may be enough.
         let gain = owed
-            .map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
+            .map_or((price.least < 0.0).then_some(0.0), |owed| owed.justified_gain(view, price));
         if let Some(gain) = gain {
             late.insert(other.id);
             if latest.is_none() || gain > most {
@@ -324,7 +324,7 @@ fn blocked_data_copy(
 /// would gain less.
 fn judge_last_segment(
     view: &SubflowView,
-    price: Price,
+    price: RequiredGain,
     cx: &SchedulerContext<'_>,
 ) -> Option<Verdict> {
     let mapping = last_undelivered(view.id, cx)?;
@@ -334,7 +334,7 @@ fn judge_last_segment(
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
         let gain = OutstandingAnswer::for_data_before(other, behind, cx.now)
-            .worthwhile_gain(view, price)?;
+            .justified_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }

@@ -143,7 +143,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
     let due = |quantile| owed.and_then(|owed| owed.time_until_due(quantile)).map(micros);
     let takes = arrival_by(view, view.mss.into(), Quantile::P50);
     let class = classes::best_class(cx.subflows);
-    let price = class.and_then(|class| Costs(spending).price_on(view, class));
+    let price = class.and_then(|class| Costs(spending).required_gain_on(view, class));
     let price = price.and_then(|price| Some(price.total(takes?)));
     let times = |times: f32| takes.map(|takes| micros(takes.mul_f32(times.max(0.0))));
     Grounds {

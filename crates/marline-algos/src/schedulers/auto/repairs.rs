@@ -93,7 +93,7 @@ pub(super) fn next(
         .min_by_key(|(bytes, view)| (*bytes, view.srtt, view.id))?;
     let costs = Costs(spending);
     let price = costs
-        .price_on(view, class)
+        .required_gain_on(view, class)
         .filter(|_| costs.allows_speculative_copies(view, class, 1.0))?;
     let segments = whole.div_ceil(u64::from(view.mss.max(1))) as f32;
     let behind = cx.written.since(range.end);

@@ -25,11 +25,11 @@ pub(super) enum Behavior {
     DropsSyn,
     DropsSynAck,
     StripsData {
-        towards_server: bool,
+        is_toward_server: bool,
         in_mid_stream: bool,
     },
     DropsData {
-        towards_server: bool,
+        is_toward_server: bool,
         in_mid_stream: bool,
     },
     Renumbers,
@@ -65,9 +65,9 @@ impl Behavior {
             Behavior::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
                 "the first connection waits seven seconds, but later ones do not (for an hour); use the UDP \
                  carrier there"),
-            Behavior::StripsData { towards_server, in_mid_stream } => {
+            Behavior::StripsData { is_toward_server, in_mid_stream } => {
                 let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };
-                let what = format!("strips the options of Multipath TCP {when}, {}", to(towards_server));
+                let what = format!("strips the options of Multipath TCP {when}, {}", to(is_toward_server));
                 return (what, if in_mid_stream {
                     "subflows on this path are reset when that begins; keep a second path, or use the UDP \
                      carrier there"
@@ -75,9 +75,9 @@ impl Behavior {
                     "connections over it run as plain TCP; use the UDP carrier there"
                 });
             }
-            Behavior::DropsData { towards_server, in_mid_stream } => {
+            Behavior::DropsData { is_toward_server, in_mid_stream } => {
                 let when = if in_mid_stream { " in mid-stream" } else { "" };
-                let what = format!("drops segments with the options of Multipath TCP{when}, {}", to(towards_server));
+                let what = format!("drops segments with the options of Multipath TCP{when}, {}", to(is_toward_server));
                 return (what, if in_mid_stream {
                     "subflows on this path stop working from then on; keep a second path, or use the UDP \
                      carrier there"
@@ -161,9 +161,9 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
     let has_middlebox_acks = has_middlebox_acks(&client, &server);
     let ways = [(true, &client.up, &server.up), (false, &server.down, &client.down)];
     let isn = |segments: &[SeenSegment]| EndRecord::isn(segments);
-    for (towards_server, sent, came) in ways {
+    for (is_toward_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
-        let way = OneWay { towards_server, sent, came, isns };
+        let way = OneWay { is_toward_server, sent, came, isns };
         // Segments created by a middlebox do not have our options.
         if !has_middlebox_acks {
             way.options(&mut found);
@@ -172,7 +172,7 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
         way.acknowledgments(&mut found);
         if isns.0 != isns.1 {
             found.push(Behavior::Renumbers);
-            let back = if towards_server { &client.down } else { &server.up };
+            let back = if is_toward_server { &client.down } else { &server.up };
             if way.has_invalid_sack(back) {
                 found.push(Behavior::KeepsSackNumbers);
             }
@@ -229,7 +229,7 @@ fn handshake(client: &EndRecord, server: &EndRecord, found: &mut Vec<Behavior>) 
 
 /// Sent and received segments of one direction, relative to the SYN of each end.
 struct OneWay<'a> {
-    towards_server: bool,
+    is_toward_server: bool,
     sent: &'a [SeenSegment],
     came: &'a [SeenSegment],
     isns: (u32, u32),
@@ -254,7 +254,7 @@ impl OneWay<'_> {
 
     /// Finds options or segments that were sent but not received.
     fn options(&self, found: &mut Vec<Behavior>) {
-        let towards_server = self.towards_server;
+        let is_toward_server = self.is_toward_server;
         let rest = |seen: &&SeenSegment| !seen.is_syn() && !seen.is_rst();
         let with: Vec<&SeenSegment> =
             self.sent.iter().filter(rest).filter(|seen| seen.mptcp).collect();
@@ -283,9 +283,9 @@ impl OneWay<'_> {
         let acks_bare = self.lost_option_from_acks(&with, &came);
         if stripped > 0 || acks_bare {
             let in_mid_stream = arrived > 2;
-            found.push(Behavior::StripsData { towards_server, in_mid_stream });
+            found.push(Behavior::StripsData { is_toward_server, in_mid_stream });
         } else if arrived == 0 && with.len() > 1 || self.option_ceased(&with, &came) {
-            found.push(Behavior::DropsData { towards_server, in_mid_stream: arrived > 0 });
+            found.push(Behavior::DropsData { is_toward_server, in_mid_stream: arrived > 0 });
         }
     }
 

@@ -104,7 +104,7 @@ impl Chatter {
         *self.late.lock().expect("unpoisoned") = Duration::ZERO;
     }
 
-    fn longest_hole(&self) -> Duration {
+    fn longest_gap(&self) -> Duration {
         *self.longest.lock().expect("unpoisoned")
     }
 
@@ -169,7 +169,7 @@ fn events_told(dir: &Path, control: &str) -> Arc<Mutex<Vec<Value>>> {
 }
 
 /// Delivery gaps on the page: connection, direction, start and end in microseconds.
-const HOLES: &str = "[...document.querySelectorAll('#hole-rows tbody tr')].map(row => ({ \
+const GAPS: &str = "[...document.querySelectorAll('#hole-rows tbody tr')].map(row => ({ \
     connection: Number(row.dataset.connection), since_us: Number(row.dataset.sinceUs), \
     at_us: Number(row.dataset.atUs), text: row.innerText }))";
 
@@ -268,10 +268,10 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     world.both("down");
     std::thread::sleep(OUTAGE.saturating_sub(died.elapsed()));
     world.both("up");
-    wait_until(|| chatter.longest_hole() > OUTAGE - Duration::from_millis(500));
-    let felt = chatter.longest_hole();
-    browser.wait_for(&page, &format!("{HOLES}.some(hole => hole.at_us - hole.since_us >= 800000)"));
-    let mut shown = browser.see(&page, HOLES).as_array().expect("rows").clone();
+    wait_until(|| chatter.longest_gap() > OUTAGE - Duration::from_millis(500));
+    let felt = chatter.longest_gap();
+    browser.wait_for(&page, &format!("{GAPS}.some(hole => hole.at_us - hole.since_us >= 800000)"));
+    let mut shown = browser.see(&page, GAPS).as_array().expect("rows").clone();
     shown.retain(|hole| hole["since_us"].as_u64() >= Some(before));
     let hole = shown.iter().max_by_key(|hole| length(hole)).expect("a gap");
     let allowed = TRUTH + chatter.late();

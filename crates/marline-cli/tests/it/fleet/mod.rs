@@ -138,7 +138,7 @@ impl Fleet {
     }
 
     /// Checks that a new connection through each client reaches a living member.
-    fn new_ones_go_elsewhere(&self, dead: &str) {
+    fn check_new_connections_move(&self, dead: &str) {
         let fresh = format!("python3 {FRESH} {PORT} {}", self.clients);
         let said = self.testbed.run("client", &fresh);
         let mut slowest = 0.0;
@@ -216,7 +216,7 @@ impl Fleet {
 }
 
 /// Joins, a rebinding, a rolling upgrade, and the death of a member.
-fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
+fn run_all_events(carrier: &str, clients: usize, each: usize) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut fleet) = Fleet::start(dir.path(), carrier, clients, each) else { return };
     fleet.two_ways_to_one_member();
@@ -234,7 +234,7 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     fleet.kill(victim, &left);
     // Clients notice by themselves: immediately for new connections, and for open ones when the member returns without
     // knowing them.
-    fleet.new_ones_go_elsewhere(victim);
+    fleet.check_new_connections_move(victim);
     fleet.begin(victim);
     let back_s = now_s();
     let after = fleet.all_answer(&format!("after {victim} was killed"));
@@ -265,7 +265,7 @@ fn only_these_were_lost(state: &Value, member: &str, count: u64) {
 #[test]
 fn fleet_joins_never_go_astray() {
     let _others = support::among_others();
-    goes_through_it_all("udp", 10, 4);
+    run_all_events("udp", 10, 4);
 }
 
 /// Clients of the kernel, without a program of ours at their end, respect flag C and join at a member's own
@@ -322,8 +322,8 @@ fn a_kernels_clients_join_the_right_member() {
 #[ignore = "takes minutes: cargo xtask nightly fleet"]
 fn joins_of_two_thousand_streams_never_go_astray() {
     let _alone = support::alone();
-    goes_through_it_all("tcp", 10, 4);
-    goes_through_it_all("udp", 50, 40);
+    run_all_events("tcp", 10, 4);
+    run_all_events("udp", 50, 40);
 }
 
 /// The loss is never reported: the machine is off the network and does not return.
@@ -338,7 +338,7 @@ fn connections_of_a_member_that_stays_away_are_given_up_in_two_minutes() {
     fleet.kill(victim, &left);
     fleet.testbed.run(victim, "ip link set eth0 down");
     // This shows the member's clients that the network works.
-    fleet.new_ones_go_elsewhere(victim);
+    fleet.check_new_connections_move(victim);
     let gone_s = now_s();
     let after = fleet.all_answer_within(&format!("without {victim}"), 2 * PATIENCE);
     let took_s = now_s() - gone_s;

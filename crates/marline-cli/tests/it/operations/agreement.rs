@@ -27,7 +27,7 @@ const MESSAGE: usize = 200;
 /// LTE fails with WiFi and returns after this time, before which nothing gets through.
 const BOTH_DEAD: Duration = Duration::from_millis(700);
 /// Pauses of at least this length are gaps.
-const HOLE_US: u64 = 100_000;
+const GAP_US: u64 = 100_000;
 /// Allowed difference between our own views.
 const OWN_US: u64 = 50_000;
 /// Allowed difference from the application and the links, in addition to the delays of this machine: round trips,
@@ -46,12 +46,12 @@ fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Reads a connection to its end. Prints `pause SINCE UNTIL` for each time of at least [`HOLE_US`] without data.
+/// Reads a connection to its end. Prints `pause SINCE UNTIL` for each time of at least [`GAP_US`] without data.
 fn listen(mut stream: &TcpStream, mut came: impl FnMut(&[u8])) {
     let (mut buffer, mut last) = ([0; 4_096], now_us());
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         let now = now_us();
-        if now - last >= HOLE_US {
+        if now - last >= GAP_US {
             println!("pause {last} {now}");
         }
         last = now;
@@ -59,7 +59,7 @@ fn listen(mut stream: &TcpStream, mut came: impl FnMut(&[u8])) {
     }
 }
 
-/// Echoes all data. Prints `ready`, and `pause SINCE UNTIL` for each time of at least [`HOLE_US`] without data on a
+/// Echoes all data. Prints `ready`, and `pause SINCE UNTIL` for each time of at least [`GAP_US`] without data on a
 /// connection.
 #[test]
 fn echoing() {
@@ -394,7 +394,7 @@ fn status_metrics_and_dashboard_agree_on_an_outage() {
             break (*bytes, *late);
         }
     };
-    the_hole_is_the_pause(&world, [died, back], &pauses, late);
+    check_gap_against_pauses(&world, [died, back], &pauses, late);
     let look = world.agree("the bytes of each direction agree", Look::clone, |_| true);
     assert_eq!(look.connections, CONNECTIONS as u64, "{look:?}");
     the_links_carried_it(&world, &look, bytes);
@@ -409,7 +409,7 @@ fn pause(line: &str) -> Option<(u64, u64)> {
 /// The monitor, the page and the metrics show the same gaps. The longest one matches the pause of the far side's
 /// application in data from the client. The pause of the client's application, which waits for answers, does not
 /// end before it.
-fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
+fn check_gap_against_pauses(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
     let mut told: Vec<Hole> = told.collect();

@@ -52,7 +52,7 @@ fn hello(control: &mut BufReader<UnixStream>) {
 /// Runs a program through all changes. `write` writes its configuration with these additional lines. Its control
 /// socket is `first.sock` in `dir`, and its metrics and dashboard are at the addresses `first`. It has had one
 /// connection.
-fn goes_elsewhere(
+fn check_moves(
     dir: &Path,
     process: &mut Running,
     [metrics, page]: [SocketAddr; 2],
@@ -157,7 +157,7 @@ fn a_client_moves_its_status_ports_on_reload_or_keeps_them() {
     let socks = client.address_after("socks5 listening on ");
     let mut stream = open(socks, echo_target()).unwrap();
     echo(&mut stream, b"before");
-    goes_elsewhere(dir.path(), &mut client, first, &write);
+    check_moves(dir.path(), &mut client, first, &write);
     echo(&mut stream, b"the program still works");
 }
 
@@ -180,7 +180,7 @@ fn a_server_moves_its_status_ports_on_reload_and_upgrade() {
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let mut stream = open(socks, echo_target()).unwrap();
     echo(&mut stream, b"before");
-    goes_elsewhere(dir.path(), &mut process, first, &write);
+    check_moves(dir.path(), &mut process, first, &write);
     echo(&mut stream, b"the program still works");
     // The next process has them at their current addresses. In the old process they no longer change.
     let metrics = free_address();

@@ -1,9 +1,9 @@
 use super::Trigger::{
-    BadChecksum, BareAck, FirstByteAgain, InfiniteMapping, MpFail, MpFailAnswered,
+    BadChecksum, BareAck, FirstByteRepeated, InfiniteMapping, MpFail, MpFailAnswered,
     OptionsUnanswered, UnmappedData,
 };
 use super::Verdict::{
-    Abort, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, SendMpFail, Unchanged,
+    Abort, FromFirstByte, FromUnackedData, ResetSubflow, ResetWithMpFail, SendMpFail, Unchanged,
 };
 use super::*;
 
@@ -23,7 +23,7 @@ const FRESH: StreamFacts = StreamFacts {
 const ALL: [Trigger; 8] = [
     UnmappedData,
     BareAck,
-    FirstByteAgain,
+    FirstByteRepeated,
     OptionsUnanswered,
     BadChecksum,
     MpFail,
@@ -48,9 +48,9 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
         first(R::FirstDataWithoutOption, false),
         first(R::OptionsUnanswered, false),
         SendMpFail,
-        FromHere(R::PeerFailed),
-        FromHere(R::ChecksumFailed),
-        FromHere(R::InfiniteMapping),
+        FromUnackedData(R::PeerFailed),
+        FromUnackedData(R::ChecksumFailed),
+        FromUnackedData(R::InfiniteMapping),
     ];
     assert_eq!(verdicts(&FRESH), expected);
 }
@@ -94,7 +94,7 @@ fn a_peer_to_which_multipath_is_proven_would_not_follow() {
 }
 
 #[test]
-fn a_hole_in_either_direction_forbids_plain_tcp() {
+fn a_gap_in_either_direction_forbids_plain_tcp() {
     let sent = StreamFacts { sent_whole: false, sent_tail: false, ..FRESH };
     let received = StreamFacts { received_whole: false, received_tail: false, ..FRESH };
     for (at, expected) in [
@@ -119,8 +119,8 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
                 Unchanged,
                 Unchanged,
                 ResetWithMpFail,
-                FromHere(FallbackReason::PeerFailed),
-                FromHere(FallbackReason::ChecksumFailed),
+                FromUnackedData(FallbackReason::PeerFailed),
+                FromUnackedData(FallbackReason::ChecksumFailed),
                 Abort,
             ],
         ),
@@ -181,7 +181,7 @@ fn an_infinite_mapping_stays_on_a_silent_path_and_beside_a_peer_that_still_sends
     after_timeouts(&mut silent, 20, Ssn(1), false);
     assert!(!silent.drops_options());
     let mut contradicted = announced();
-    contradicted.note_peer_mode(true);
+    contradicted.record_peer_mode(true);
     after_timeouts(&mut contradicted, 20, Ssn(1), true);
     assert!(!contradicted.drops_options());
     let mut beyond = announced();

@@ -146,7 +146,7 @@ fn a_repair_with_a_wrong_checksum_is_dropped_and_nothing_else() {
 }
 
 #[test]
-fn data_behind_a_hole_can_be_peeked_and_arrives_again_in_order() {
+fn data_behind_a_gap_can_be_peeked_and_arrives_again_in_order() {
     let mut rx = MappingRx::new(8, 12);
     rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
     rx.announce(mapping(5, 4, 204), Ssn(1)).unwrap();

@@ -67,7 +67,7 @@ fn read_all(buffer: &mut ReceiveBuffer) -> Vec<u8> {
 }
 
 #[test]
-fn holes_fill_in_any_order_and_bytes_are_kept_once() {
+fn gaps_fill_in_any_order_and_bytes_are_kept_once() {
     let mut b = buffer();
     assert_eq!(b.insert(Dsn(200), &pattern(200, 100)).new, 100);
     assert_eq!(b.insert(Dsn(400), &pattern(400, 100)).new, 100);

@@ -10,12 +10,12 @@ fn at(ms: u64) -> Instant {
 
 /// The peer marks its last segment; its timeout is 500 ms; no probes.
 fn seed(heard_ms: u64) -> Conditions {
-    Conditions { stall: Some(MS(500)), probing: None, heard_at: at(heard_ms) }
+    Conditions { stall: Some(MS(500)), probing: None, last_rx_at: at(heard_ms) }
 }
 
 fn probing(stall_ms: Option<u64>, heard_ms: u64) -> Conditions {
     let probing = Probing { after: MS(50), wait: MS(50), count: 3 };
-    Conditions { stall: stall_ms.map(MS), probing: Some(probing), heard_at: at(heard_ms) }
+    Conditions { stall: stall_ms.map(MS), probing: Some(probing), last_rx_at: at(heard_ms) }
 }
 
 /// All actions of the timer until `end`, with their times.
@@ -95,7 +95,7 @@ fn an_old_mark_stops_nothing() {
 }
 
 #[test]
-fn data_behind_a_hole_starts_it_and_does_not_restart_it() {
+fn data_behind_a_gap_starts_the_timer_and_does_not_restart_it() {
     let mut clock = ReceiveTimerState::default();
     clock.on_idle(Dsn(1_000));
     data(&mut clock, 0, 1_000, &seed(0));
@@ -160,7 +160,7 @@ fn a_peer_without_marks_is_probed_once_and_believed() {
 #[test]
 fn without_marks_and_probes_no_timer_runs() {
     let mut clock = ReceiveTimerState::default();
-    let nothing = Conditions { stall: None, probing: None, heard_at: at(0) };
+    let nothing = Conditions { stall: None, probing: None, last_rx_at: at(0) };
     data(&mut clock, 0, 1_000, &nothing);
     assert!(!clock.is_running());
 }

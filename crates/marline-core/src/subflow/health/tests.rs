@@ -16,8 +16,8 @@ fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     health.on_overdue(T(9), UnreachableCause::ReceiveTimer);
     let cause = UnreachableCause::RetransmissionTimeout;
     assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
-    assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, silence: MS(3) }));
-    assert!(health.is_usable() && health.on_heard(MS(5)).is_none());
+    assert_eq!(health.on_valid_segment(MS(3)), Some(EndOfSilence { was_rescued: false, silence: MS(3) }));
+    assert!(health.is_usable() && health.on_valid_segment(MS(5)).is_none());
     assert!(health.facts.get_used().is_none(), "a usable one needs no memory");
 }
 
@@ -27,7 +27,7 @@ fn a_rescue_starts_once_until_something_is_heard() {
     assert!(!health.is_rescued() && !health.needs_rescue());
     assert!(health.start_rescue() && !health.start_rescue());
     assert!(health.is_rescued() && health.needs_rescue());
-    assert_eq!(health.on_heard(MS(4)), Some(EndOfSilence { was_rescued: true, silence: MS(4) }));
+    assert_eq!(health.on_valid_segment(MS(4)), Some(EndOfSilence { was_rescued: true, silence: MS(4) }));
     assert!(!health.start_rescue(), "it is not silent");
 }
 
@@ -42,7 +42,7 @@ fn the_scheduler_patience_limits_a_probe_timeout() {
     assert!(!health.is_patience_over(T(26)) && health.is_patience_over(T(27)));
     assert!(!health.is_patience_over(T(28)) && health.is_unreachable(), "once");
     health.on_probe_timeout(T(30), MS(7));
-    health.on_heard(MS(5));
+    health.on_valid_segment(MS(5));
     assert!(health.next_timeout().is_none() && !health.is_patience_over(T(99)));
 }
 
@@ -55,7 +55,7 @@ fn a_scheduler_verdict_waits_for_its_rescue() {
     assert!(health.awaits_rescue() && !health.is_rescued());
     assert!(health.start_rescue() && !health.awaits_rescue());
     health.on_suspected_dead(T(4));
-    health.on_heard(MS(5));
+    health.on_valid_segment(MS(5));
     assert!(!health.awaits_rescue(), "a subflow that receives segments is not dead");
 }
 
@@ -69,7 +69,7 @@ fn degraded_lasts_as_long_as_the_path_health_verdict() {
     assert_eq!(health.on_verdict(T(3), Some(rto)), None);
     let change = health.on_verdict(T(4), Some(loss)).expect("news");
     assert!(!change.has_changed && change.reinjects_outstanding());
-    assert_eq!(health.on_heard(MS(5)), None);
+    assert_eq!(health.on_valid_segment(MS(5)), None);
     assert_eq!(health.get(), Health::Degraded { since: T(2), cause: loss });
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");

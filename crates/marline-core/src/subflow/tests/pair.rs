@@ -9,7 +9,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use super::doubles::{Recovery, Reno, Signals};
 use crate::subflow::{
-    Egress, HeaderFor, Ingress, PayloadRoom, Start, Subflow, SubflowConfig, SubflowEvent,
+    Egress, HeaderFor, Ingress, PayloadRoom, InitialValues, Subflow, SubflowConfig, SubflowEvent,
     SynRetries,
 };
 use crate::{Ecn, FourTuple};
@@ -80,8 +80,8 @@ impl End {
         self.events.contains(&event)
     }
 
-    pub(super) fn was_heard_again(&self) -> bool {
-        self.events.iter().any(|event| matches!(event, SubflowEvent::HeardAgain(_)))
+    pub(super) fn has_silence_ended(&self) -> bool {
+        self.events.iter().any(|event| matches!(event, SubflowEvent::SilenceEnded(_)))
     }
 
     pub(super) fn signals(&self) -> Vec<CongestionSignal> {
@@ -150,8 +150,8 @@ pub(super) fn config() -> SubflowConfig {
     }
 }
 
-const fn start(isn: SeqNum) -> Start {
-    Start { isn, ts_offset: 12_345 }
+const fn start(isn: SeqNum) -> InitialValues {
+    InitialValues { isn, ts_offset: 12_345 }
 }
 
 fn path() -> FourTuple {
@@ -274,7 +274,7 @@ impl Pair {
                 if matches!(event, SubflowEvent::ProbeTimeout) {
                     end.tcp.health_mut().on_probe_timeout(now, Duration::ZERO);
                 }
-                if let SubflowEvent::HeardAgain(silence) = event {
+                if let SubflowEvent::SilenceEnded(silence) = event {
                     end.tcp.retry_soon(now, silence.silence);
                 }
                 end.events.push(event);

@@ -70,7 +70,7 @@ fn the_last_segment_is_repaired_by_a_probe_not_a_timeout() {
     let first = pair.log[0].0;
     assert!(last.unwrap().0.since(first) < MS(120), "{:?}", last.map(|(at, _)| at));
     assert!(pair.client.saw(SubflowEvent::ProbeTimeout));
-    assert!(pair.client.was_heard_again());
+    assert!(pair.client.has_silence_ended());
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert_eq!((info.rtos, info.probes), (0, 1));
 }
@@ -199,7 +199,7 @@ fn after_an_outage_everything_is_repaired() {
     assert_eq!(pair.server().received, 3_000_000);
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
     assert!(info.rtos >= 2 && info.health.is_usable());
-    assert!(pair.client.was_heard_again());
+    assert!(pair.client.has_silence_ended());
     // Part of the flight had arrived and only its ACKs were lost: the timeout is undone, and the real losses are a
     // separate episode.
     assert!(matches!(

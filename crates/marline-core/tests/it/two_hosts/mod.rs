@@ -11,7 +11,7 @@ use marline_core::{
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::{
-    Flight, Pair, Peer, Script, Seg, SegmentOutcome, Side, capable, config, endpoint_config, keys,
+    InFlightSegment, Pair, Peer, Script, Seg, SegmentOutcome, Side, capable, config, endpoint_config, keys,
 };
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
@@ -203,7 +203,7 @@ pub fn reset_reason(seg: &Seg) -> Option<u8> {
 }
 
 /// RST of a middlebox in the receiver's name.
-fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
+fn bare_reset(flight: &InFlightSegment, seg: &Seg) -> InFlightSegment {
     let header = &seg.header;
     let FourTuple { local, remote } = flight.meta.path;
     let reset = match header.flags.contains(TcpFlags::ACK) {
@@ -213,7 +213,7 @@ fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
     let reset = reset.ports(local.port(), remote.port());
     let meta = PacketMeta { path: FourTuple { local: remote, remote: local }, ..flight.meta };
     let bytes = reset.bytes(Some((local.ip(), remote.ip())));
-    Flight { to: flight.to.other(), meta, bytes }
+    InFlightSegment { to: flight.to.other(), meta, bytes }
 }
 
 impl TwoHosts {
@@ -286,7 +286,7 @@ impl TwoHosts {
         let (middlebox, trace) = (&mut self.middlebox, &mut self.trace);
         let mut refused = Vec::new();
         let mut inserted = Vec::new();
-        let events = self.pair.gather(&mut |flight: &mut Flight| {
+        let events = self.pair.gather(&mut |flight: &mut InFlightSegment| {
             let mut seg = Seg::parse(&flight.bytes).expect("a segment");
             let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
             let path = usize::from(ends.iter().any(|ip| ip.to_string().starts_with("10.1.")));
@@ -297,7 +297,7 @@ impl TwoHosts {
                 let (src, dst) = (flight.meta.path.remote.ip(), flight.meta.path.local.ip());
                 let bytes = seg.bytes(Some((src, dst)));
                 let takes = Duration::from_millis(10 * (path as u64 + 1)) + later;
-                inserted.push((Flight { bytes, ..flight.clone() }, takes));
+                inserted.push((InFlightSegment { bytes, ..flight.clone() }, takes));
             }
             trace.push((flight.to, seg.clone()));
             if seg != before {

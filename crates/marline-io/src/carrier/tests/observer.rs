@@ -252,21 +252,21 @@ fn icmp_errors_must_quote_an_id_of_that_address() {
     let there = SocketAddr::new(ip(1), 443);
     let data = client_sends(&mut pair.client, now);
     let quoted = |bytes: &[u8]| bytes[..17].to_vec();
-    let found = pair.client.quoted_flow(there, &quoted(&data));
+    let found = pair.client.find_quoted_flow(there, &quoted(&data));
     assert_eq!(found, Some((CLIENT_FLOW, client_path())));
-    assert_eq!(pair.client.quoted_flow(SocketAddr::new(ip(7), 443), &quoted(&data)), None);
+    assert_eq!(pair.client.find_quoted_flow(SocketAddr::new(ip(7), 443), &quoted(&data)), None);
     let mut guessed = quoted(&data);
     guessed[8] ^= 1;
-    assert_eq!(pair.client.quoted_flow(there, &guessed), None);
-    assert_eq!(pair.client.quoted_flow(there, &[0; 17]), None, "nothing was quoted");
+    assert_eq!(pair.client.find_quoted_flow(there, &guessed), None);
+    assert_eq!(pair.client.find_quoted_flow(there, &[0; 17]), None, "nothing was quoted");
     // For a SYN, the client's own id is quoted; the server identifies its clients by outer address.
     let mut opening = carrier(false, ALONE);
     let syn = first_syn(&mut opening, now);
-    assert!(opening.quoted_flow(there, &quoted(&syn)).is_some());
+    assert!(opening.find_quoted_flow(there, &quoted(&syn)).is_some());
     let mut out = vec![0; 200];
     let sending = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &out);
     pair.server.frame(now, &sending, &mut out);
-    let found = pair.server.quoted_flow(here().remote, &quoted(&out));
+    let found = pair.server.find_quoted_flow(here().remote, &quoted(&out));
     assert_eq!(found, Some((SERVER_FLOW, server_path())));
 }
 

@@ -117,7 +117,7 @@ fn waiting_for_a_missing_lane_path_ends() {
         looks += 1;
         assert!(looks < 1_000, "a silent lane needs no timer");
     }
-    assert!(at <= now + AWAIT_PATH + MISSING_PATH_INTERVAL, "{at:?}");
+    assert!(at <= now + PATH_TIMEOUT + MISSING_PATH_INTERVAL, "{at:?}");
     assert_eq!(paths(&lanes), [(0, 10)]);
 }
 

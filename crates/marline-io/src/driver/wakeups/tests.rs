@@ -53,10 +53,10 @@ fn only_short_writes_soon_after_others_wait() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(1), 100), "no other connection has written");
     assert!(!turns.on_write(micros(60), id(2), 100), "the other write was too long ago");
-    assert!(!turns.on_write(micros(70), id(1), LONGEST_DELAYED_WRITE + 1), "the write is too long");
+    assert!(!turns.on_write(micros(70), id(1), MAX_DELAYED_WRITE_BYTES + 1), "the write is too long");
     assert!(turns.on_write(micros(80), id(2), 100));
     assert!(
-        !turns.on_write(micros(81), id(2), LONGEST_DELAYED_WRITE + 1),
+        !turns.on_write(micros(81), id(2), MAX_DELAYED_WRITE_BYTES + 1),
         "a long write sends all waiting ones"
     );
     assert!(turns.on_write(micros(82), id(2), 100));
@@ -90,7 +90,7 @@ fn at_most_one_batch_of_writes_waits() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(0), 100));
     let waited = (1..1_000).take_while(|at| turns.on_write(micros(1), id(*at), 100)).count();
-    assert_eq!(waited, MOST_DELAYED_WRITES as usize);
+    assert_eq!(waited, MAX_DELAYED_WRITES as usize);
 }
 
 #[test]

@@ -13,11 +13,11 @@ use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, PolicedRoute};
 
 /// Duration of a link trial. Its first moments also count, because a transfer may end during the trial.
-pub(super) const TRIAL: Duration = Duration::from_secs(4);
+pub(super) const TRIAL_DURATION: Duration = Duration::from_secs(4);
 /// Minimum rate of a link that counts as faster, in percent of the rate of datagrams.
 const FASTER_PERCENT: u64 = 150;
 /// First and longest delay until the next comparison.
-pub(super) const COMPARE: Backoff =
+pub(super) const COMPARISON_DELAYS: Backoff =
     Backoff { first: Duration::from_secs(600), longest: Duration::from_secs(7_200) };
 /// Delay until the next comparison after an inconclusive one.
 pub(super) const INCONCLUSIVE_RETRY_DELAY: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ impl Routes {
         heading: DataDirection,
         bytes: LaneBytes,
     ) {
-        let policed = self.paces.note_lane(now, ends, heading, bytes);
+        let policed = self.paces.count_lane_bytes(now, ends, heading, bytes);
         self.start_comparison(now, ends, policed);
     }
 
@@ -98,7 +98,7 @@ impl Routes {
                 if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
                     let rates =
                         CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
-                    let until = now + COMPARE.delay_after(route.slower);
+                    let until = now + COMPARISON_DELAYS.delay_after(route.slower);
                     route.slower = route.slower.saturating_add(1);
                     route.comparison = Some(Comparison::Faster { rates, until });
                     self.orders.push_back(Order::Keep(ends, rates));
@@ -106,7 +106,7 @@ impl Routes {
                 }
                 let pause = match rate {
                     None => INCONCLUSIVE_RETRY_DELAY,
-                    Some(_) => COMPARE.delay_after(route.failed_attempts),
+                    Some(_) => COMPARISON_DELAYS.delay_after(route.failed_attempts),
                 };
                 route.failed_attempts =
                     route.failed_attempts.saturating_add(u32::from(rate.is_some()));

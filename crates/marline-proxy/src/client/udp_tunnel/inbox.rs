@@ -32,7 +32,7 @@ impl InboxContents {
         }
         let account = self.charge.account();
         if after > self.charge.bytes() && after > account.allowance().max(MIN_BYTES) {
-            account.note_wait();
+            account.count_wait();
             return false;
         }
         self.charge.resize_in_steps(after, CHARGE_STEP_BYTES);

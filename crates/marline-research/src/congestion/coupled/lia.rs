@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_equal_paths_grow_half_as_much_each_and_one_tcp_together() {
+    fn two_equal_paths_together_grow_like_one_tcp() {
         let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
         // alpha = 20 * 1000 / 200^2 = 1/2: each window grows by 1/40 per segment, which is 1/4 per round trip.
         assert!((alpha(&group) - 0.5).abs() < 1e-12);

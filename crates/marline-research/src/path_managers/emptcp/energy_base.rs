@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_wifi_leaves_it_to_cellular_then_takes_part_and_at_last_does_it_alone() {
+    fn the_choice_moves_from_cellular_to_both_to_wifi_as_wifi_becomes_faster() {
         let base = EnergyBase::new(RadioKind::Lte);
         let awake = Some(Duration::ZERO);
         let at = |wifi| base.cheapest(InterfaceSet::Wifi, &down(wifi, 10.0), 1e9, awake, 0.0);

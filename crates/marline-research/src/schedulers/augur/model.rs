@@ -49,7 +49,7 @@ struct Record {
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     state: State,
-    noted_at: Option<Instant>,
+    recorded_at: Option<Instant>,
     silence: Silence,
     bytes_since_loss: u64,
     lost: bool,
@@ -63,7 +63,7 @@ impl Default for Model {
         let guess = |ended, late| Record { ended, late, delay_s: None };
         Model {
             state: State::Good,
-            noted_at: None,
+            recorded_at: None,
             silence: Silence::default(),
             bytes_since_loss: 0,
             lost: false,
@@ -85,7 +85,7 @@ impl Model {
         self.bytes_since_loss = view.bytes_since_loss;
         let state = self.classify(view, now);
         let round = view.srtt.unwrap_or(MIN_RTT_RISE);
-        let is_due = self.noted_at.is_none_or(|at| now.since(at) >= round);
+        let is_due = self.recorded_at.is_none_or(|at| now.since(at) >= round);
         if state <= self.state && !is_due {
             return;
         }
@@ -94,7 +94,7 @@ impl Model {
         if row.iter().sum::<f64>() > MAX_TRANSITIONS {
             row.iter_mut().for_each(|count| *count /= 2.0);
         }
-        (self.state, self.noted_at, self.lost) = (state, Some(now), false);
+        (self.state, self.recorded_at, self.lost) = (state, Some(now), false);
     }
 
     fn classify(&self, view: &SubflowView, now: Instant) -> State {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_is_noted_at_once_and_better_once_per_round_trip() {
+    fn worse_states_are_recorded_immediately_and_better_ones_once_per_round_trip() {
         let mut model = Model::default();
         let bad = SubflowView { srtt: Some(ms(50)), min_rtt: Some(ms(20)), ..view(0, 20) };
         model.record_state(&view(0, 20), at(100));

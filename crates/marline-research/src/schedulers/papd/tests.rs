@@ -104,7 +104,7 @@ fn after_a_window_of_copies_the_best_path_carries_alone() {
 
 #[test]
 fn in_turn_each_path_carries_alone_and_the_one_that_brought_more_goes_on() {
-    let config = PapdConfig { measure: Measure::InTurn, ..PapdConfig::default() };
+    let config = PapdConfig { measure: MeasurementMethod::InTurn, ..PapdConfig::default() };
     let mut asked = BusyConnection::new(config);
     let views = pair();
     asked.pass(1_610, 5_000, &views);

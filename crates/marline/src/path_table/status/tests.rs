@@ -1,4 +1,4 @@
-use marline_io::{DeliveryError, DeliveryErrorKind, LocalEnd, Question};
+use marline_io::{DeliveryError, DeliveryErrorKind, LocalEnd, UnansweredPackets};
 
 use super::super::PathRestriction;
 use super::*;
@@ -35,7 +35,7 @@ fn contact(local: &str, remote: &str) -> Contact {
 
 fn asked(since_ms: u64, tries: u32) -> Contact {
     let since = at(since_ms);
-    let question = Some(Question { since, last_at: since, tries });
+    let question = Some(UnansweredPackets { since, last_at: since, tries });
     Contact { question, ..contact(LOCAL[0], V4) }
 }
 

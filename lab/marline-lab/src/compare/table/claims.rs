@@ -89,11 +89,11 @@ pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
             Measure::Bursts => claims.extend(side.bursts()),
             Measure::Handover => claims.extend(side.handover()),
             Measure::Goodput if row.key == "bulk" => claims.push(side.goodput()),
-            Measure::Goodput if row.key == "loss" => claims.push(side.one_path()),
+            Measure::Goodput if row.key == "loss" => claims.push(side.claim_one_path()),
             Measure::Goodput => {}
         }
     }
-    claims.extend(worst_small_window(pools));
+    claims.extend(claim_small_windows(pools));
     claims
 }
 
@@ -163,7 +163,7 @@ impl Side<'_> {
     }
 
     /// Claims that a result is at least 90 % of that of the kernel's TCP on the same path.
-    fn one_path(&self) -> Claim {
+    fn claim_one_path(&self) -> Claim {
         let alone = self.first.median("goodput_mbit_per_s");
         Claim {
             kernel: f64::NAN,
@@ -203,7 +203,7 @@ impl Side<'_> {
 }
 
 /// The worst of the ten rows, relative to the better path alone.
-fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
+fn claim_small_windows(pools: &Pools<'_>) -> Option<Claim> {
     let of = |key: &str, contestant: Contestant| {
         let (_, by) = pools.iter().find(|(row, _)| row.key == key)?;
         Some(by.get(&contestant)?.median("goodput_mbit_per_s"))

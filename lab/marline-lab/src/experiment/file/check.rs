@@ -23,9 +23,9 @@ use crate::policies;
 use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
 
 /// Range of buffer sizes in bytes of payload.
-const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
+const BUFFER_RANGE: std::ops::RangeInclusive<u64> = 1..=1 << 30;
 /// Default time to wait for the last messages after the planned end.
-const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// Modes whose policies cannot be replaced.
 const MULTIMOB: [&str; 2] = ["interactive", "multimob"];
 
@@ -107,7 +107,7 @@ pub(super) fn check(raw: RawFile, text: &str) -> Result<ExperimentFile, Vec<Diag
         faults: moments,
         stops: raw.stops.iter().map(stop).collect(),
         warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
-        patience: raw.patience.map_or(DEFAULT_WAIT, |time| time.0),
+        patience: raw.patience.map_or(DEFAULT_PATIENCE, |time| time.0),
         trace_dir: None,
     };
     checker.check_result(&KeyPath::default(), experiment.check());
@@ -293,8 +293,8 @@ fn contestants(
 
 fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
     for (key, bytes) in [("send_buffer", raw.send_buffer), ("receive_buffer", raw.receive_buffer)] {
-        if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER.contains(&bytes.0)) {
-            let (least, most) = (BUFFER.start(), BUFFER.end());
+        if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER_RANGE.contains(&bytes.0)) {
+            let (least, most) = (BUFFER_RANGE.start(), BUFFER_RANGE.end());
             let what = format!("{bytes} bytes: must be from {least} to {most}");
             checker.report(&key_path.key(key), what);
         }

@@ -79,7 +79,7 @@ impl Diagnostic {
     /// Creates a diagnostic about a value. It points at a word in backticks that occurs in the value.
     pub(crate) fn new(text: &str, key_path: &KeyPath, what: impl fmt::Display) -> Diagnostic {
         let what = what.to_string();
-        let span = key_path.span(text).map(|span| narrow_span(text, span, &what));
+        let span = key_path.span(text).map(|span| find_word_span(text, span, &what));
         Diagnostic { span, what }
     }
 
@@ -96,7 +96,7 @@ impl From<toml::de::Error> for Diagnostic {
 }
 
 /// The first word in backticks that occurs within the span, or else the span's first line.
-fn narrow_span(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
+fn find_word_span(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     let within = text.get(span.clone()).unwrap_or_default();
     let found = what.split('`').skip(1).step_by(2).find_map(|word| {
         let at = (!word.is_empty()).then(|| within.find(word)).flatten()?;
@@ -113,7 +113,7 @@ pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnost
             said.push('\n');
         }
         let mut what = diagnostic.what.trim().replace('\n', " ");
-        if let Some(better) = suggestion(&what) {
+        if let Some(better) = find_suggestion(&what) {
             // Writing to a String cannot fail.
             let _ = write!(what, "; did you mean `{better}`?");
         }
@@ -139,7 +139,7 @@ pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnost
 
 /// The likely correction, for a message that contains a word and then the known ones: "unknown key `delya`; there are
 /// rate, delay", "unknown field `nam`, expected one of `name`, `link`".
-fn suggestion(message: &str) -> Option<String> {
+fn find_suggestion(message: &str) -> Option<String> {
     const LISTS: [&str; 5] =
         ["there are ", "there is ", "known: ", "expected one of ", "expected "];
     let (at, list) = LISTS.iter().find_map(|word| Some((message.find(word)?, *word)))?;
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_has_its_line_and_points_at_the_word() {
+    fn diagnostics_show_their_line_and_word() {
         let text = "a = 1\n[[variant]]\nname = 'x'\nscheduler = 'min-rt+orp'\n";
         let key_path = KeyPath::top_level("variant").at(0).key("scheduler");
         let what = "unknown scheduler `min-rt`; known: blest, min-rtt, redundant";
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn suggestions_come_from_the_list_in_the_message() {
-        let meant = |message: &str| suggestion(message);
+        let meant = |message: &str| find_suggestion(message);
         let field = "unknown field `nmae`, expected one of `name`, `link`, `mtu`";
         assert_eq!(meant(field).as_deref(), Some("name"));
         assert_eq!(meant("no path is named `lta`; known: wifi, lte").as_deref(), Some("lte"));

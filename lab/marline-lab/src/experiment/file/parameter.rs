@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_is_set_where_it_is_known() {
+    fn parameters_are_set_in_the_part_that_has_them() {
         let set_in = |spec: Option<&str>, words: &[&str], value: &str| {
             let mut variant = Table::new();
             if let Some(spec) = spec {

@@ -21,9 +21,9 @@ use super::parameter;
 use super::raw::RawFile;
 
 /// Maximum number of values of one key.
-const VALUES_MAX: usize = 1_000;
+const MAX_VALUES: usize = 1_000;
 /// Maximum number of combinations.
-const POINTS_MAX: usize = 100_000;
+const MAX_COMBINATIONS: usize = 100_000;
 /// Items of a path that do not belong to its link.
 const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"];
 
@@ -70,8 +70,8 @@ pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Diagnostic>> {
         }
     }
     let points = axes.iter().try_fold(1usize, |points, axis| points.checked_mul(axis.values.len()));
-    if points.is_none_or(|points| points > POINTS_MAX) {
-        let what = format!("more than {POINTS_MAX} combinations");
+    if points.is_none_or(|points| points > MAX_COMBINATIONS) {
+        let what = format!("more than {MAX_COMBINATIONS} combinations");
         diagnostics.push(Diagnostic::new(text, &KeyPath::top_level("sweep"), what));
     }
     if diagnostics.is_empty() { Ok(axes) } else { Err(diagnostics) }
@@ -84,7 +84,7 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
         _ => bail!("expected a list, or {{ from = \"10ms\", to = \"80ms\", steps = 4 }}"),
     };
     let count = values.len();
-    ensure!((1..=VALUES_MAX).contains(&count), "{count} values: must be 1 to {VALUES_MAX}");
+    ensure!((1..=MAX_VALUES).contains(&count), "{count} values: must be 1 to {MAX_VALUES}");
     Ok(values)
 }
 
@@ -107,7 +107,7 @@ impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
         let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
-        ensure!((2..=VALUES_MAX).contains(&self.steps), "steps: must be from 2 to {VALUES_MAX}");
+        ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be from 2 to {MAX_VALUES}");
         let log = self.scale == Scale::Log;
         ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must start above 0");
         let whole = matches!((&self.from, &self.to), (Value::Integer(_), Value::Integer(_)));

@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, serde::Deserialize)]
-    struct Holds {
+    struct TestDocument {
         at: Span<Time>,
         size: Span<Bytes>,
     }
 
     #[test]
     fn values_have_units_and_may_be_ranges() {
-        let read = |text: &str| toml::from_str::<Holds>(text);
+        let read = |text: &str| toml::from_str::<TestDocument>(text);
         let one = read("at = '45ms'\nsize = 8192").expect("values");
         assert_eq!((one.at.least.ms(), one.at.most.ms()), (45.0, 45.0));
         let two = read("at = ['0ms', '1.5s']\nsize = ['0.5MB', '2KiB']").expect("values");

@@ -19,7 +19,7 @@ fn until(loads: &[Load], start: Instant, patience: Duration) -> StopCondition {
     let group: Vec<u16> = (0..loads.len() as u16).collect();
     let lasts = loads.iter().map(|load| load.ends(SEED)).max().expect("a workload");
     StopCondition {
-        floods: End::bulk_end_of(loads, &group, start),
+        floods: End::bulk_end(loads, &group, start),
         deadline: start + lasts + patience,
     }
 }

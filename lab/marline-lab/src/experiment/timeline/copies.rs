@@ -190,17 +190,17 @@ impl Copies {
     ) -> Table {
         let sent = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.sent.clone());
         let read = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.received.clone());
-        let requests = self.to_server.messages_of(sent(client), &read(server));
+        let requests = self.to_server.message_count(sent(client), &read(server));
         // A server answers as soon as it has the request.
         let answered: Vec<Instant> =
             requests.iter().map_while(|message| message.complete).collect();
         let written = if self.answers { answered } else { sent(server) };
-        let answers = self.to_client.messages_of(written, &read(client));
+        let answers = self.to_client.message_count(written, &read(client));
         let mut rows = table();
         let most = requests.len().max(answers.len());
         let both = [
-            ("client", &self.to_server, &requests, self.to_server.copies_by_message()),
-            ("server", &self.to_client, &answers, self.to_client.copies_by_message()),
+            ("client", &self.to_server, &requests, self.to_server.group_copies_by_message()),
+            ("server", &self.to_client, &answers, self.to_client.group_copies_by_message()),
         ];
         for index in 0..most {
             for (from, direction, messages, copies) in &both {
@@ -408,7 +408,7 @@ impl Direction {
     }
 
     /// Copies of each message by number, in the order of sending.
-    fn copies_by_message(&self) -> Vec<Vec<usize>> {
+    fn group_copies_by_message(&self) -> Vec<Vec<usize>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
         for (number, copy) in self.copies.iter().enumerate() {
             let message = copy.message as usize;
@@ -422,7 +422,7 @@ impl Direction {
 
     /// Messages that were written or sent, at least in part. If arrivals do not show when a message was complete
     /// (repairs are not copies), the read time is used.
-    fn messages_of(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
+    fn message_count(&self, written: Vec<Instant>, read: &[Instant]) -> Vec<Message> {
         let sent = self.copies.iter().map(|copy| copy.message as usize + 1).max().unwrap_or(0);
         let message = |index: usize| {
             let arrived = self.progress.get(index).and_then(|(_, complete)| *complete);

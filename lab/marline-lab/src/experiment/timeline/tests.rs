@@ -69,10 +69,10 @@ fn a_run_with_time_lines_is_the_run_without() {
             let variant = if variant.plain { variant } else { variant.with_forecast_scores() };
             let experiment = Experiment::over(&LINKS, workload);
             let plain =
-                marline_sim::digest::of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
+                marline_sim::digest::digest_of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
             let interval = Duration::from_micros(7_300);
             let config = TimelineConfig { interval, ..TimelineConfig::default() };
-            let (with, digest) = marline_sim::digest::of_runs(|| {
+            let (with, digest) = marline_sim::digest::digest_of_runs(|| {
                 simulate_recorded(&experiment, &variant, 3, config).expect("run")
             });
             assert!(plain == (with.0, digest), "{workload:?} {variant:?}");

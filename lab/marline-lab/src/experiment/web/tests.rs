@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use marline_time::Duration;
 
-use super::{OBJECTS, objects};
+use super::{OBJECT_COUNT, objects};
 use crate::experiment::{Experiment, Variant, simulate};
 use crate::runs::Record;
 use crate::workload::page::page_bytes;
@@ -25,11 +25,11 @@ fn objects_are_requested_when_they_have_been_found() {
         marks.iter().map(|mark| (mark.index, mark.at_ns)).collect()
     };
     let (sent, read) = (by_index(&flow.client.sent), by_index(&flow.client.received));
-    assert_eq!((sent.len(), read.len()), (3 * OBJECTS as usize, 3 * OBJECTS as usize));
+    assert_eq!((sent.len(), read.len()), (3 * OBJECT_COUNT as usize, 3 * OBJECT_COUNT as usize));
     for page in 0..3 {
         for (number, object) in (0..).zip(objects(flow.seed, page)).skip(1) {
             let (index, found_in) =
-                (page * OBJECTS + number, page * OBJECTS + object.found_in as u32);
+                (page * OBJECT_COUNT + number, page * OBJECT_COUNT + object.found_in as u32);
             let found = read[&found_in] + object.delay.as_nanos() as u64;
             assert!(sent[&index] >= found, "{index}");
         }

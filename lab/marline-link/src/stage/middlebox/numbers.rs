@@ -35,27 +35,27 @@ const fn offset(from: u16, to: u16) -> u32 {
 }
 
 /// Lowest port of clients.
-const CLIENT_PORTS: u16 = 1 << 15;
+const FIRST_CLIENT_PORT: u16 = 1 << 15;
 
 /// Acts as a NAT that has lost its translations: segments from the client get another port, and segments to the old
 /// one are lost. Returns `false` if the segment is lost.
 pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     let (from, to) = ports(segment);
     if rebind.from_client {
-        if from >= CLIENT_PORTS {
-            tcp::set_source_port(segment, from ^ CLIENT_PORTS);
+        if from >= FIRST_CLIENT_PORT {
+            tcp::set_source_port(segment, from ^ FIRST_CLIENT_PORT);
         }
         return true;
     }
-    if to < CLIENT_PORTS {
-        tcp::set_destination_port(segment, to ^ CLIENT_PORTS);
+    if to < FIRST_CLIENT_PORT {
+        tcp::set_destination_port(segment, to ^ FIRST_CLIENT_PORT);
     }
-    to < CLIENT_PORTS
+    to < FIRST_CLIENT_PORT
 }
 
 /// Forges an acknowledgment of a segment with data. The middlebox knows only the sender's own window and the timestamp
 /// that the sender echoes.
-pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn forge_acknowledgment(segment: &[u8]) -> Option<Vec<u8>> {
     let payload = segment.len() - options_end(segment)?;
     let fin = segment[FLAGS_AT] & FIN != 0;
     let mut made = segment[..HEADER].to_vec();

@@ -75,12 +75,12 @@ fn find(
     from: usize,
 ) -> Option<(usize, usize)> {
     tcp::find_option(segment, from, |option| {
-        rules.iter().any(|rule| rule.from <= age && rule.is_about(segment[FLAGS_AT], option))
+        rules.iter().any(|rule| rule.from <= age && rule.matches_rule(segment[FLAGS_AT], option))
     })
 }
 
 impl OptionRule {
-    fn is_about(&self, flags: u8, option: &[u8]) -> bool {
+    fn matches_rule(&self, flags: u8, option: &[u8]) -> bool {
         self.segments.contain(flags) && self.option.matches(option)
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         [2, 4, 5, 180, 1, 30, 12, 0x01, 9, 8, 7, 6, 5, 4, 3, 2, 1, 4, 2, 1, 30, 4, 0x20, 0x85];
 
     #[test]
-    fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
+    fn a_removed_option_keeps_the_checksum_valid() {
         let mut syn = segment(SYN, &OPTIONS);
         assert_eq!(
             apply_rules(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mangled_option_keeps_its_kind_and_subtype_and_the_checksum_stays_good() {
+    fn a_mangled_option_keeps_kind_subtype_and_a_valid_checksum() {
         let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
         let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
         let mut syn = segment(SYN, &OPTIONS);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_look_at_flags() {
+    fn rules_depend_on_flags() {
         for (rule, meant) in
             [("mptcp:syn", SYN), ("mptcp:synack", SYN | ACK), ("mptcp:rest", ACK | 8)]
         {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewritten_payload_has_a_good_checksum() {
+    fn a_rewritten_payload_has_a_valid_checksum() {
         for odd in [false, true] {
             for pick in 0..20 {
                 let mut packet = segment(ACK, &[1; 4]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_passes_untouched() {
+    fn invalid_packets_pass_unchanged() {
         let all = config("2+30+4+8", "none");
         let mut state = 1u32;
         for length in 0..80 {

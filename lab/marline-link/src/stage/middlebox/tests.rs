@@ -2,7 +2,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::super::tcp::{self, checksum};
 use super::*;
-use crate::{DuplexSpec, Link, LinkConfig, ip_with_tcp, tcp_of_ip};
+use crate::{DuplexSpec, Link, LinkConfig, replace_tcp, find_tcp};
 
 /// An IPv4 packet as in the emulator between namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,15 +18,15 @@ impl Packet for Ip {
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-        tcp_of_ip(&mut self.0)
+        find_tcp(&mut self.0)
     }
 
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
-        ip_with_tcp(&self.0, segment, false).map(Ip)
+        replace_tcp(&self.0, segment, false).map(Ip)
     }
 
     fn answer(&self, segment: &[u8]) -> Option<Self> {
-        ip_with_tcp(&self.0, segment, true).map(Ip)
+        replace_tcp(&self.0, segment, true).map(Ip)
     }
 }
 
@@ -67,7 +67,7 @@ impl Made<'_> {
         segment.extend_from_slice(self.options);
         segment.extend_from_slice(self.payload);
         let header = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 1, 2, 10, 0, 1, 1];
-        let mut packet = Ip(ip_with_tcp(&header, &segment, false).expect("IPv4"));
+        let mut packet = Ip(replace_tcp(&header, &segment, false).expect("IPv4"));
         let pseudo = pseudo(&packet);
         let segment = packet.tcp_mut().expect("TCP");
         let checksum = !fold(u32::from(pseudo) + u32::from(checksum(segment)));

@@ -65,7 +65,7 @@ fn download(setting: Setting, wifi: &str, dies_at: Option<Instant>, seed: u64) -
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(20_000_000), 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     if let Some(dies_at) = dies_at {
-        paths.at_set_path_up(dies_at, 0, false);
+        paths.schedule_path_change(dies_at, 0, false);
     }
     let limit = Instant::from_secs(120);
     let finished = paths.world.run_while(limit, |world| {
@@ -98,7 +98,7 @@ pub fn false_alarms(setting: Setting, wifi: &str, seed: u64) -> Vec<(Instant, Un
 pub fn run(setting: Setting, dies_at: Instant, seed: u64) -> Hole {
     let (paths, finished) = download(setting, WIFI, Some(dies_at), seed);
     let reader = paths.client_report(0).expect("connected");
-    let hole = reader.hole_within(dies_at, finished);
+    let hole = reader.longest_gap_within(dies_at, finished);
     let events = paths.world.node(paths.client).monitor();
     let (silent_at, cause) = first(events, |kind| match kind {
         MonitorKind::SubflowSilent { cause, .. } => Some(*cause),

@@ -77,7 +77,7 @@ pub fn run(way: Transfer, dying: usize, at: Instant, scheduler: &str, seed: u64)
     assert!(finished && complete.is_ok(), "{way:?}, path {dying}, seed {seed}: {complete:?}");
     let finished = reader.arrived.expect("bytes arrived").1;
     Outcome {
-        hole: reader.hole_within(at, finished).length,
+        hole: reader.longest_gap_within(at, finished).length,
         allowed: srtt.0 + Duration::from_millis(200) + srtt.1,
         srtt,
         finished,

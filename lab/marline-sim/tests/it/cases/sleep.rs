@@ -32,10 +32,10 @@ pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     paths.connect(0, Box::new(Echo::new(64, interval, messages, 7))).expect("a connection");
     let (away, back) = (Instant::from_secs(10), Instant::from_secs(10) + gone);
     for path in 0..2 {
-        paths.at_set_path_up(away, path, false);
-        paths.set_address_at(away, path, false);
-        paths.at_set_path_up(back, path, true);
-        paths.renumber_at(back, path);
+        paths.schedule_path_change(away, path, false);
+        paths.schedule_address_change(away, path, false);
+        paths.schedule_path_change(back, path, true);
+        paths.schedule_renumbering(back, path);
     }
     paths.world.run_until(back);
     let before = paths.client_report(0).expect("connected").read;

@@ -151,15 +151,15 @@ fn set_up_hosts(plan: &Plan, seed: u64) -> Paths {
 /// Planned events of the links.
 fn schedule(paths: &mut Paths, plan: &Plan) {
     for Outage { path, from, to, kind } in plan.outages.iter().copied() {
-        paths.at_set_path_up(from, path, false);
-        paths.at_set_path_up(to, path, true);
+        paths.schedule_path_change(from, path, false);
+        paths.schedule_path_change(to, path, true);
         if kind != OutageKind::Silent {
-            paths.set_address_at(from, path, false);
+            paths.schedule_address_change(from, path, false);
         }
         match kind {
             OutageKind::Silent => {}
-            OutageKind::Told => paths.set_address_at(to, path, true),
-            OutageKind::Renumbered => paths.renumber_at(to, path),
+            OutageKind::Told => paths.schedule_address_change(to, path, true),
+            OutageKind::Renumbered => paths.schedule_renumbering(to, path),
         }
     }
     for (path, link) in plan.paths.links.iter().enumerate() {

@@ -14,8 +14,8 @@ fn a_path_that_goes_takes_its_repairs_with_it_and_nothing_else() {
     for path in [0, 1] {
         let lossy = format!("{FIRST},down.loss=3%");
         let mut paths = scene(&[&lossy, SECOND], config("coded"), 5);
-        paths.at_set_path_up(START + ms(2_041), path, false);
-        paths.at_set_path_up(START + ms(6_000), path, true);
+        paths.schedule_path_change(START + ms(2_041), path, false);
+        paths.schedule_path_change(START + ms(6_000), path, true);
         let at: Vec<u64> = (0..40).map(|n| n * 400).collect();
         let result = bursts(&mut paths, 12_600, &at);
         assert!(result.server.repair_tx > 40, "{:?}", result.server);

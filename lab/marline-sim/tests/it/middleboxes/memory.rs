@@ -16,8 +16,8 @@ fn begin(paths: &mut Paths, over: usize) -> (usize, ConnectionId) {
 /// Silences the first path, starting after this time and for this long.
 fn outage(paths: &mut Paths, after: Duration, span: Duration) {
     let start = paths.world.now() + after;
-    paths.at_set_path_up(start, 0, false);
-    paths.at_set_path_up(start + span, 0, true);
+    paths.schedule_path_change(start, 0, false);
+    paths.schedule_path_change(start + span, 0, true);
 }
 
 /// Reason why a connection is plain TCP just before the server's byte is read.
@@ -123,8 +123,8 @@ fn an_address_that_comes_back_is_another_network() {
     let mut paths = paths(&["up.block=mptcp:syn"]);
     open(&mut paths, 0);
     let now = paths.world.now();
-    paths.set_address_at(now + Duration::from_secs(1), 0, false);
-    paths.set_address_at(now + Duration::from_secs(2), 0, true);
+    paths.schedule_address_change(now + Duration::from_secs(1), 0, false);
+    paths.schedule_address_change(now + Duration::from_secs(2), 0, true);
     paths.world.run_until(now + Duration::from_secs(3));
     let (took, why) = open(&mut paths, 0);
     assert!(took > SLOW && why == Some(FallbackReason::SynRetries), "{took:?} {why:?}");
@@ -137,8 +137,8 @@ fn a_syn_ack_with_the_option_clears_the_network() {
     let mut paths = paths(&["up.drop=1+2+3"]);
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries));
     let now = paths.world.now();
-    paths.set_address_at(now + Duration::from_secs(1), 0, false);
-    paths.set_address_at(now + Duration::from_secs(2), 0, true);
+    paths.schedule_address_change(now + Duration::from_secs(1), 0, false);
+    paths.schedule_address_change(now + Duration::from_secs(2), 0, true);
     paths.world.run_until(now + Duration::from_secs(3));
     assert_eq!(open(&mut paths, 0).1, None);
     assert_eq!(open(&mut paths, 0).1, None);

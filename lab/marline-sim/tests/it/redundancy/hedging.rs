@@ -81,7 +81,7 @@ fn copies_are_immediate_only_while_a_path_loses_much() {
 #[test]
 fn a_dying_path_costs_a_few_messages_one_round_trip() {
     let mut paths = scene(&[WIFI, LTE], "auto-redundant", 1);
-    paths.at_set_path_up(super::START + ms(10_010), 0, false);
+    paths.schedule_path_change(super::START + ms(10_010), 0, false);
     let result = bursts(&mut paths, 200, &every_100_ms(200));
     let late: Vec<_> = result.latencies.iter().filter(|latency| **latency > ms(60)).collect();
     println!("late: {late:?}");

@@ -66,7 +66,7 @@ fn a_metered_path_gets_new_data_only_if_the_others_are_too_slow() {
 }
 
 #[test]
-fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
+fn bulk_uses_a_metered_path_only_if_the_other_is_slower_than_its_rate() {
     let slow = |kbit: u64| {
         let rate = Some(Rate::from_bits_per_s(kbit * 1_000));
         let forecast = Forecast::with_quantiles([ms(40), ms(40), ms(60)], 0.0, rate);

@@ -46,7 +46,7 @@ fn check(
         Some(name) => Some(place(checker, &at.key("of"), Some(name), &variants)?),
         None => None,
     };
-    let (bound, is_least) = match (raw.at_most, raw.at_least) {
+    let (bound, is_minimum) = match (raw.at_most, raw.at_least) {
         (Some(most), None) => (most, false),
         (None, Some(least)) => (least, true),
         _ => {
@@ -66,7 +66,7 @@ fn check(
     };
     let (from, until) = (edge("from", raw.from.as_ref())?, edge("until", raw.until.as_ref())?);
     let asks = raw.asks.clone().unwrap_or_else(|| raw.measure.replace('_', " "));
-    Some(Check { asks, measure, variant, workload, from, until, bound, is_least, of })
+    Some(Check { asks, measure, variant, workload, from, until, bound, is_minimum, of })
 }
 
 /// Index of the item with this name. Without a name, index of the first item.

@@ -29,10 +29,10 @@ const KINDS: [(&str, &[&str]); 11] = [
 /// Maximum number of workloads in a run.
 const MAX_WORKLOADS: usize = 32;
 /// Limits on the size of a message in bytes and on the number of messages of a run.
-const BYTES: RangeInclusive<u64> = 1..=256_000_000;
-const COUNT: RangeInclusive<u32> = 1..=1_000_000;
+const MESSAGE_BYTES_RANGE: RangeInclusive<u64> = 1..=256_000_000;
+const MESSAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 /// Limit on the number of pages of a workload, each of which uses several ports.
-const PAGES: RangeInclusive<u32> = 1..=100;
+const PAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=100;
 /// Block size of a bulk stream in bytes. Only the rate matters, so any size would do.
 const BULK_BYTES: u64 = 65_536;
 /// Film settings except the length.
@@ -40,7 +40,7 @@ const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
 /// Time between two frames of a video with a constant rate.
 const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
 /// Frames of a call, G.711 with an RTP header: datagram size in bytes, and interval in ms.
-const VOICE_BYTES: u64 = 172;
+const VOICE_FRAME_BYTES: u64 = 172;
 const VOICE_FRAME_MS: u32 = 20;
 /// Latency above which a frame of a call is late: the limit of acceptable quality in ITU-T G.114, from memory.
 const VOICE_DEADLINE: Duration = Duration::from_millis(150);
@@ -97,7 +97,7 @@ impl Keys<'_, '_> {
         }
         match kind {
             "echo" => {
-                let (bytes, gap, count) = (self.bytes(None), self.gap(), self.count(COUNT));
+                let (bytes, gap, count) = (self.bytes(None), self.gap(), self.count(MESSAGE_COUNT_RANGE));
                 let (request_bytes, answer_bytes) = (bytes?, bytes?);
                 Some(Workload::Ask { request_bytes, answer_bytes, gap: gap?, count: count? })
             }
@@ -115,13 +115,13 @@ impl Keys<'_, '_> {
                 })
             }
             "voice" => {
-                let (bytes, lasts_ms) = (self.bytes(Some(VOICE_BYTES))?, self.lasts_ms()?);
+                let (bytes, lasts_ms) = (self.bytes(Some(VOICE_FRAME_BYTES))?, self.lasts_ms()?);
                 let count = (lasts_ms as u32 / VOICE_FRAME_MS).max(1);
                 Some(Workload::Voice { bytes, frame_ms: VOICE_FRAME_MS, count })
             }
             "video" => self.video(),
             "web" => {
-                let (gap, count) = (self.gap(), self.count(PAGES));
+                let (gap, count) = (self.gap(), self.count(PAGE_COUNT_RANGE));
                 Some(Workload::Web { gap: gap?, count: count? })
             }
             _ => self.questions(),
@@ -159,8 +159,8 @@ impl Keys<'_, '_> {
     }
 
     fn size(&mut self, key: &str, bytes: Bytes) -> Option<u32> {
-        if !BYTES.contains(&bytes.0) {
-            let (least, most) = (BYTES.start(), BYTES.end());
+        if !MESSAGE_BYTES_RANGE.contains(&bytes.0) {
+            let (least, most) = (MESSAGE_BYTES_RANGE.start(), MESSAGE_BYTES_RANGE.end());
             self.report(key, &format!("{} bytes: must be from {least} to {most}", bytes.0));
             return None;
         }
@@ -188,7 +188,7 @@ impl Keys<'_, '_> {
 
     fn bursts(&mut self) -> Option<Workload> {
         let bytes = self.need("bytes", "\"100kB\" or [\"0.5MB\", \"1.5MB\"]", self.raw.bytes);
-        let (gap, count) = (self.gap(), self.count(COUNT));
+        let (gap, count) = (self.gap(), self.count(MESSAGE_COUNT_RANGE));
         let (least_bytes, most_bytes) = self.sizes("bytes", bytes?)?;
         let (gap, count) = (gap?, count?);
         Some(match least_bytes == most_bytes {
@@ -230,7 +230,7 @@ impl Keys<'_, '_> {
         let answer = self.need("answer", "1000", self.raw.answer);
         let request = request.and_then(|bytes| self.size("request", bytes));
         let answer = answer.and_then(|bytes| self.size("answer", bytes));
-        let (gap, count) = (self.gap(), self.count(COUNT));
+        let (gap, count) = (self.gap(), self.count(MESSAGE_COUNT_RANGE));
         let (request_bytes, answer_bytes) = (request?, answer?);
         let (gap, count) = (gap?, count?);
         if self.raw.kind == "ask" {

@@ -66,7 +66,7 @@ fn run(bursts: &Bursts, seed: u64) -> (Vec<f64>, f64, Vec<f64>) {
     let mut paths = scene(LINKS, default_connection(), false, seed);
     let end = times[times.len() - 1] + Duration::from_secs(20);
     download(&mut paths, Pace::At { bytes: bursts.bytes, times }, bursts.bytes);
-    paths.at_set_path_up(fault, 0, false);
+    paths.schedule_path_change(fault, 0, false);
     paths.world.run_until(end);
     let (client, server) = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (client.expect("connected"), server.expect("accepted"));
@@ -109,7 +109,7 @@ fn hand_over(seed: u64) -> (f64, f64) {
     let end = times[times.len() - 1] + Duration::from_secs(15);
     let pace = Pace::At { bytes: 100, times };
     paths.connect(0, Box::new(Units::new(pace, 1_000, 5, 6))).expect("a connection");
-    paths.at_set_path_up(fault, 0, false);
+    paths.schedule_path_change(fault, 0, false);
     paths.world.run_until(end);
     let report = paths.client_report(0).expect("connected");
     assert_eq!((report.received.len(), report.wrong_at), (200, None), "seed {seed}");

@@ -106,7 +106,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
             "marline-io/src/driver/wakeups.rs:on_sent",
             "marline-proxy/src/client/backoff.rs:wait_for_next",
             "marline-proxy/src/client/udp_tunnel/inbox.rs:push",
-            "marline-proxy/src/relay/socket_buffers.rs:note_blocked",
+            "marline-proxy/src/relay/socket_buffers.rs:record_blocked",
             "marline-proxy/src/server/admission.rs:take_permit",
             "marline-proxy/src/server/sessions.rs:add_session",
             "marline-proxy/src/socks/datagram.rs:parse",

@@ -68,7 +68,8 @@ fn page(root: &Path) -> Result<String, String> {
         for file in files {
             let text =
                 fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
-            let lines = if title.starts_with("Exit") { list_exit_codes(&text) } else { keys(&text) };
+            let lines =
+                if title.starts_with("Exit") { list_exit_codes(&text) } else { keys(&text) };
             page += &lines.map_err(|error| format!("{file}: {error}"))?;
         }
     }

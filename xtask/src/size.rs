@@ -2,7 +2,8 @@
 //! documents, packages of the program, and its size in bytes.
 //!
 //! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
-//! file. Figures may grow by [`ALLOWED_GROWTH`] before the check fails, so that most changes do not touch the file. Only
+//! file. Figures may grow by [`ALLOWED_GROWTH`] before the check fails, so that most changes do not touch the file.
+//! Only
 //! `--build` compiles for minutes: it measures the CPU time of a cold build of the program, and its stripped
 //! size.
 
@@ -222,7 +223,9 @@ mod tests {
 
     #[test]
     fn test_only_modules_are_recognized_by_their_path() {
-        assert!(is_test_only("crates/a/tests/it/main.rs") && is_test_only("crates/a/src/b/tests.rs"));
+        assert!(
+            is_test_only("crates/a/tests/it/main.rs") && is_test_only("crates/a/src/b/tests.rs")
+        );
         assert!(!is_test_only("crates/a/src/b.rs"));
         let text = "mod a;\n#[cfg(test)]\nmod reference;\n#[cfg(test)]\nfn f() {}\n";
         let below =

@@ -119,7 +119,9 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
         [] => {}
         [write_it] if write_it == "--write" => write(root, &tables)?,
-        [kernel, folder] if kernel == "--kernel" => look_up_kernel_functions(Path::new(folder), &tables)?,
+        [kernel, folder] if kernel == "--kernel" => {
+            look_up_kernel_functions(Path::new(folder), &tables)?
+        }
         _ => return Err("expected --write or --kernel DIR".to_owned()),
     }
     check(root)

@@ -110,7 +110,8 @@ fn scenario(cell: &Cell, seed: u64) -> Scenario {
             price: None,
         }
     };
-    let paths: Vec<Path> = PATH_NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();
+    let paths: Vec<Path> =
+        PATH_NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();
     let endpoint = |number: usize| Endpoint {
         address: address(cell.family, number, 2),
         path: Some(PATH_NAMES[number].to_owned()),

@@ -120,7 +120,8 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
         return Ok(true);
     }
     let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
-    let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.has_passed(t)).collect();
+    let waiting: VecDeque<Task> =
+        tasks.iter().copied().filter(|t| !results.has_passed(t)).collect();
     println!("{} cells, {} of which have already passed", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::remove_remains();
     if !swept.is_empty() {

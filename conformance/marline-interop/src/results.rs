@@ -50,7 +50,13 @@ impl Results {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
         let place = place.canonicalize()?;
-        Ok(Results { place, program, repeats_passed: fresh, keep_captures, done: AtomicUsize::new(0) })
+        Ok(Results {
+            place,
+            program,
+            repeats_passed: fresh,
+            keep_captures,
+            done: AtomicUsize::new(0),
+        })
     }
 
     /// Directory for the files of a cell.

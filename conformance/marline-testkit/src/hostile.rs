@@ -185,8 +185,12 @@ impl Run {
             3 => self.pass(Duration::from_millis(u64::from(script.byte()))),
             4 => self.pass(Duration::from_millis(100 * u64::from(script.byte()))),
             5 => self.manipulations.push(Manipulation::Drop),
-            6 => self.manipulations.push(Manipulation::Repeat(Duration::from_millis(u64::from(script.byte())))),
-            7 => self.manipulations.push(Manipulation::Late(Duration::from_millis(u64::from(script.byte())))),
+            6 => self
+                .manipulations
+                .push(Manipulation::Repeat(Duration::from_millis(u64::from(script.byte())))),
+            7 => self
+                .manipulations
+                .push(Manipulation::Late(Duration::from_millis(u64::from(script.byte())))),
             8 => {
                 let (at, with) = (script.word(), script.byte());
                 self.manipulations.push(Manipulation::Corrupt { at, with });

@@ -158,7 +158,8 @@ impl Pair {
         let transmit = endpoint.poll_transmit(self.now, &mut self.buf)?;
         let meta = arrival_meta(&transmit);
         let datagrams = self.buf.bytes().chunks(transmit.stride.max(1));
-        let flight = |bytes: &[u8]| InFlightSegment { to: side.other(), meta, bytes: bytes.to_vec() };
+        let flight =
+            |bytes: &[u8]| InFlightSegment { to: side.other(), meta, bytes: bytes.to_vec() };
         Some(datagrams.map(flight).collect())
     }
 

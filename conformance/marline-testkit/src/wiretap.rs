@@ -236,7 +236,13 @@ impl<'a> Wiretap<'a> {
         Some((&self.connections[flow.connection?], flow.sender(side)))
     }
 
-    fn process_capable_ack(&mut self, flow: usize, initiator_key: u64, listener_key: u64, at: FrameRef) {
+    fn process_capable_ack(
+        &mut self,
+        flow: usize,
+        initiator_key: u64,
+        listener_key: u64,
+        at: FrameRef,
+    ) {
         if self.flows[flow].connection.is_some() {
             return;
         }

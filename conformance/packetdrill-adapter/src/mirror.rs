@@ -64,8 +64,14 @@ pub(crate) struct Mirror {
 impl Mirror {
     pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
         let endpoints = Vec::new();
-        let mut mirror =
-            Mirror { locals, state_dir, endpoints, endpoints_read_at: None, flushes: 0, last_reported: None };
+        let mut mirror = Mirror {
+            locals,
+            state_dir,
+            endpoints,
+            endpoints_read_at: None,
+            flushes: 0,
+            last_reported: None,
+        };
         mirror.refresh();
         mirror
     }

@@ -157,7 +157,10 @@ impl Sockets {
         let listener = self.listener(local)?;
         let mptcp = listener.mptcp;
         let config = mirror.connection_config(Opening::Passive, mptcp, &listener.options);
-        Some(ConnectionConfig { fast_open: fast_open::listener_fast_open(&listener.options), ..config })
+        Some(ConnectionConfig {
+            fast_open: fast_open::listener_fast_open(&listener.options),
+            ..config
+        })
     }
 
     /// True if another socket listens at this address.

@@ -1304,7 +1304,13 @@ impl Connection {
         self.closing.on_progress();
         self.silence().postpone_probes(cx.now);
         if let Some(since) = self.silence().watch_delivery_of_received(cx.now, id) {
-            self.silence_facts().report_delivery_gap(cx, self.id, id, StreamDirection::Received, since);
+            self.silence_facts().report_delivery_gap(
+                cx,
+                self.id,
+                id,
+                StreamDirection::Received,
+                since,
+            );
         }
         if self.closing.is_released() {
             self.receiver.discard();
@@ -1380,7 +1386,9 @@ impl Connection {
                 self.on_subflow_rto(cx, id, count);
             }
             SubflowEvent::SilenceEnded(end) => self.on_silence_ended(cx, id, end),
-            SubflowEvent::SilentDespiteSegment(since_last_rx) => self.on_unanswered_segment(cx, id, since_last_rx),
+            SubflowEvent::SilentDespiteSegment(since_last_rx) => {
+                self.on_unanswered_segment(cx, id, since_last_rx)
+            }
             SubflowEvent::MtuFound(_) => {}
         }
     }
@@ -1924,7 +1932,8 @@ impl Connection {
             for there in self.paths.ids() {
                 let theirs = |s: &&SubflowContext| s.remote_id() == id && there != on;
                 let Some(subflow) = self.paths.get(there).filter(theirs) else { continue };
-                let joins = !subflow.is_initial() && !subflow.is_closed_for_data() && !subflow.was_joined();
+                let joins =
+                    !subflow.is_initial() && !subflow.is_closed_for_data() && !subflow.was_joined();
                 if joins {
                     // SYNs to this address will not be answered.
                     self.drop_subflow(cx, there, CloseReason::PeerReset);
@@ -2841,7 +2850,12 @@ impl Connection {
 
     /// Handles a segment from the peer on a silent subflow. It may answer a probe, or prove only that one direction
     /// works. To find out, the oldest data is repeated. If silent paths are not probed, it counts as an answer.
-    fn on_unanswered_segment(&mut self, cx: &mut Context<'_>, id: SubflowId, since_last_rx: Duration) {
+    fn on_unanswered_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        since_last_rx: Duration,
+    ) {
         let probes = self.path_probing().probes_silent_paths();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if probes && !subflow.tcp().refuses_payload() {

@@ -209,7 +209,10 @@ impl Subflow {
             pacer: config.pacer(initial_window),
             timestamps: TimestampState::new(config.timestamps, start.ts_offset),
             ecn: EcnState::default(),
-            ack: DelayedAck::new(config.ack_delay, config.max_segment - segment::HEADER_BYTES as u16),
+            ack: DelayedAck::new(
+                config.ack_delay,
+                config.max_segment - segment::HEADER_BYTES as u16,
+            ),
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
@@ -343,7 +346,8 @@ impl Subflow {
     /// Payload, in bytes, of full segments of the size in use.
     pub(crate) fn segment_size(&self) -> SegmentSize {
         let usual = u64::from(self.tx.mss.max(1));
-        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
+        let header =
+            HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         let largest = self.settled_segment().saturating_sub(header) as u64;
         SegmentSize { usual, largest: largest.max(usual) }
     }
@@ -530,7 +534,8 @@ impl Subflow {
 
     /// Size in bytes of a segment with this much payload and the smallest header possible.
     fn bytes_of_segment(&self, payload: u64) -> u64 {
-        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
+        let header =
+            HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         payload + header as u64
     }
 

@@ -94,7 +94,10 @@ const MAX_LISTED: usize = 8;
 impl ResolveError {
     fn unknown_interface_error(name: &str, interfaces: &Interfaces) -> ResolveError {
         let present = usable(interfaces).map(|interface| interface.name.clone());
-        ResolveError::NoInterface { name: name.to_owned(), present: present.take(MAX_LISTED).collect() }
+        ResolveError::NoInterface {
+            name: name.to_owned(),
+            present: present.take(MAX_LISTED).collect(),
+        }
     }
 
     fn foreign_address_error(address: IpAddr, interfaces: &Interfaces) -> ResolveError {

@@ -33,7 +33,10 @@ impl Decisions {
 }
 
 /// Subscribes to the traffic of a connection of this shard.
-pub(crate) fn subscribe_to_traffic(shard: &Shard, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
+pub(crate) fn subscribe_to_traffic(
+    shard: &Shard,
+    of: ConnectionId,
+) -> broadcast::Receiver<MonitorEvent> {
     let (listeners, receiver) = broadcast::channel(TRAFFIC_CAPACITY);
     shard.report_traffic(of, listeners);
     receiver

@@ -185,7 +185,8 @@ mod tests {
         let second = flows.find_or_create_flow(client(2), None, at(3)).expect("room");
         assert_eq!(flows.find_or_create_flow(client(3), None, at(4)), None);
         assert_eq!((flows.len(), flows.refused), (2, 1));
-        let third = flows.find_or_create_flow(client(3), None, at(6)).expect("the first flow is silent");
+        let third =
+            flows.find_or_create_flow(client(3), None, at(6)).expect("the first flow is silent");
         assert_eq!(third.slot, first.slot);
         assert!(flows.get(first).is_none() && flows.get(second).is_some());
         assert_eq!(flows.find_or_create_flow(client(2), None, at(60)), Some(second));

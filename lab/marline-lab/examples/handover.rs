@@ -35,7 +35,8 @@ fn draw(experiment: &Path) -> anyhow::Result<String> {
     .log_y();
     for event in &experiment.scenario.events {
         let (at, _) = event.parse()?;
-        plot = plot.add_vertical_line(at.as_secs_f64(), &format!("{} {}", event.path, event.command));
+        plot =
+            plot.add_vertical_line(at.as_secs_f64(), &format!("{} {}", event.path, event.command));
     }
     for lane in file.lanes(&[Stack::Sim])? {
         let outcome = simulate(experiment, &lane.variant, experiment.scenario.seed)?;

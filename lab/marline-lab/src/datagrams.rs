@@ -230,7 +230,8 @@ mod tests {
         ];
         for seed in 0..3 {
             let lasts = Duration::from_secs(8);
-            let experiment = DatagramExperiment::with_links(&links, None, CALL, lasts, seed).unwrap();
+            let experiment =
+                DatagramExperiment::with_links(&links, None, CALL, lasts, seed).unwrap();
             for policy in ["auto", "duplicate", "min-rtt", "one-path"] {
                 let outcome = experiment.run(&policies(policy)).unwrap();
                 let sent: Vec<f64> = outcome.datagrams.iter().map(|of| of.0).collect();

@@ -13,8 +13,8 @@ pub fn available() -> usize {
 }
 
 /// Calls `run` for each item on at most `jobs` threads (at least one). Results are in the order of the items, so
-/// they do not depend on the number of threads. Neither does the result of [`digest::digest_of_runs`], which contains the
-/// digest of each item that ran a scene, in the order of the items.
+/// they do not depend on the number of threads. Neither does the result of [`digest::digest_of_runs`], which contains
+/// the digest of each item that ran a scene, in the order of the items.
 ///
 /// # Panics
 /// If `run` panics. The other items may or may not have been run.

@@ -30,11 +30,11 @@ mod wifi_mobility;
 
 pub use config::{
     DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, MiddleboxConfig, Mtu,
-    TraceStart, OptionRule, OutageConfig, OutageMode, QueueLimit, RadioConfig, RateConfig, Rebind,
-    Renumber, Reorder, Segments, Split, SplitOptions, TcpOption,
+    OptionRule, OutageConfig, OutageMode, QueueLimit, RadioConfig, RateConfig, Rebind, Renumber,
+    Reorder, Segments, Split, SplitOptions, TcpOption, TraceStart,
 };
 pub use link::{Link, LinkStats};
-pub use packet::{Packet, make_packet_too_big, replace_tcp, find_tcp};
+pub use packet::{Packet, find_tcp, make_packet_too_big, replace_tcp};
 pub use preset::PRESETS;
 pub use spec::{
     Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec,

@@ -248,7 +248,8 @@ mod tests {
         let pseudo_header = [0, 0, said[4], said[5], 0, 0, 0, ICMP_V6];
         assert_eq!(checksum(&[&said[8..40], &pseudo_header, &said[40..]]), [0; 2]);
         for length in 0..60 {
-            let _ = (make_packet_too_big(&v4[..length], 576), make_packet_too_big(&v6[..length], 576));
+            let _ =
+                (make_packet_too_big(&v4[..length], 576), make_packet_too_big(&v6[..length], 576));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a paper prints, and the rows that judge it: one row for each statement, and no other.
+//! Statements of a paper, and the rows that judge them: one row for each statement, and no other.
 
 use std::collections::BTreeMap;
 

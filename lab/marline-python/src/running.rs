@@ -166,8 +166,11 @@ impl SharedState {
 
     /// Executes one run. A panic becomes an error of that run and does not end the interpreter.
     fn make(&self, job: &Job) -> RunResult {
-        let run =
-            || policies::with_registry(&self.registry, || digest::digest_of_runs(|| self.simulated(job)));
+        let run = || {
+            policies::with_registry(&self.registry, || {
+                digest::digest_of_runs(|| self.simulated(job))
+            })
+        };
         let (outcome, digest) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().map_or("panicked", String::as_str);
             (Err(anyhow::anyhow!("a bug in Marline: {what}")), digest::Digest::default())

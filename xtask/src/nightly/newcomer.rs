@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn dependencies_in_the_documentation_match_a_template_next_to_a_checkout() {
-        let manifest = make_local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
+        let manifest =
+            make_local_template(include_str!("../../../examples/outside-policy/Cargo.toml"));
         let [told] = blocks(PAGE, "toml")[..] else { panic!("the page has one block") };
         let lines = told.lines().map(|line| line.split('#').next().unwrap_or_default().trim_end());
         let lines: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();

@@ -280,7 +280,8 @@ impl Walk<'_> {
         *count += 1;
         let Verdict { outcome, complaint, .. } = verdict;
         let complaint = complaint.clone();
-        let compared = self.report.ends.is_multiple_of(COMPARISON_INTERVAL).then(|| outcome.clone());
+        let compared =
+            self.report.ends.is_multiple_of(COMPARISON_INTERVAL).then(|| outcome.clone());
         if let Some(complaint) = complaint {
             return self.record_violation(&complaint);
         }

@@ -63,7 +63,12 @@ pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadErr
     packets.map_err(fail)
 }
 
-fn pcap(file: usize, bytes: &[u8], order: ByteOrder, tick_ns: u64) -> Result<Vec<Packet<'_>>, String> {
+fn pcap(
+    file: usize,
+    bytes: &[u8],
+    order: ByteOrder,
+    tick_ns: u64,
+) -> Result<Vec<Packet<'_>>, String> {
     const HEADER: usize = 24;
     const RECORD: usize = 16;
     let link = order.u32(bytes, 20).ok_or("the file header does not contain a link type")? & 0xffff;

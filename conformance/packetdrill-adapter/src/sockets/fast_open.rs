@@ -114,7 +114,8 @@ impl State {
     /// Checks that an option of Fast Open may be set on a socket in its current state.
     pub(crate) fn may_set_fast_open(socket: &Socket, name: c_int) -> Result<(), c_int> {
         let listens = matches!(socket.kind, Kind::Listener(_));
-        let fresh = matches!(socket.kind, Kind::Unconnected) && socket.deferred_destination.is_none();
+        let fresh =
+            matches!(socket.kind, Kind::Unconnected) && socket.deferred_destination.is_none();
         match name {
             TCP_FASTOPEN_CONNECT if mode() & CLIENT == 0 => Err(libc::EOPNOTSUPP),
             TCP_FASTOPEN_CONNECT if !fresh => Err(libc::EINVAL),

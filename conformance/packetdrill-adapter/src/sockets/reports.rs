@@ -114,7 +114,8 @@ impl Socket {
     pub(super) fn record_write(&mut self, end: u64, flags: c_int) {
         let reports = &mut self.reports;
         let zerocopy = self.options.is_on(libc::SOL_SOCKET, SO_ZEROCOPY);
-        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.zerocopy_ends.len() < MAX_REPORTS {
+        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.zerocopy_ends.len() < MAX_REPORTS
+        {
             reports.zerocopy_ends.push_back((end, reports.next_zerocopy_number));
             reports.next_zerocopy_number = reports.next_zerocopy_number.wrapping_add(1);
         }

@@ -6,7 +6,7 @@ use marline_time::Duration;
 
 use super::Kind;
 use crate::machine::State;
-use crate::mirror::{congestion, sysctl, read_tcp_memory};
+use crate::mirror::{congestion, read_tcp_memory, sysctl};
 use crate::options::{
     SOL_MPTCP, TCP_FASTOPEN_KEY, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known,
 };

@@ -181,7 +181,7 @@ impl Cubic {
         }
     }
 
-    /// Limits the window and ssthresh to `bytes`, but not below the initial window. Growth starts anew from there.
+    /// Limits the window and ssthresh to `bytes`, but not below the initial window. Growth restarts from there.
     pub(super) fn bound_window(&mut self, bytes: f64) {
         if self.window.bound_to(bytes)
             && let Some(curve) = &mut self.curve

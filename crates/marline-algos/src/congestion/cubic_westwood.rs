@@ -39,8 +39,8 @@
 //! because one loss per round trip would still halve it every three round trips. RFC 7661 reduces the window to the
 //! bytes in flight on a loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later. After a pause, a burst is sent within about one round
-//! trip.
+//! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later.
+//! After a pause, a burst is sent within about one round trip.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
 use marline_time::{Duration, Instant, Rate};
@@ -58,7 +58,8 @@ const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
 /// became slower.
 const RATE_ROUNDS: u64 = 4;
-/// The same for the limit on our own queue. Fewer would let the limit shrink with our share while others fill the queue.
+/// The same for the limit on our own queue. Fewer would let the limit shrink with our share while others fill the
+/// queue.
 const QUEUE_ROUNDS: u64 = 8;
 /// Largest share of losses, smoothed over [`LOSS_MEMORY`], that counts as random. A path that loses more is congested
 /// or failing.

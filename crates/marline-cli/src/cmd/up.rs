@@ -16,8 +16,8 @@ use marline_tun::exceptions::Exceptions;
 use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{
-    CleanupExtent, Machine, ReleaseReason, UndoProcess, resolve_server, clean_up, engage,
-    make_interface,
+    CleanupExtent, Machine, ReleaseReason, UndoProcess, clean_up, engage, make_interface,
+    resolve_server,
 };
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;

@@ -127,7 +127,8 @@ pub(super) fn with_inherited_watchers(
         handle.observe_events(Some(&traces));
     }
     handle.set_mode(runtime.mode);
-    let shown = ViewState { control, is_named, metrics, dashboard, recording, is_handed_over: false };
+    let shown =
+        ViewState { control, is_named, metrics, dashboard, recording, is_handed_over: false };
     Ok(ServedViews { handle, shown: RefCell::new(shown), _memory: memory })
 }
 

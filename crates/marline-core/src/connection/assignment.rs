@@ -403,8 +403,9 @@ impl Assignment<'_> {
     /// Subflow to close because it retains too much DATA_ACKed data, if another one is healthy.
     pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
-        let stuck =
-            self.paths.subflows_where(|s| s.is_closed_for_data() || s.tcp().has_retransmission_timeout());
+        let stuck = self
+            .paths
+            .subflows_where(|s| s.is_closed_for_data() || s.tcp().has_retransmission_timeout());
         let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
             let is_over = self.sender.is_held_back_for(MAX_RETENTION_WAIT, now);
             is_over

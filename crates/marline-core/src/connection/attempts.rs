@@ -139,7 +139,12 @@ impl Attempts {
 
     /// Records the failure of an attempt while others run. A refusal applies to all attempts, unless another one is
     /// answered within `timeout`.
-    pub(super) fn record_failed_attempt(&mut self, now: Instant, reason: CloseReason, timeout: Duration) {
+    pub(super) fn record_failed_attempt(
+        &mut self,
+        now: Instant,
+        reason: CloseReason,
+        timeout: Duration,
+    ) {
         if reason == CloseReason::Refused && self.refused_until.is_none() {
             self.refused_until = Some(now + timeout);
         }

@@ -234,10 +234,11 @@ impl SegmentBuilder<'_> {
         let bytes = end.saturating_sub(start.0).min(MAX_MAPPING_BYTES);
         let count = |layout: RunLayout| layout.segments_within(bytes).min(most as u64).min(decided);
         let layout = RunLayout { mapped, plain, group: MAPPING_REPEAT_INTERVAL };
-        let layout = match buf.combines_segments() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
-            true => RunLayout { mapped, plain: mapped, group: 1 },
-            false => layout,
-        };
+        let layout =
+            match buf.combines_segments() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
+                true => RunLayout { mapped, plain: mapped, group: 1 },
+                false => layout,
+            };
         let fits = count(layout);
         let range = DataRange::new(start, start.plus(layout.len_of(fits)));
         (fits > 1).then_some(Run { range, layout, segments: fits as usize, rest: *choice })

@@ -158,13 +158,17 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::FirstByteRepeated | Trigger::OptionsUnanswered => Verdict::Unchanged,
         Trigger::BadChecksum if none_carries && at.received_tail => Verdict::SendMpFail,
         Trigger::MpFail | Trigger::MpFailAnswered if !none_carries => Verdict::ResetSubflow,
-        Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => Verdict::FromUnackedData(reason),
+        Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => {
+            Verdict::FromUnackedData(reason)
+        }
         Trigger::BadChecksum | Trigger::MpFail | Trigger::MpFailAnswered => {
             Verdict::ResetWithMpFail
         }
         // RFC 8684 section 3.7 allows it only on the sole subflow: it has no meaning if there are others.
         Trigger::InfiniteMapping if !none_carries => Verdict::Unchanged,
-        Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromUnackedData(reason),
+        Trigger::InfiniteMapping if at.sent_tail && at.received_tail => {
+            Verdict::FromUnackedData(reason)
+        }
         Trigger::InfiniteMapping => Verdict::Abort,
     }
 }

@@ -100,7 +100,8 @@ impl Liveness {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
 
-    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `last_rx_at` the last segment on a usable subflow,
+    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `last_rx_at` the last segment on a usable
+    /// subflow,
     /// `round_trip` the likely maximum round trip, `marks` is true if the peer marks its last data.
     pub(super) fn conditions(
         &self,

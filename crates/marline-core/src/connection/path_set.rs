@@ -179,7 +179,8 @@ impl PathSet {
     /// True if the first subflow is the only one and may carry data.
     pub(super) fn is_initial_alone(&self) -> bool {
         let mut all = self.iter();
-        all.next().is_some_and(|s| s.is_initial() && !s.is_closed_for_data()) && all.next().is_none()
+        all.next().is_some_and(|s| s.is_initial() && !s.is_closed_for_data())
+            && all.next().is_none()
     }
 
     /// True if a subflow may carry data, now or after its handshake.
@@ -268,7 +269,8 @@ impl PathSet {
 
     /// True if a local address is up that no open subflow uses.
     pub(super) fn has_unopened_address(&self) -> bool {
-        let starts_at = |id: AddressId| self.iter().any(|s| s.local_id() == id && !s.is_closed_for_data());
+        let starts_at =
+            |id: AddressId| self.iter().any(|s| s.local_id() == id && !s.is_closed_for_data());
         let unopened = |local: &LocalAddress| local.up && local.subflow && !starts_at(local.id);
         self.addresses.local().iter().any(unopened)
     }

@@ -687,8 +687,7 @@ impl Sender {
         let una = self.una();
         let prompt = now.since(fired_at) <= rto * SAME_GAP_RTOS;
         let again = prompt && self.holes.gap_end.is_some_and(|end| una >= end);
-        self.holes.gap_segments =
-            if again { self.holes.gap_segments.saturating_mul(2) } else { 1 };
+        self.holes.gap_segments = if again { self.holes.gap_segments.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.sent());
         let parts = self.mappings.segments(sent, self.holes.gap_segments, size);
         let missing: Vec<DataRange> = parts.filter(|p| !held(p)).map(|part| part.range).collect();

@@ -2,7 +2,8 @@
 //! that are due, and passes changed verdicts to the connections.
 //!
 //! A visit examines every subflow. It therefore happens once per period while anything is sent, after a timeout (at
-//! most once per [`MIN_TROUBLE_INTERVAL`], because a failing path triggers a thousand timers), and when a probe or its answer
+//! most once per [`MIN_TROUBLE_INTERVAL`], because a failing path triggers a thousand timers), and when a probe or its
+//! answer
 //! is due, but never per packet. Between visits, an endpoint only compares the generation of the verdicts: one atomic
 //! load.
 

@@ -283,7 +283,8 @@ impl HealthTable {
         let (PathTrouble::TimedOut { wait } | PathTrouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
         // A segment that another member received in the meantime outweighs one member's silence.
-        let silent = matches!(trouble, PathTrouble::Silent { .. }) && entry.last_rx_at + wait <= now;
+        let silent =
+            matches!(trouble, PathTrouble::Silent { .. }) && entry.last_rx_at + wait <= now;
         match &mut entry.state {
             State::Degraded(degraded) => degraded.clean_since = None,
             _ if silent => self.mark_degraded(now, pair, AddressPairFault::Silent),

@@ -313,7 +313,8 @@ impl Subflow {
         );
         self.stats.bytes_sent += u64::from(len);
         self.ack.on_data_sent(now, self.tx.rtt.srtt());
-        let overhead = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
+        let overhead =
+            HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         self.mtu.on_sent(segment.start, segment.end, overhead as u16);
         if u32::from(len) < self.tx.mss {
             self.mark_message_end();

@@ -9,7 +9,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::ecn::EcnState;
 use super::loss::RtoTimer;
 use super::state::State;
-use super::{Ingress, Rst, InitialValues, Subflow, SubflowConfig, SubflowEvent};
+use super::{Ingress, InitialValues, Rst, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};
 
 /// MSS of a peer without an MSS option (RFC 9293 section 3.7.1, IPv4).

@@ -305,7 +305,8 @@ impl Subflow {
         }
     }
 
-    /// Shortens the timer when a segment arrives, the first after `since_last_rx` without one, while retransmissions are not
+    /// Shortens the timer when a segment arrives, the first after `since_last_rx` without one, while retransmissions
+    /// are not
     /// acknowledged. Backoff is for a path in an unknown state. This one works in at least one direction, and new data
     /// must not wait for the end of an outage's backoff (RFC 6069 does so after a router's report). If our direction is
     /// still dead, the timer detects that in its usual time.

@@ -372,7 +372,10 @@ mod tests {
             (mtu.repeated_segment(1, false), mtu.repeated_segment(2, false)),
             (1_223, FLOOR_BYTES)
         );
-        assert_eq!((mtu.repeated_segment(3, true), mtu.repeated_segment(4, true)), (1_223, FLOOR_BYTES));
+        assert_eq!(
+            (mtu.repeated_segment(3, true), mtu.repeated_segment(4, true)),
+            (1_223, FLOOR_BYTES)
+        );
         assert!(!mtu.on_rto(2, 1_223));
         mtu.on_passed(FLOOR_BYTES.into(), true);
         assert!(mtu.on_rto(1, 1_223));

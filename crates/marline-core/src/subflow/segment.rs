@@ -25,7 +25,8 @@ impl Subflow {
     ) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
-        let header = HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
+        let header =
+            HEADER_BYTES + if self.timestamps.enabled { TIMESTAMP_OPTION_BYTES } else { 0 };
         let limit = usize::from(most).saturating_sub(header).min(payload);
         (limit > 0).then_some(limit as u64)
     }

@@ -72,8 +72,7 @@ impl Setup {
                 continue;
             }
             self.second.record_received(&sent);
-            if let Some(mapping) =
-                self.second.last_mapping.filter(|_| !sent.seg.payload.is_empty())
+            if let Some(mapping) = self.second.last_mapping.filter(|_| !sent.seg.payload.is_empty())
             {
                 let dsn = mapping.dsn.unwrap_near(self.base).expect("of the stream");
                 let ssn = sent.seg.header.seq.0.wrapping_sub(self.second.irs.0);

@@ -40,7 +40,8 @@ const MAX_CACHED_OUTLETS: usize = 4_096;
 const HOP_LIMIT: u8 = 64;
 /// File with the number of connections that the firewall of this network namespace tracks.
 const TRACKED_COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-/// Directory of the kernel's network settings. If it exists without [`TRACKED_COUNT_FILE`], there is no connection tracking.
+/// Directory of the kernel's network settings. If it exists without [`TRACKED_COUNT_FILE`], there is no connection
+/// tracking.
 const SYSCTL_DIR: &str = "/proc/sys/net";
 
 /// Sockets that send the packets of raw sockets. Clones share them.
@@ -382,7 +383,9 @@ fn room(outlet: &Outlet, ipv6: bool) -> (usize, usize) {
             let longest = (*mtu as usize).min(MAX_PACKET_BYTES).saturating_sub(header);
             (longest, longest)
         }
-        Outlet::Ethernet { mtu, .. } => (MAX_PACKET_BYTES - header, (*mtu as usize).saturating_sub(header)),
+        Outlet::Ethernet { mtu, .. } => {
+            (MAX_PACKET_BYTES - header, (*mtu as usize).saturating_sub(header))
+        }
     }
 }
 

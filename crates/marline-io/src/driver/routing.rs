@@ -56,7 +56,11 @@ struct Slot {
 
 impl Default for Table {
     fn default() -> Self {
-        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING_LIMITS), is_tcp_handed_over: false }
+        Table {
+            slots: Vec::new(),
+            pending: PendingPeers::new(PENDING_LIMITS),
+            is_tcp_handed_over: false,
+        }
     }
 }
 

@@ -38,7 +38,8 @@ const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// First and longest delay after a failed link attempt.
-const RETRY_DELAYS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const RETRY_DELAYS: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Number of unanswered attempts, taking about five minutes, after which a client that sends no datagrams tries less
 /// often.
 const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
@@ -53,7 +54,8 @@ pub(crate) enum Failure {
 }
 
 /// First and longest interval between probe datagrams while a link is in use.
-const PROBE_INTERVALS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const PROBE_INTERVALS: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Consecutive answers that bring a route back to datagrams.
 const ANSWERS_TO_RETURN: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
@@ -365,7 +367,9 @@ impl Routes {
             Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
                 now.max(route.link_requested_at + RETRY_DELAYS.first)
             }
-            Failure::Unanswered | Failure::Answered => now + RETRY_DELAYS.delay_after(route.failures),
+            Failure::Unanswered | Failure::Answered => {
+                now + RETRY_DELAYS.delay_after(route.failures)
+            }
         };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1

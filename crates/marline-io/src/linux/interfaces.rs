@@ -43,7 +43,8 @@ const TUNNEL_DRIVERS: [&str; 21] = [
 ];
 
 /// Drivers whose interfaces use the wire of a lower interface.
-const STACKED_DRIVERS: [&str; 7] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
+const STACKED_DRIVERS: [&str; 7] =
+    ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "rmnet", "vlan"];
 /// Stacked driver whose interfaces may lead to different providers over one wire, as with a switch between two modems.
 const VLAN: &str = "vlan";
 

@@ -178,7 +178,8 @@ impl Emptcp {
     }
 
     fn decide(&mut self, cx: &PathContext<'_>) {
-        let wifi_works = cx.subflows.iter().any(|view| !is_on_cellular(view, cx) && is_working(view));
+        let wifi_works =
+            cx.subflows.iter().any(|view| !is_on_cellular(view, cx) && is_working(view));
         let set = if !wifi_works {
             InterfaceSet::Both
         } else if cx.now.since(self.set_at) < MIN_STAY {

@@ -5,8 +5,8 @@ use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
     Augur, AugurConfig, Blest, BlestConfig, Ecf, EcfConfig, EndCopies, Fuso, FusoConfig, Lamps,
-    LampsConfig, MeasurementMethod, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd, PapdConfig,
-    Peekaboo, PeekabooConfig, Raven, RavenConfig, XlinkConfig,
+    LampsConfig, MeasurementMethod, OpportunisticRedundant, Orp, Paaf, PaafConfig, Papd,
+    PapdConfig, Peekaboo, PeekabooConfig, Raven, RavenConfig, XlinkConfig,
 };
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {

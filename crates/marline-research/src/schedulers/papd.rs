@@ -241,7 +241,9 @@ impl Papd {
     /// Returns the first carriers of a new measurement.
     fn restart_measurement(&mut self, cx: &SchedulerContext<'_>) -> Carriers {
         self.turns.clear();
-        let first = (self.config.measure == MeasurementMethod::InTurn).then(|| self.next_turn(cx)).flatten();
+        let first = (self.config.measure == MeasurementMethod::InTurn)
+            .then(|| self.next_turn(cx))
+            .flatten();
         first.map_or(Carriers::All, |path| Carriers::Turn { path })
     }
 

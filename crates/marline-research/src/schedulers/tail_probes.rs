@@ -21,7 +21,8 @@
 //! *Left open by the authors, and chosen.* The papers do not say how packets lost before the probed one are
 //! retransmitted "faster than the original"; `after` implements both readings. They do not mention full windows: after
 //! an idle restart a large burst fills both windows, and without the wait there would be no copy. The handling of more
-//! than two subflows, backups, and a second probe is described above. If new data waits, the probe still retransmits the last segment
+//! than two subflows, backups, and a second probe is described above. If new data waits, the probe still retransmits
+//! the last segment
 //! while there is a healthy subflow, because new data is sent on that subflow immediately and needs no probe.
 //!
 //! *Differences from our default.* Without this wrapper, one unanswered probe timeout is enough to send all data of the

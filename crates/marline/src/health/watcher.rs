@@ -9,8 +9,8 @@ use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
 use super::{
-    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, likely_cause, find_other_working_paths,
-    span,
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, find_other_working_paths,
+    likely_cause, span,
 };
 
 /// Maximum delay of the report about a failed path while another one is also about to fail, so that both are reported

@@ -175,7 +175,8 @@ impl LinkCourse {
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
-            let first = self.arrival_of_packet(from, PIECE_BYTES.1).filter(|first| *first <= latest);
+            let first =
+                self.arrival_of_packet(from, PIECE_BYTES.1).filter(|first| *first <= latest);
             return first.map_or_else(Vec::new, |first| vec![first; count]);
         }
         let (mut link, mut changes) = self.link_at(from);

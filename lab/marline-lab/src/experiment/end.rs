@@ -169,8 +169,7 @@ impl Job {
             let group = groups.get(if twice { 0 } else { usize::from(number) });
             let group = group.context("too many streams")?;
             let [client, server] = End::both_ends(&self.loads, group, start, self.seed, &flows);
-            let stop =
-                StopCondition { floods: End::bulk_end(&self.loads, group, start), deadline };
+            let stop = StopCondition { floods: End::bulk_end(&self.loads, group, start), deadline };
             match self.side {
                 Side::Client => {
                     let end = client.with_stream(if twice { number } else { 0 });
@@ -264,8 +263,9 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     println!("ready");
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..job.connections() {
-        let accepted =
-            timeout(CONNECT_TIMEOUT, server.accept()).await.context("cannot accept a connection")?;
+        let accepted = timeout(CONNECT_TIMEOUT, server.accept())
+            .await
+            .context("cannot accept a connection")?;
         streams.push(Box::new(
             accepted.context("cannot accept a connection: the server was closed")?.0,
         ));

@@ -71,7 +71,8 @@ impl Player {
         let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
         // Before the first segment the mean is NaN, which is not above any rate.
         let fits = |rate: &&u32| f64::from(**rate) <= MAX_RATE_SHARE * mean;
-        let kbit_per_s = *BIT_RATES_KBIT_PER_S.iter().rev().find(fits).unwrap_or(&BIT_RATES_KBIT_PER_S[0]);
+        let kbit_per_s =
+            *BIT_RATES_KBIT_PER_S.iter().rev().find(fits).unwrap_or(&BIT_RATES_KBIT_PER_S[0]);
         self.requested += 1;
         self.pending = Some(PendingSegment { at: now, kbit_per_s });
         self.next_at = None;

@@ -40,7 +40,12 @@ impl Measures {
 
     /// Adds the percentage of messages that missed the workload's deadline or did not arrive.
     #[must_use]
-    pub(crate) fn add_late_share(mut self, load: &Load, counted: &[Message], missing: u32) -> Measures {
+    pub(crate) fn add_late_share(
+        mut self,
+        load: &Load,
+        counted: &[Message],
+        missing: u32,
+    ) -> Measures {
         if let Some(deadline) = load.deadline {
             let limit_ms = deadline.as_secs_f64() * 1e3;
             let late = counted.iter().filter(|message| message.latency_ms > limit_ms).count();

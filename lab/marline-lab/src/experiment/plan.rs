@@ -247,7 +247,9 @@ impl End {
             .sources
             .iter()
             .all(|(_, source)| source.next_at().is_none() || source.bulk_end_time().is_some());
-        written && self.pending_answers.is_empty() && self.expected_messages.values().all(|left| *left == 0)
+        written
+            && self.pending_answers.is_empty()
+            && self.expected_messages.values().all(|left| *left == 0)
     }
 
     /// The next due message: the earliest planned one, or else one of an endless source.
@@ -300,7 +302,9 @@ impl Plan for End {
             let (bytes, sent) = (message.answer_bytes, SentAt::Never);
             self.pending_answers.push_back(Message { bytes, answer_bytes: 0, sent, ..*message });
         } else if message.ends {
-            self.expected_messages.entry(message.flow).and_modify(|left| *left = left.saturating_sub(1));
+            self.expected_messages
+                .entry(message.flow)
+                .and_modify(|left| *left = left.saturating_sub(1));
             self.log(message, now, false);
             let mine = self.sources.iter_mut().filter(|(flow, _)| *flow == message.flow);
             mine.for_each(|(_, source)| source.on_read(now, message));

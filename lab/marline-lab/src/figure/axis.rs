@@ -40,7 +40,9 @@ impl Axis {
     /// An axis over all finite values, or over all positive ones on a logarithmic axis, which ends at powers of ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
         let (from, to) = match extent(values, log) {
-            Some((from, to)) if log => (round_to_decade(from, f64::floor), round_to_decade(to, f64::ceil)),
+            Some((from, to)) if log => {
+                (round_to_decade(from, f64::floor), round_to_decade(to, f64::ceil))
+            }
             Some(range) => range,
             None if log => (1.0, 10.0),
             None => (0.0, 1.0),

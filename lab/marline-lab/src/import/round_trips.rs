@@ -17,7 +17,7 @@ use anyhow::ensure;
 use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 
 use super::PathPacket;
-use super::pcap::{for_each_frame, find_ip_packet};
+use super::pcap::{find_ip_packet, for_each_frame};
 
 /// One of the two answers in the handshake must take at least this many times as long as the other. Otherwise the
 /// capture was not made at an end.
@@ -109,7 +109,9 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
                 TransmissionOutcome::AckedAfter(ns) => {
                     sent.push(PathPacket { at_ns: one.at_ns, took_ns: Some(ns) })
                 }
-                TransmissionOutcome::Lost => sent.push(PathPacket { at_ns: one.at_ns, took_ns: None }),
+                TransmissionOutcome::Lost => {
+                    sent.push(PathPacket { at_ns: one.at_ns, took_ns: None })
+                }
                 TransmissionOutcome::Open | TransmissionOutcome::Ambiguous => untold += 1,
             }
         }

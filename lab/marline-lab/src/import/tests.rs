@@ -177,7 +177,8 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     let alone = ["wifi", "lte"].map(|name| captured(&Variant::alone(name, name)));
     let ways = [&alone[0], &alone[1]].map(|(_, ends)| {
         let [client, server] = &ends[..] else { panic!("two ends") };
-        path_packets(file("client", &client.bytes), file("server", &server.bytes), 0).expect("passages")
+        path_packets(file("client", &client.bytes), file("server", &server.bytes), 0)
+            .expect("passages")
     });
     // Answers are sent when their requests have arrived: over one path up to 8 ms later than over the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {

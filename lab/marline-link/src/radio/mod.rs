@@ -34,5 +34,5 @@ mod tests;
 pub use energy::{Energy, RadioReading};
 pub use machine::{Radio, RadioState};
 pub use parameters::{RadioKind, RadioParameters, TimedState};
-pub use sensitivity::{Sensitivity, ParameterSwing};
+pub use sensitivity::{ParameterSwing, Sensitivity};
 pub(crate) use tap::RadioTap;

@@ -9,8 +9,8 @@ use super::{Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateS
 use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
 use crate::{
-    DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, TraceStart, RadioConfig, RateConfig, Rebind,
-    WalkCycle, WalkCycleProfile,
+    DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, RadioConfig, RateConfig, Rebind,
+    TraceStart, WalkCycle, WalkCycleProfile,
 };
 
 /// Both directions of a link, ready to run.
@@ -89,7 +89,9 @@ impl LinkSpec {
             RateSpec::Unlimited => RateConfig::Unlimited,
             RateSpec::Constant(rate) => RateConfig::Constant(*rate),
             RateSpec::Steps(steps) => RateConfig::Steps(Arc::new(steps.clone())),
-            RateSpec::Trace(trace) => RateConfig::Trace(read_opportunities(trace, direction, read)?),
+            RateSpec::Trace(trace) => {
+                RateConfig::Trace(read_opportunities(trace, direction, read)?)
+            }
             RateSpec::WalkCycle(peak) => {
                 let WalkCycleProfile { rate, loss } = WalkCycle { peak: *peak }.draw(seeds);
                 loss_steps = Some(loss);

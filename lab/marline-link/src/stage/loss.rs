@@ -61,7 +61,11 @@ impl LossStage {
         if let Some(model) = self.config.gilbert_elliott {
             self.walk_chain(now);
             let GilbertElliott { loss_bad, loss_good, .. } = model;
-            lost |= self.losses_within_state.chance(if self.chain.is_bad { loss_bad } else { loss_good });
+            lost |= self.losses_within_state.chance(if self.chain.is_bad {
+                loss_bad
+            } else {
+                loss_good
+            });
         }
         if let Some(steps) = &self.config.steps {
             lost |= self.stepped.chance(steps.value_at(elapsed).0);

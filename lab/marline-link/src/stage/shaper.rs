@@ -8,7 +8,7 @@
 use marline_time::{Duration, Instant, Rate};
 
 use crate::trace::OPPORTUNITY_BYTES;
-use crate::{TraceStart, RateConfig, Steps, trace::Opportunities};
+use crate::{RateConfig, Steps, TraceStart, trace::Opportunities};
 
 /// Position in a trace.
 #[derive(Copy, Clone, Debug, Default)]

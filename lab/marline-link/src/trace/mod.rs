@@ -57,7 +57,9 @@ fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
     }
     let plain: Cow<'a, [u8]> = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut out = Vec::new();
-        let read = flate2::read::GzDecoder::new(bytes).take(MAX_DECOMPRESSED_BYTES + 1).read_to_end(&mut out);
+        let read = flate2::read::GzDecoder::new(bytes)
+            .take(MAX_DECOMPRESSED_BYTES + 1)
+            .read_to_end(&mut out);
         read.map_err(|e| TraceError::for_file(file, format!("gzip: {e}")))?;
         Cow::Owned(out)
     } else {

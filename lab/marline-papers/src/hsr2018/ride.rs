@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use marline_link::trace::{PingTrace, Probe};
-use marline_link::{DuplexConfig, TraceStart, RateConfig, Steps};
+use marline_link::{DuplexConfig, RateConfig, Steps, TraceStart};
 use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
 
 use crate::download::{Download, link};

@@ -57,18 +57,15 @@ pub(super) fn run(
     let title =
         "Drawn links, with a buffer below RTT_max x best rate: a pair of links of each root";
     all.tables.push(Table::new("drawn", title, rows));
-    let sets: [(_, fn(&DrawnScene) -> &Rates); 2] = [
-        ("drawn links, small buffer", |drawn| &drawn.small),
-        ("drawn links, large buffer", |drawn| &drawn.large),
-    ];
-    for (name, of) in sets {
+    for (name, is_small) in [("small", true), ("large", false)] {
+        let of = |drawn: &DrawnScene| if is_small { &drawn.small } else { &drawn.large };
         let contestants: [fn(&Rates) -> f64; 3] =
             [|rates| rates.min_rtt, |rates| rates.papd[0], |rates| rates.papd[1]];
         let ratio = |rate: fn(&Rates) -> f64| {
             let mean = samples.mean(|drawn| ratio_to_best(of(drawn), rate(of(drawn))));
             Value::from_estimate(&mean, "")
         };
-        let words = Value::Text(name.to_owned());
+        let words = Value::Text(format!("drawn links, {name} buffer"));
         ours.rows.push([words].into_iter().chain(contestants.map(ratio)).collect());
     }
     Ok(())

@@ -10,7 +10,7 @@ use marline_time::{Instant, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{LTE, Repetition, Trace, WLAN};
-use super::watch::{BurstObserver, Repeats};
+use super::watch::{BurstObserver, Repeats, rounded};
 
 /// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
@@ -134,11 +134,6 @@ fn wlan_srtt_ms(paths: &Paths) -> f64 {
     let host = paths.world.node(paths.server);
     let info = host.connections().find_map(|(id, _)| host.endpoint().info(id));
     info.and_then(|info| info.subflows.first()?.srtt).map_or(0.0, rounded)
-}
-
-/// Milliseconds, rounded to a microsecond.
-pub(super) fn rounded(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// Time at which this share of the burst that starts at `begins` would have arrived without a failure.

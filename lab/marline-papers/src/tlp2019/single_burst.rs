@@ -7,7 +7,8 @@ use marline_lab::experiment::{START, Variant};
 use marline_sim::{LinkId, Paths};
 use marline_time::{Instant, SeedTree};
 
-use super::run::{duplicates, rounded, scene};
+use super::run::{duplicates, scene};
+use super::watch::rounded;
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT, round_trips_ms};
 use super::watch::{BurstObserver, SentSegment};
 use crate::paper::Context;

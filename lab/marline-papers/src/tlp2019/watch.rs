@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Paths, Placement};
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 use serde::{Deserialize, Serialize};
 
-use super::run::rounded;
 use super::traffic::{LTE, WLAN};
 
 /// Observes data towards the client. It starts when nothing is in flight, so that the first observed data begins a
@@ -53,6 +52,11 @@ pub(super) struct Repeats {
     pub(super) copied_bytes: u64,
     /// Retransmissions on WLAN after the first copy on 4G.
     pub(super) wlan_after_copy: u64,
+}
+
+/// Milliseconds, rounded to a microsecond.
+pub(super) fn rounded(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 impl Repeats {

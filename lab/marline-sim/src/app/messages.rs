@@ -118,8 +118,7 @@ impl Messages {
 
     fn read(&mut self, socket: &mut Socket<'_>) {
         self.stream.read(socket, u64::MAX);
-        while let Some(message) =
-            self.reads.take_completed(self.stream.report.read - self.complete)
+        while let Some(message) = self.reads.take_completed(self.stream.report.read - self.complete)
         {
             self.complete += message.bytes;
             if message.ends && message.answer_bytes == 0 {

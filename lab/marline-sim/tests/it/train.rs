@@ -70,7 +70,8 @@ fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
             paths.world.run_until(Instant::from_secs(90));
             let report = paths.client_report(0).expect("connected");
             for (from, lasts) in handoffs {
-                let hole = report.longest_gap_within(from, from + lasts + Duration::from_secs(10)).length;
+                let hole =
+                    report.longest_gap_within(from, from + lasts + Duration::from_secs(10)).length;
                 over.push((hole.as_secs_f64(), lasts.as_secs_f64()));
             }
         }

@@ -107,9 +107,17 @@ impl Costs<'_> {
 
     /// Returns the minimum gain of a copy of late data. On a limited path, only the common budget counts: late data is
     /// a small share of all data, and would be sent anyway if it were known to be lost.
-    pub(super) fn required_gain_of_late_data(self, view: &SubflowView, class: Class) -> Option<RequiredGain> {
+    pub(super) fn required_gain_of_late_data(
+        self,
+        view: &SubflowView,
+        class: Class,
+    ) -> Option<RequiredGain> {
         let only_limited = view.limited && !view.metered && class != Class::Backup;
-        if only_limited { Some(self.common_required_gain_on(view)) } else { self.required_gain_on(view, class) }
+        if only_limited {
+            Some(self.common_required_gain_on(view))
+        } else {
+            self.required_gain_on(view, class)
+        }
     }
 
     /// Returns the minimum gain according to the common budget.

@@ -409,7 +409,12 @@ fn pause(line: &str) -> Option<(u64, u64)> {
 /// The monitor, the page and the metrics show the same gaps. The longest one matches the pause of the far side's
 /// application in data from the client. The pause of the client's application, which waits for answers, does not
 /// end before it.
-fn check_gap_against_pauses(world: &World, [died, back]: [u64; 2], pauses: &[(u64, u64)], late: u64) {
+fn check_gap_against_pauses(
+    world: &World,
+    [died, back]: [u64; 2],
+    pauses: &[(u64, u64)],
+    late: u64,
+) {
     let told = world.events.try_iter();
     let told = told.filter_map(|line| hole(&serde_json::from_str(&line).expect("JSON")));
     let mut told: Vec<Hole> = told.collect();

@@ -16,7 +16,10 @@ fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     health.on_overdue(T(9), UnreachableCause::ReceiveTimer);
     let cause = UnreachableCause::RetransmissionTimeout;
     assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
-    assert_eq!(health.on_valid_segment(MS(3)), Some(EndOfSilence { was_rescued: false, silence: MS(3) }));
+    assert_eq!(
+        health.on_valid_segment(MS(3)),
+        Some(EndOfSilence { was_rescued: false, silence: MS(3) })
+    );
     assert!(health.is_usable() && health.on_valid_segment(MS(5)).is_none());
     assert!(health.facts.get_used().is_none(), "a usable one needs no memory");
 }
@@ -27,7 +30,10 @@ fn a_rescue_starts_once_until_something_is_heard() {
     assert!(!health.is_rescued() && !health.needs_rescue());
     assert!(health.start_rescue() && !health.start_rescue());
     assert!(health.is_rescued() && health.needs_rescue());
-    assert_eq!(health.on_valid_segment(MS(4)), Some(EndOfSilence { was_rescued: true, silence: MS(4) }));
+    assert_eq!(
+        health.on_valid_segment(MS(4)),
+        Some(EndOfSilence { was_rescued: true, silence: MS(4) })
+    );
     assert!(!health.start_rescue(), "it is not silent");
 }
 

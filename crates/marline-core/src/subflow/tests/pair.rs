@@ -9,7 +9,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use super::doubles::{Recovery, Reno, Signals};
 use crate::subflow::{
-    Egress, HeaderFor, Ingress, PayloadRoom, InitialValues, Subflow, SubflowConfig, SubflowEvent,
+    Egress, HeaderFor, Ingress, InitialValues, PayloadRoom, Subflow, SubflowConfig, SubflowEvent,
     SynRetries,
 };
 use crate::{Ecn, FourTuple};

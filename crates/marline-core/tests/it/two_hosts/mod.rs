@@ -11,7 +11,8 @@ use marline_core::{
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::{
-    InFlightSegment, Pair, Peer, Script, Seg, SegmentOutcome, Side, capable, config, endpoint_config, keys,
+    InFlightSegment, Pair, Peer, Script, Seg, SegmentOutcome, Side, capable, config,
+    endpoint_config, keys,
 };
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};

@@ -53,7 +53,10 @@ fn only_short_writes_soon_after_others_wait() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(1), 100), "no other connection has written");
     assert!(!turns.on_write(micros(60), id(2), 100), "the other write was too long ago");
-    assert!(!turns.on_write(micros(70), id(1), MAX_DELAYED_WRITE_BYTES + 1), "the write is too long");
+    assert!(
+        !turns.on_write(micros(70), id(1), MAX_DELAYED_WRITE_BYTES + 1),
+        "the write is too long"
+    );
     assert!(turns.on_write(micros(80), id(2), 100));
     assert!(
         !turns.on_write(micros(81), id(2), MAX_DELAYED_WRITE_BYTES + 1),

@@ -36,8 +36,9 @@ fn bytes(recordings: &[Recording], purposes: &[&str]) -> u64 {
 fn a_run_with_traces_is_the_run_without_and_its_traces_are_the_same_bytes_each_time() {
     let experiment = Experiment::over(&LINKS, bursts());
     for variant in [Variant::new("auto"), Variant::new("redundant").scheduler("redundant")] {
-        let plain =
-            marline_sim::digest::digest_of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
+        let plain = marline_sim::digest::digest_of_runs(|| {
+            simulate(&experiment, &variant, 3).expect("run")
+        });
         let with = || {
             marline_sim::digest::digest_of_runs(|| {
                 simulate_traced(&experiment, &variant, 3, QlogConfig::default()).expect("run")

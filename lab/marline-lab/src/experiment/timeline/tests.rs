@@ -68,8 +68,9 @@ fn a_run_with_time_lines_is_the_run_without() {
             // Scoring forecasts splits the run in two.
             let variant = if variant.plain { variant } else { variant.with_forecast_scores() };
             let experiment = Experiment::over(&LINKS, workload);
-            let plain =
-                marline_sim::digest::digest_of_runs(|| simulate(&experiment, &variant, 3).expect("run"));
+            let plain = marline_sim::digest::digest_of_runs(|| {
+                simulate(&experiment, &variant, 3).expect("run")
+            });
             let interval = Duration::from_micros(7_300);
             let config = TimelineConfig { interval, ..TimelineConfig::default() };
             let (with, digest) = marline_sim::digest::digest_of_runs(|| {

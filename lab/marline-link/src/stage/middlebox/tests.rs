@@ -2,7 +2,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::super::tcp::{self, checksum};
 use super::*;
-use crate::{DuplexSpec, Link, LinkConfig, replace_tcp, find_tcp};
+use crate::{DuplexSpec, Link, LinkConfig, find_tcp, replace_tcp};
 
 /// An IPv4 packet as in the emulator between namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]

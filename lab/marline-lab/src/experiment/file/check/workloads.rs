@@ -97,7 +97,8 @@ impl Keys<'_, '_> {
         }
         match kind {
             "echo" => {
-                let (bytes, gap, count) = (self.bytes(None), self.gap(), self.count(MESSAGE_COUNT_RANGE));
+                let (bytes, gap, count) =
+                    (self.bytes(None), self.gap(), self.count(MESSAGE_COUNT_RANGE));
                 let (request_bytes, answer_bytes) = (bytes?, bytes?);
                 Some(Workload::Ask { request_bytes, answer_bytes, gap: gap?, count: count? })
             }

@@ -123,17 +123,16 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         .estimate(&share_of_runs(runs, mesh, Cost::has_unused_subflow), "%")
         .at_least(50.0);
     let wasted = runs.ratio(|run| {
-        let (backup, mesh) = (&run.systems[backup], &run.systems[mesh]);
+        let backup = &run.systems[backup];
         let unused = if backup.has_unused_subflow() { backup.cellular_j() } else { 0.0 };
-        (unused, mesh.cellular_j())
+        (unused, backup.wifi_j)
     });
-    let wasted =
-        Row::new("vanilla, backup flag: joules of unused LTE subflows, ratio to full mesh")
-            .statement("unused-subflows-waste-energy")
-            .paper_claim("a lot of energy wasted")
-            .estimate(&wasted.percent(), "%")
-            .at_least(much)
-            .with_remark("a lot: more than what counts as much less below");
+    let wasted = Row::new("vanilla, backup flag: joules of unused LTE subflows, ratio to WiFi's")
+        .statement("unused-subflows-waste-energy")
+        .paper_claim("a lot of energy wasted")
+        .estimate(&wasted.percent(), "%")
+        .at_least(much)
+        .with_remark("a lot: more than what counts as much less below; WiFi carries all data");
     let opened = Row::new("authors' parameters: runs that open an LTE subflow")
         .statement("no-lte-unless-needed")
         .paper_claim("none")

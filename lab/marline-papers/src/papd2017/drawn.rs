@@ -58,11 +58,13 @@ pub(super) fn run(
         "Drawn links, with a buffer below RTT_max x best rate: a pair of links of each root";
     all.tables.push(Table::new("drawn", title, rows));
     for (name, is_small) in [("small", true), ("large", false)] {
-        let of = |drawn: &DrawnScene| if is_small { &drawn.small } else { &drawn.large };
         let contestants: [fn(&Rates) -> f64; 3] =
             [|rates| rates.min_rtt, |rates| rates.papd[0], |rates| rates.papd[1]];
         let ratio = |rate: fn(&Rates) -> f64| {
-            let mean = samples.mean(|drawn| ratio_to_best(of(drawn), rate(of(drawn))));
+            let mean = samples.mean(|drawn| {
+                let rates = if is_small { &drawn.small } else { &drawn.large };
+                ratio_to_best(rates, rate(rates))
+            });
             Value::from_estimate(&mean, "")
         };
         let words = Value::Text(format!("drawn links, {name} buffer"));

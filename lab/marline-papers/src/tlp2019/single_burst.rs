@@ -8,8 +8,8 @@ use marline_sim::{LinkId, Paths};
 use marline_time::{Instant, SeedTree};
 
 use super::run::{duplicates, scene};
-use super::watch::rounded;
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT, round_trips_ms};
+use super::watch::rounded;
 use super::watch::{BurstObserver, SentSegment};
 use crate::paper::Context;
 

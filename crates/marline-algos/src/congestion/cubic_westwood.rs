@@ -150,7 +150,7 @@ impl CubicWestwood {
             || self.lost > MAX_LOSS
             || (self.has_queue()
                 && self.exceeds_path_capacity()
-                && !self.own_queue.keeps_queue_short(self.queue(), self.min_rtt))
+                && !self.own_queue.keeps_queue_short(self.queue()))
     }
 
     /// Returns the smoothed queueing delay.
@@ -230,7 +230,9 @@ impl CubicWestwood {
     }
 
     fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
-        let limit = self.own_queue.limit(ack, self.min_rtt, self.lasting.get(), new_round);
+        let smoothed = Rate::from_bytes_per_s(self.rate as u64);
+        let fastest = self.lasting.get();
+        let limit = self.own_queue.limit(ack, self.min_rtt, fastest, smoothed, new_round);
         if let Some(bytes) = limit {
             self.cubic.bound_window(bytes as f64);
         }

@@ -10,6 +10,9 @@
 //! If the delay does not fall within [`ROUNDS_OF_OTHERS`] round trips, somebody else fills the queue. A limit would
 //! only give away our share, so it is lifted and tried again later, after twice the time on each failure.
 //!
+//! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
+//! up to [`MAX_FACTOR`] times as long.
+//!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The test by the effect of our own limit
 //! is ours.
@@ -23,6 +26,11 @@ use marline_time::{Duration, Instant, Rate};
 const MIN_TARGET: Duration = Duration::from_millis(20);
 /// The target is at least this fraction of the smallest RTT (divisor).
 const TARGET_SHARE: u32 = 8;
+/// Largest rate relative to the smoothed one up to which a link counts as steady.
+const STEADY_SPREAD: f64 = 1.2;
+/// On links that vary more, the target grows by this factor per unit of that ratio, up to [`MAX_FACTOR`].
+const SPREAD_SLOPE: f64 = 20.0;
+const MAX_FACTOR: f64 = 15.0;
 /// Round trips with a long queue before the window is limited. Bursts end sooner.
 const ROUNDS_TO_BOUND: u32 = 3;
 /// Round trips after which a queue that has not become shorter is not ours.
@@ -45,6 +53,8 @@ enum State {
 pub(super) struct OwnQueue {
     state: State,
     retry: Duration,
+    /// Queueing delay that is aimed at.
+    target: Duration,
     /// True if the window limited the sender in the current round trip.
     is_limited_by_window: bool,
 }
@@ -54,31 +64,36 @@ impl OwnQueue {
         OwnQueue {
             state: State::Unlimited { long_rounds: 0 },
             retry: RETRY[0],
+            target: MIN_TARGET,
             is_limited_by_window: false,
         }
     }
 
-    /// Processes an ACK. Returns the largest useful window, in bytes, if it is limited. `rate` is the path's rate;
-    /// `new_round` is true if a round trip has ended.
+    /// Processes an ACK. Returns the largest useful window, in bytes, if it is limited. `rate` is the path's largest
+    /// recent rate; `new_round` is true if a round trip has ended.
     pub(super) fn limit(
         &mut self,
         ack: &AckSample,
         min_rtt: Duration,
         rate: Rate,
+        smoothed_rate: Rate,
         new_round: bool,
     ) -> Option<u64> {
         self.is_limited_by_window |= ack.cwnd_limited;
-        let target = target(min_rtt);
         if new_round {
+            let spread = rate.bits_per_s() as f64 / smoothed_rate.bits_per_s().max(1) as f64;
+            let factor = 1.0 + SPREAD_SLOPE * (spread - STEADY_SPREAD);
+            let factor = factor.clamp(1.0, MAX_FACTOR);
+            self.target = MIN_TARGET.max(min_rtt / TARGET_SHARE).mul_f64(factor);
             let queue = ack.srtt.unwrap_or(min_rtt).saturating_sub(min_rtt);
-            self.on_round(ack.now, queue > target * 2);
+            self.on_round(ack.now, queue > self.target * 2);
         }
-        matches!(self.state, State::Limited { .. }).then(|| rate.bytes_in(min_rtt + target))
+        matches!(self.state, State::Limited { .. }).then(|| rate.bytes_in(min_rtt + self.target))
     }
 
     /// True if the window is limited and the queue is short. Its link has room for more, so a loss is random.
-    pub(super) fn keeps_queue_short(&self, queue: Duration, min_rtt: Duration) -> bool {
-        matches!(self.state, State::Limited { .. }) && queue <= target(min_rtt) * 2
+    pub(super) fn keeps_queue_short(&self, queue: Duration) -> bool {
+        matches!(self.state, State::Limited { .. }) && queue <= self.target * 2
     }
 
     fn on_round(&mut self, now: Instant, is_long: bool) {
@@ -108,16 +123,12 @@ impl OwnQueue {
     }
 }
 
-/// Queueing delay that is aimed at.
-fn target(min_rtt: Duration) -> Duration {
-    MIN_TARGET.max(min_rtt / TARGET_SHARE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MIN_RTT: Duration = Duration::from_millis(30);
+    const RATE: Rate = Rate::from_bits_per_s(8_000_000);
 
     /// Feeds rounds of one ACK each with this queueing delay; returns the last limit.
     fn rounds(
@@ -145,7 +156,7 @@ mod tests {
                 cwnd_limited: is_bulk,
                 in_recovery: false,
             };
-            limit = queue.limit(&ack, MIN_RTT, Rate::from_bits_per_s(8_000_000), true);
+            limit = queue.limit(&ack, MIN_RTT, RATE, RATE, true);
         }
         limit
     }
@@ -158,11 +169,11 @@ mod tests {
         assert_eq!(rounds(&mut queue, &mut now, 1, 300, true), Some(50_000));
         assert_eq!(rounds(&mut queue, &mut now, 4, 100, true), Some(50_000));
         assert_eq!(rounds(&mut queue, &mut now, 1_000, 20, true), Some(50_000));
-        assert!(queue.keeps_queue_short(Duration::from_millis(40), MIN_RTT));
-        assert!(!queue.keeps_queue_short(Duration::from_millis(41), MIN_RTT));
+        assert!(queue.keeps_queue_short(Duration::from_millis(40)));
+        assert!(!queue.keeps_queue_short(Duration::from_millis(41)));
         // The application pauses.
         assert_eq!(rounds(&mut queue, &mut now, 1, 20, false), None);
-        assert!(!queue.keeps_queue_short(Duration::ZERO, MIN_RTT));
+        assert!(!queue.keeps_queue_short(Duration::ZERO));
     }
 
     #[test]

@@ -359,7 +359,8 @@ mod tests {
             requirement: text.split(';').map(line).collect(),
         };
         let head = "id='a'\nlevel='MUST'\ntext='t'\nsource=['kernel']\n";
-        let good = "code=['core/crypto.rs:join_hmac']\ntest=['memory_and_exceptions_do_not_count']";
+        let good =
+            "code=['core/crypto.rs:join_hmac']\ntest=['memory_and_exceptions_are_not_covered']";
         let cases = [
             (format!("{head}{good}"), ""),
             (format!("{head}{good};{head}{good}"), "duplicate id"),

@@ -66,11 +66,11 @@ pub fn page_with_summary(
     page_with_text(page, &text)
 }
 
-/// A line for each statement: where the paper prints it, what it says, our value, and the verdict.
+/// A line for each statement: where the paper prints it, what it says, our value, and the verdict. The paper's file
+/// says what stands in for statements that are not judged.
 fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> String {
-    let mut text = String::from(
-        "\n| place | the paper says | ours | goal | verdict |\n|---|---|---|---|---|\n",
-    );
+    let mut text =
+        String::from("\n|place|the paper says|ours|goal|verdict|\n|---|---|---|---|---|\n");
     for Statement { id, place, says, stands_in, contradicts, .. } in statements {
         let other = contradicts.as_ref().and_then(|id| statements.iter().find(|one| one.id == *id));
         let against =
@@ -81,12 +81,12 @@ fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> Strin
                     true => row.verdict.clone(),
                     false => format!("**{}**", row.verdict),
                 };
-                [row.ours.as_str(), row.asked.as_str(), verdict.as_str()].join(" | ")
+                [row.ours.as_str(), row.asked.as_str(), verdict.as_str()].join("|")
             }
-            (None, Some(stands_in)) => format!("not judged here: {stands_in} | | -"),
-            (None, None) => "| | **no row**".to_owned(),
+            (None, Some(_)) => "not judged here||-".to_owned(),
+            (None, None) => "||**no row**".to_owned(),
         };
-        let _ = writeln!(text, "| {place} | {says}{against} | {judged} |");
+        let _ = writeln!(text, "|{place}|{says}{against}|{judged}|");
     }
     text
 }
@@ -222,8 +222,8 @@ mod tests {
         let kept = StoredVerdicts::from_result(&result, &crate::tests::info());
         let made = page_with_verdicts(&page, &stated, &kept).expect("marks");
         for line in [
-            "| figure 1 | A says. | 2 ms | at most 3 ms | accepted |",
-            "| figure 1 | A says. | not judged here: a simulated phone | | - |",
+            "|figure 1|A says.|2 ms|at most 3 ms|accepted|",
+            "|figure 1|A says.|not judged here||-|",
         ] {
             assert!(made.contains(line), "{made}");
         }

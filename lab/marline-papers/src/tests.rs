@@ -177,7 +177,7 @@ fn results_come_back_from_disk_and_old_ones_go() {
         assert_eq!(back.verdict(), Verdict::NotAccepted);
         let main = std::fs::read_to_string(directory.join("main.csv")).unwrap();
         let row = main.lines().nth(1).unwrap();
-        assert_eq!(row, "\"with, comma\",2,,,s,,,,s,,at most 3 s,not accepted,,,,why");
+        assert_eq!(row, "\"with, comma\",,2,,,s,,,,s,,at most 3 s,not accepted,,,,why");
         let grid = std::fs::read_to_string(directory.join("grid.csv")).unwrap();
         assert_eq!(grid, "who,p99 (ms)\n\"min-\"\"rtt\"\"\",12.5\n");
         let mut twice = result();

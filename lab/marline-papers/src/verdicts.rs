@@ -244,7 +244,8 @@ mod tests {
         let asks = kept.changes(&result(1.0));
         assert_eq!(asks, ["t: a \"b\" \\: the goal is `at most 1 ms`, not `at most 3 ms`"]);
         let mut slower = result(3.0);
-        slower.tables[0].rows[0] = Row::new("a \"b\" \\").measured(4.0, "ms").at_most(3.0);
+        let row = Row::new("a \"b\" \\").statement("s");
+        slower.tables[0].rows[0] = row.measured(4.0, "ms").at_most(3.0);
         let flipped = kept.changes(&slower);
         assert_eq!(flipped, ["t: a \"b\" \\: 4 ms, not accepted; was 2 ms, accepted"]);
         slower.tables[0].rows[0].what = "new".to_owned();

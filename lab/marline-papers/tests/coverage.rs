@@ -12,11 +12,11 @@ const PAGE: &str = include_str!("../../../docs/research/papers/coverage.md");
 const NAME: &str = "docs/research/papers/coverage.md";
 
 /// Header of the tables of the documents.
-const LINES: &str = "| kind | what | where |";
+const LINES: &str = "|kind|what|where|";
 /// Header of the table of policies that no document names.
-const OTHERS: &str = "| policy | source |";
+const OTHERS: &str = "|policy|source|";
 /// Header of the counts.
-const COUNTS: &str = "| section | there | partly | not here | lines |";
+const COUNTS: &str = "|section|there|partly|not here|lines|";
 /// Allowed values of the first cell of a line.
 const LINE_KINDS: [&str; 7] =
     ["mechanism", "set-up", "table", "figure", "claim", "cited", "future work"];
@@ -305,7 +305,7 @@ fn the_counts_are_those_of_the_lines() {
             row
         })
         .collect();
-    let rows: Vec<String> = counted.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
+    let rows: Vec<String> = counted.iter().map(|row| format!("|{}|", row.join("|"))).collect();
     assert_eq!(written, counted, "the counts should be\n{}", rows.join("\n"));
 }
 

@@ -131,7 +131,7 @@ fn errors_name_the_place() {
         ("deadline = [\"22\"]", &["line 1", "the time is missing", "22=80ms"]),
         ("deadline = [\"0=80ms\"]", &["line 1", "1 to 65535"]),
         ("deadline = [\"30-20=80ms\"]", &["line 1", "1 to 65535"]),
-        ("deadline = [\"22=0ms\"]", &["line 1", "1ms to 10s"]),
+        ("deadline = [\"22=0ms\"]", &["line 1", "between 1ms and 10s"]),
         ("deadline = [\"22=soon\"]", &["line 1", "soon", "500ms"]),
     ] {
         let error = error_of(parse::<ClientOptions>(text));

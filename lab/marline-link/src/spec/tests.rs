@@ -82,7 +82,7 @@ fn mistakes_are_named_exactly() {
     assert!(error("trace=../../etc/passwd").contains("not a valid trace name"));
     assert!(error("rtt=s042").contains("FILE:CARRIER"));
     assert!(error("ge=1s").contains("GOOD:BAD"));
-    assert!(error("drop=0").contains("from 1"));
+    assert!(error("drop=0").contains("start at 1"));
     assert!(error("queue=12").contains("neither a time"));
     assert!(error("strip=mtcp").contains("unknown TCP option `mtcp`; known: mptcp, mp_capable,"));
     assert!(error("strip=1").contains("unknown TCP option"));

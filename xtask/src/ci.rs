@@ -188,16 +188,15 @@ fn interop(root: &Path) -> TaskResult {
 fn papers(root: &Path) -> TaskResult {
     const OUT: &str = "target/ci-papers";
     const KEPT: &str = "docs/research/papers";
-    run_page_commands(root, OUT)?;
     let program = run_quick_papers(root, OUT)?;
+    run_page_commands(root, &program, OUT)?;
     run(&mut command(root, &program, &["report", "--out", OUT, "--check", KEPT]))
 }
 
 /// Runs the commands of docs/research/README.md that begin with `marline-lab`, word for word, with results in a
-/// directory of the checkout. The runs are reused by [`run_quick_papers`].
-fn run_page_commands(root: &Path, out: &str) -> TaskResult {
+/// directory of the checkout. They reuse the runs of [`run_quick_papers`].
+fn run_page_commands(root: &Path, program: &str, out: &str) -> TaskResult {
     const PAGE: &str = "docs/research/README.md";
-    let program = build_test_program(root, "marline-lab")?;
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let quoted = page.split('`').skip(1).step_by(2);
     let commands: Vec<&str> = quoted.filter_map(|text| text.strip_prefix("marline-lab ")).collect();
@@ -207,7 +206,7 @@ fn run_page_commands(root: &Path, out: &str) -> TaskResult {
     for line in commands {
         let mut words: Vec<&str> = line.split_whitespace().collect();
         words.extend(["--out", out]);
-        run(&mut command(root, &program, &words)).map_err(|error| format!("{line}: {error}"))?;
+        run(&mut command(root, program, &words)).map_err(|error| format!("{line}: {error}"))?;
     }
     Ok(())
 }

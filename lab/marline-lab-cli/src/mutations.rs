@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use marline_cli::cmd::monitor::print;
-use marline_papers::{Mechanism, MutationEffect, Reproduction, page_with_text, statements};
+use marline_lab::keep::write_between_markers;
+use marline_papers::{Mechanism, MutationEffect, Reproduction};
 
-use super::paper::{Runs, reproduce};
+use super::paper::{Runs, file, reproduce};
 
 /// Arguments of `marline-lab mutations`.
 #[derive(Debug, clap::Args)]
@@ -46,27 +46,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Mechanism::switch_off(Some(*mechanism));
         let changed = reproduce(paper, &args.runs);
         Mechanism::switch_off(None);
-        let stated = statements(paper)?;
+        let statements = file(paper)?.statements;
         let with = &unchanged[paper.key()];
-        let effect = MutationEffect::compare(*mechanism, &stated, with, &changed?.0);
+        let effect = MutationEffect::compare(*mechanism, &statements, with, &changed?.0);
         eprintln!("{}", line(*mechanism, &effect));
         effects.push((*mechanism, effect));
     }
     let table = table(&effects);
     print(&table)?;
     if let Some(docs) = &args.docs {
-        write_page(docs, &table)?;
+        write_between_markers(&docs.join("mutations.md"), "mutations", &table)?;
     }
     let all_clean = effects.iter().all(|(_, effect)| effect.is_clean());
     Ok(if all_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn write_page(docs: &Path, table: &str) -> anyhow::Result<()> {
-    let file = docs.join("mutations.md");
-    let named = || file.display().to_string();
-    let page = std::fs::read_to_string(&file).with_context(named)?;
-    let page = page_with_text(&page, table).with_context(named)?;
-    std::fs::write(&file, page).with_context(named)
 }
 
 /// Markdown table with a line for each mechanism.

@@ -46,12 +46,7 @@ impl Download {
         }
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
-        if let Some(parameters) = variant.interactive()? {
-            for host in [paths.client, paths.server] {
-                let endpoint = paths.world.node_mut(host).endpoint_mut();
-                endpoint.set_path_health_monitor(parameters.path_health_monitor());
-            }
-        }
+        variant.share_path_health(&mut paths)?;
         paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
         paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("cannot connect")?;
         paths.world.run_until(Instant::ZERO + self.length);

@@ -44,7 +44,7 @@ mod verdicts;
 pub use agree::{Agreement, agreement};
 pub use file::{PaperFile, Statement};
 pub use judge::{Row, Verdict};
-pub use markdown::{page_with_summary, page_with_text, page_with_verdicts};
+pub use markdown::{page_with_summary, page_with_verdicts};
 use marline_lab::estimate;
 pub use marline_lab::estimate::{
     CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
@@ -54,7 +54,7 @@ pub use mechanism::{Mechanism, MutationEffect};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};
 pub use roots::{Part, Root, remove_stored};
-pub use statements::{statement_faults, statements};
+pub use statements::statement_faults;
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};

@@ -24,7 +24,7 @@ pub fn page_with_verdicts(
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     if !statements.is_empty() {
         text.push_str(&statement_table(statements, verdicts));
-        return page_with_text(page, &text);
+        return with_text(page, &text);
     }
     for table in &verdicts.tables {
         let _ = writeln!(text, "\n**{}**{}", table.title, verdict_counts(table));
@@ -39,7 +39,7 @@ pub fn page_with_verdicts(
             }
         }
     }
-    page_with_text(page, &text)
+    with_text(page, &text)
 }
 
 /// Page with a line for each key between its marks: the numbers of its statements and of rows with each verdict. The
@@ -63,7 +63,7 @@ pub fn page_with_summary(
         let stated = if *statements == 0 { "-".to_owned() } else { statements.to_string() };
         let _ = writeln!(text, "| [{key}]({key}.md) | {stated} | {counts} | {minutes} |");
     }
-    page_with_text(page, &text)
+    with_text(page, &text)
 }
 
 /// A line for each statement: where the paper prints it, what it says, our value, and the verdict. The paper's file
@@ -91,11 +91,7 @@ fn statement_table(statements: &[Statement], verdicts: &StoredVerdicts) -> Strin
     text
 }
 
-/// Page with this text between its marks.
-///
-/// # Errors
-/// Those of [`page_with_verdicts`].
-pub fn page_with_text(page: &str, text: &str) -> anyhow::Result<String> {
+fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
     let around = || {
         let (before, rest) = page.split_once(BEGIN)?;
         Some((before, rest.split_once(END)?.1))

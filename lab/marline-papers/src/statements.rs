@@ -2,19 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::file::{PaperFile, Statement};
+use crate::file::Statement;
 use crate::judge::Verdict;
 use crate::mechanism::Mechanism;
-use crate::paper::Paper;
 use crate::table::Reproduction;
-
-/// Statements of a paper.
-///
-/// # Errors
-/// Those of [`PaperFile::parse`].
-pub fn statements(paper: &dyn Paper) -> anyhow::Result<Vec<Statement>> {
-    Ok(PaperFile::<toml::Table>::parse(paper.text())?.statements)
-}
 
 /// Faults of a paper's statements and rows, one line each. A statement has exactly one row or a text that says what
 /// stands in for it. If there are statements, each row with a requirement judges one of them. Identifiers are unique.

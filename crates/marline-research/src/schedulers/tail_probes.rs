@@ -116,16 +116,13 @@ impl TailProbes {
             let fit = |view: &&SubflowView| {
                 view.backup == backup
                     && view.id != on
-                    && view.health.is_usable()
+                    && can_carry(view)
                     && !carried.contains(view.id)
-                    && view.is_active()
             };
             cx.subflows.iter().filter(fit).for_each(|view| set.insert(view.id));
             set
         };
-        let regular = |view: &&SubflowView| {
-            view.id != on && !view.backup && view.is_active() && view.health.is_usable()
-        };
+        let regular = |view: &&SubflowView| view.id != on && !view.backup && can_carry(view);
         let copies = targets(!cx.subflows.iter().any(|view| regular(&view)));
         if !copies.is_empty() {
             self.episodes[slot] =
@@ -141,8 +138,7 @@ impl TailProbes {
                 let from = episode.probed.start.max(cx.data_una);
                 let left = cx.mappings.next_not_on(id, from);
                 let left = left.map(|mapping| mapping.range.intersection(&episode.probed));
-                let view =
-                    cx.subflow(id).filter(|view| view.is_active() && view.health.is_usable());
+                let view = cx.subflow(id).filter(|view| can_carry(view));
                 match (left.filter(|range| !range.is_empty()), view) {
                     (Some(range), Some(view)) if view.is_ready() => {
                         return Some(Decision::Send { subflow: id, range });
@@ -177,6 +173,11 @@ impl TailProbes {
             }
         }
     }
+}
+
+/// Returns true if the subflow can carry a copy, now or once its window or pacer allows it.
+fn can_carry(view: &SubflowView) -> bool {
+    view.is_active() && view.health.is_usable()
 }
 
 impl Scheduler for TailProbes {

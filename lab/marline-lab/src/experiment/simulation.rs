@@ -131,15 +131,7 @@ pub(super) fn stage_observed(
         scene.costs.push(variant.path_cost(&path.name)?);
     }
     let mut paths = Paths::new(&scene, seeds);
-    if let Some(parameters) = variant.interactive()? {
-        for host in [paths.client, paths.server] {
-            paths
-                .world
-                .node_mut(host)
-                .endpoint_mut()
-                .set_path_health_monitor(parameters.path_health_monitor());
-        }
-    }
+    variant.share_path_health(&mut paths)?;
     let script = experiment.script(seed)?;
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;

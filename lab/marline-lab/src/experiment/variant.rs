@@ -9,6 +9,7 @@ use marline::datagrams::LaneConfig;
 use marline::monitor::Extensions;
 use marline::paths::{PathSpec, RadioKind};
 use marline::policy::{PathCost, PolicySet, Role, RttConfig};
+use marline_sim::Paths;
 use serde::{Deserialize, Serialize};
 
 use crate::policies;
@@ -175,6 +176,21 @@ impl Variant {
             Some("multimob") => Some(InteractiveParameters::Multimob),
             _ => self.mode_specs().map(|_| None)?,
         })
+    }
+
+    /// Gives each simulated host the path health monitor of the mode, if it has one. The connections of a host
+    /// share it.
+    ///
+    /// # Errors
+    /// The mode is unknown.
+    pub fn share_path_health(&self, paths: &mut Paths) -> anyhow::Result<()> {
+        if let Some(parameters) = self.interactive()? {
+            for host in [paths.client, paths.server] {
+                let endpoint = paths.world.node_mut(host).endpoint_mut();
+                endpoint.set_path_health_monitor(parameters.path_health_monitor());
+            }
+        }
+        Ok(())
     }
 
     /// Scheduler, path manager and datagram policy of a mode, except MultiMob's modes.

@@ -36,33 +36,29 @@ pub fn default_on_seed_ground(context: &Context<'_>) -> anyhow::Result<String> {
     Ok(text(&samples, context.master))
 }
 
-/// Systems in a scene. All but the default run over the congestion control of their study.
+/// Systems in a scene, in the order of [`COLUMNS`]. All but the default run over the congestion control of their study.
 fn variants(scene: &Scene) -> [Variant; 4] {
-    let own = match scene.key {
-        "tlp2019" => mptcp("own").scheduler("lowest-rtt+tlp-mp"),
-        "remp2015" => mptcp("own").scheduler("redundant"),
-        "papd2017" | "hsr2018" => mptcp("own").scheduler("lowest-rtt+orp+papd").congestion("bbr"),
-        "multimob2018" => {
-            Variant { mode: Some("multimob".to_owned()), scheduler: None, ..mptcp("own") }
-        }
-        _ => mptcp("own").scheduler("lowest-rtt+orp"),
-    };
-    [Variant::new("auto"), own, mptcp("min-rtt"), mptcp("redundant").scheduler("redundant")]
+    let redundant = mptcp("redundant").scheduler("redundant");
+    [Variant::new("auto"), seed_system(scene.key), mptcp("min-rtt"), redundant]
 }
 
-fn own_name(key: &str) -> &'static str {
+/// System of the seed with this key.
+fn seed_system(key: &str) -> Variant {
     match key {
-        "tlp2019" => "TLP-MP",
-        "remp2015" => "ReMP",
-        "papd2017" | "hsr2018" => "PAPD",
-        "multimob2018" => "MultiMob",
-        _ => "M1 and M2",
+        "tlp2019" => mptcp("TLP-MP").scheduler("lowest-rtt+tlp-mp"),
+        "remp2015" => mptcp("ReMP").scheduler("redundant"),
+        "papd2017" | "hsr2018" => mptcp("PAPD").scheduler("lowest-rtt+orp+papd").congestion("bbr"),
+        "multimob2018" => {
+            Variant { mode: Some("multimob".to_owned()), scheduler: None, ..mptcp("MultiMob") }
+        }
+        _ => mptcp("M1 and M2").scheduler("lowest-rtt+orp"),
     }
 }
 
 fn text(samples: &Samples<Ground>, master: u64) -> String {
     let (mut lost, mut rows) = (Vec::new(), String::new());
     for (number, scene) in SCENES.iter().enumerate() {
+        let own = seed_system(scene.key).name;
         for (measure, kind) in scene.measures.iter().enumerate() {
             let ratio = samples.estimate(|picked| {
                 let of = |system| mean(picked, number, system, measure);
@@ -71,7 +67,7 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             let what = format!("{}, {}", scene.name, kind.name());
             let position = ratio.position_in(RequiredRange::at_most(TOLERANCE));
             if position == RangePosition::Outside {
-                lost.push(format!("{what} ({}: {})", own_name(scene.key), shown(&ratio)));
+                lost.push(format!("{what} ({own}: {})", shown(&ratio)));
             }
             let picked: Vec<&Ground> = samples.all().iter().collect();
             let cells = (0..COLUMNS.len()).map(|system| {
@@ -85,7 +81,6 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
                 RangePosition::Inside => "holds",
                 RangePosition::Undecided { .. } => "not told apart",
             };
-            let own = own_name(scene.key);
             let _ = writeln!(
                 rows,
                 "| {what} | {own} | {} | {} | {verdict} |",

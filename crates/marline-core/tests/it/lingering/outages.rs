@@ -104,7 +104,7 @@ fn server_data_written_during_an_outage_arrives() {
     }
 }
 
-/// Its own backoff would probe only after 51 s, and the other path's data is never requested on another path.
+/// Its own backoff would probe only after 51 s, and data sent on the other path is never requested on this one.
 #[test]
 fn the_first_path_to_return_resumes_soon() {
     for passes in [[true, false], [false, true]] {

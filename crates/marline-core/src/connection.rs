@@ -139,7 +139,8 @@ pub(crate) use self::origin::{AcceptedSyn, Origin};
 
 /// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
-/// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
+/// Maximum number of retransmissions of the oldest data on a silent subflow while other subflows carry that data and
+/// its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
 /// Consecutive timeouts on the only subflow after which other ports are tried on its path.
 const STUCK_TIMEOUTS: u32 = 2;
@@ -187,7 +188,7 @@ impl Drop for Connection {
     }
 }
 
-/// Defines methods that lend parts of a connection to a struct of this folder: first the fields to copy, then those to
+/// Defines methods that lend parts of a connection to a struct in this folder: first the fields to copy, then those to
 /// read, then those to change.
 macro_rules! lend {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)*; $($changed:ident)* })*) => {
@@ -327,7 +328,7 @@ impl Connection {
     }
 }
 
-/// Requests of the application.
+/// Requests from the application.
 impl Connection {
     /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(crate) fn write(
@@ -1172,8 +1173,8 @@ impl Connection {
         Some(ingress)
     }
 
-    /// Checks a segment of a subflow whose handshake is not complete, before TCP. `false` if the segment must not
-    /// reach TCP.
+    /// Checks a segment of a subflow whose handshake is not complete, before TCP processes it. `false` if the segment
+    /// must not reach TCP.
     fn admit(
         &mut self,
         cx: &mut Context<'_>,
@@ -2032,7 +2033,7 @@ impl Connection {
     }
 }
 
-/// Identity in the endpoint's tables, and reports of the carrier about its paths.
+/// Identity in the endpoint's tables, and the carrier's reports about paths.
 impl Connection {
     pub(crate) const fn id(&self) -> ConnectionId {
         self.id
@@ -2629,7 +2630,7 @@ impl Connection {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
             let lost = cx.out.traces_traffic(self.id).then(|| self.paths.lost_segments_of(id));
-            // A coupled controller reads the other subflows at a loss, as at an ACK.
+            // A coupled controller reads the other subflows on a loss, as it does on an ACK.
             self.assignment().refresh_group(cx.now, id);
             self.with_workspace(cx, id, |connection, cx| {
                 if let Some(subflow) = connection.paths.get_mut(id) {
@@ -3062,7 +3063,7 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. It reports a bad checksum, or a
+    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. MP_FAIL reports a bad checksum, or a
     /// fallback that the peer would not detect until we send data.
     fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };

@@ -15,7 +15,7 @@ use super::sender::{Constraints, Sender};
 use crate::on_demand::OnDemand;
 use crate::tables::scheduler_scratch::SchedulerScratch;
 
-/// Queued reinjections that are examined before new data.
+/// Maximum number of queued reinjections that are examined before new data.
 const LOOK_AHEAD: usize = 8;
 
 /// A validated decision: the next data and its subflow.

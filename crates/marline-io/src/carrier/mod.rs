@@ -151,7 +151,7 @@ pub enum ReceivedDatagram<'a> {
     Nothing,
 }
 
-/// Framing of a batch of the core.
+/// Framing of a batch from the core.
 #[derive(Copy, Clone, Debug)]
 pub enum FramedBatch {
     /// The headroom in front of each segment is filled; the buffer can be sent as it is.
@@ -185,7 +185,7 @@ pub struct CarrierCounters {
     pub moves: u64,
     /// Batches withheld because an unvalidated address had reached its limit.
     pub withheld: u64,
-    /// Batches of the core that had no flow or socket.
+    /// Batches from the core that had no flow or socket.
     pub unroutable: u64,
     /// RESET frames sent for unknown ids.
     pub resets: u64,
@@ -215,11 +215,11 @@ pub struct CarrierCounters {
     pub links_refused: u64,
     /// Idle links closed to make room for new ones.
     pub links_evicted: u64,
-    /// Links closed because the data was not valid frames.
+    /// Links closed because they carried invalid frames.
     pub links_malformed: u64,
     /// Links closed because no flow was validated on them in time, or nothing arrived for too long.
     pub links_silent: u64,
-    /// Links closed because the peer took no data for too long.
+    /// Links closed because the peer accepted no data for too long.
     pub links_stalled: u64,
     /// Frames dropped because the queue of their link was full.
     pub link_frames_dropped: u64,

@@ -159,7 +159,7 @@ impl Outlets {
             Err(error) => tracing::warn!(
                 index,
                 %error,
-                "this interface shares a socket with others"
+                "cannot bind a socket to the interface; it shares a socket with others"
             ),
         }
     }
@@ -225,7 +225,7 @@ impl CombinedSender {
         let outlet = match self.finder.find(local, to.remote, to.interface) {
             Ok(outlet) => outlet?,
             Err(error) => {
-                tracing::debug!(remote = %to.remote, %error, "no route found");
+                tracing::debug!(remote = %to.remote, %error, "no route found; using the raw socket");
                 return None;
             }
         };

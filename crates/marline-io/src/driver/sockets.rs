@@ -374,7 +374,9 @@ impl Sockets {
                     let stalled = core::mem::take(&mut entry.stalled);
                     *entry = Entry { socket, stalled, _error_watch };
                 }
-                Err(error) => tracing::warn!(%error, "cannot re-register the socket"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot re-register the socket; keeping its old registration")
+                }
             }
         }
         self.receiving = receiving;

@@ -13,8 +13,8 @@
 //! same for addresses, without the return.
 //!
 //! A link may be established only because its answer was faster: if the server or this process is short of processor
-//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time
-//! as the link took.
+//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time as
+//! it took to establish the link.
 //!
 //! A network may also pass datagrams but limit their rate: see `fallback/comparing.rs`.
 
@@ -64,8 +64,8 @@ const MIN_STAY: Backoff =
     Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED_AFTER: Duration = Duration::from_secs(120);
-/// Bounds on the additional time that datagrams get after a link was established. It is normally the time that the
-/// link took.
+/// Bounds on the additional time that datagrams have to be answered after a link is established. Normally as long as
+/// establishing the link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.

@@ -42,7 +42,7 @@ pub enum PrefixAnswer {
 /// Queries the resolvers of an interface's network over that interface, for at most three seconds.
 ///
 /// # Errors
-/// No socket can be opened on the interface.
+/// Fails if no socket can be opened on the interface.
 pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     let resolvers = interface_resolvers(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv6() && end.address.is_ipv6();

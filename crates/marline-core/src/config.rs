@@ -121,8 +121,8 @@ pub struct Limits {
     /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
     /// receive buffer the limit is higher: one per 128 bytes of the buffer.
     pub mappings: usize,
-    /// A server's connections that have no subflow and an unauthenticated peer. Beyond the limit, the one that has
-    /// waited longest ends.
+    /// A server's connections that have no subflow and whose peer is unauthenticated. Beyond the limit, the one that
+    /// has waited longest ends.
     pub lingering: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,

@@ -1546,7 +1546,7 @@ impl Connection {
         if let Some((ssn, range)) = ingress.in_order.clone() {
             self.deliver(cx, id, ssn, &segment.payload[range]);
         }
-        // Data that ends its subflow stops further delivery.
+        // If data ends its subflow, delivery stops.
         let next = |connection: &mut Self| {
             let subflow = connection.paths.get_mut(id).filter(|s| !s.tcp().is_over())?;
             subflow.tcp_mut().pop_reassembled()

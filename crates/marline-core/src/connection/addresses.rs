@@ -315,8 +315,8 @@ impl Addresses {
         self.release_if_idle();
     }
 
-    /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if
-    /// it is new and there is room for it, and the entry of id 0 for that address.
+    /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if it is
+    /// new and there is room for it. For the initial subflow's address, returns the entry with id 0.
     pub(super) fn on_announced(
         &mut self,
         on: SubflowId,

@@ -1,8 +1,8 @@
 //! Scheduling step: a decision is requested from the scheduler, validated, and kept until it is
 //! applied.
 //!
-//! The scheduler names a range and a subflow. This code checks that the range is data that may be sent there. A
-//! wrong answer is a bug of the policy: an assertion in debug builds, a `Wait` otherwise.
+//! The scheduler names a range and a subflow. This code checks that the range is data that may be sent there. A wrong
+//! answer is a bug in the policy: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
     DataRange, Decision, Dsn, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,

@@ -272,7 +272,7 @@ impl Session {
         self.fallback.is_contradicted()
     }
 
-    /// True if data after the fallback was sent, with the infinite mapping. `next` is the first position not sent.
+    /// True if data has been sent since the fallback, with the infinite mapping. `next` is the first position not sent.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
         self.fallback.is_announced()
             && !self.fallback.is_before_fallback(Ssn(next.0.saturating_sub(1)))

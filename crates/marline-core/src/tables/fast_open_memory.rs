@@ -43,7 +43,7 @@ enum RequestForm {
 struct Entry {
     path: PathAddresses,
     cookie: Option<FastOpenOption>,
-    /// Payload per segment of the server, in bytes, from its last answer with Fast Open.
+    /// Payload of a full segment to the server, in bytes, from its last answer with Fast Open.
     mss: u16,
     /// True if the server supports Multipath TCP on any port; `None` if it was never offered.
     multipath: Option<bool>,
@@ -74,7 +74,7 @@ pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
 /// Answer to a SYN with Fast Open.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Answer {
-    /// Payload per segment of the server, in bytes, from its MSS option.
+    /// Payload of a full segment to the server, in bytes, from its MSS option.
     pub(crate) mss: u16,
     /// Cookie in the answer, if one was requested or sent.
     pub(crate) cookie: Option<FastOpenOption>,

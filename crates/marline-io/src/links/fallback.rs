@@ -31,9 +31,9 @@ use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
 use comparing::{COMPARISON_DELAYS, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL_DURATION};
 
-/// Timeout for a server that has not yet answered a datagram on this route.
+/// Time to wait for an answer from a server that has not yet answered a datagram on this route.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Timeout for a server that has answered a datagram on this route.
+/// Time to wait for an answer from a server that has answered a datagram on this route.
 const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ enum TransportChoice {
 #[derive(Clone, Debug)]
 struct Route {
     way: TransportChoice,
-    /// Times of the oldest and the newest unanswered datagram.
+    /// Send times of the oldest and the newest unanswered datagram.
     asked: Option<(Instant, Instant)>,
     /// Time of the last answer to a datagram on this route.
     heard_at: Option<Instant>,

@@ -105,31 +105,31 @@ impl Shard {
 /// Limits on the state that peers can create.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections per endpoint.
+    /// Maximum number of connections per endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address, with
-    /// a SYN cookie on native TCP or the carrier's own cookie otherwise; 0 always requires this. Beyond this limit, the
-    /// oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits the SYNs
-    /// that wait for the application's decision; further SYNs are ignored.
+    /// Maximum number of half-open connections. When half of them are in use, a new peer must prove that it receives at
+    /// its address, with a SYN cookie on native TCP or the carrier's own cookie otherwise; 0 always requires this.
+    /// Beyond this limit, the oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld,
+    /// this also limits the SYNs that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
-    /// Subflows per connection; at most 32.
+    /// Maximum number of subflows per connection, up to 32.
     pub subflows: usize,
-    /// Joins per connection whose handshake is in progress.
+    /// Maximum number of joins per connection whose handshake is in progress.
     pub pending_joins: usize,
-    /// Out-of-order ranges held per subflow and per connection.
+    /// Maximum number of out-of-order ranges held per subflow and per connection.
     pub out_of_order_ranges: usize,
-    /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
+    /// Maximum number of mappings announced but not filled, per subflow; contiguous mappings count once. With a large
     /// receive buffer the limit is higher: one per 128 bytes of the buffer.
     pub mappings: usize,
-    /// A server's connections that have no subflow and whose peer is unauthenticated. Beyond the limit, the one that
-    /// has waited longest ends.
+    /// Maximum number of a server's connections that have no subflow and whose peer is unauthenticated. Beyond the
+    /// limit, the one that has waited longest ends.
     pub lingering: usize,
-    /// Connections in TIME-WAIT.
+    /// Maximum number of subflows in TIME-WAIT.
     pub time_wait: usize,
-    /// Challenge ACKs per second, and also answers per second to unknown flows (RFC 5961 section 7). Each second allows
-    /// a random number between half of this value and all of it.
+    /// Maximum number of challenge ACKs per second, and of answers per second to unknown flows (RFC 5961 section 7).
+    /// Each second allows a random number between half of this value and all of it.
     pub challenges_per_s: u32,
-    /// Remote addresses remembered per connection.
+    /// Maximum number of remote addresses remembered per connection.
     pub remote_addresses: usize,
 }
 

@@ -142,10 +142,10 @@ const MAX_ACTIONS: usize = 64;
 /// Maximum number of retransmissions of the oldest data on a silent subflow while other subflows carry that data and
 /// its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
-/// Consecutive timeouts on the only subflow after which other ports are tried on its path.
+/// Number of consecutive timeouts on the only subflow after which other ports are tried on its path.
 const STUCK_TIMEOUTS: u32 = 2;
-/// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
-/// connection.
+/// Number of consecutive timeouts after which a subflow without its local address is given up, if no join can continue
+/// the connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
 /// Memory of an idle connection with one subflow, including its table entries, in bytes.
 const CONNECTION_BYTES: u64 = 4 * 1_024;

@@ -23,7 +23,7 @@ use crate::{ConnectionConfig, FourTuple};
 const LEARNED_IDS: core::ops::RangeInclusive<u8> = 240..=255;
 /// Limit on queued signals. Beyond it the oldest are dropped.
 const MAX_SIGNALS: usize = 64;
-/// Unanswered announcements of an address after which repetition stops.
+/// Number of unanswered announcements of an address after which repetition stops.
 const MAX_ANNOUNCEMENTS: u32 = 8;
 /// Minimum time to wait for an echo, before backoff.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(200);

@@ -19,7 +19,7 @@ const MAX_FUTILE_RESETS: u32 = 5;
 const SUBFLOW_CLOSE_TIME: Duration = Duration::from_secs(60);
 /// Number of repeats of an unanswered DATA_FIN after which a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
-/// Consecutive unanswered probes on all subflows after which the peer counts as silent.
+/// Number of consecutive unanswered probes on all subflows after which the peer counts as silent.
 const MAX_UNANSWERED_PROBES: u32 = 2;
 /// Number of DATA_FINs sent, after which ACKs without a DATA_ACK are no longer taken for a coincidence.
 const MIN_FINS_WITHOUT_DATA_ACK: u32 = 4;

@@ -23,7 +23,7 @@ use crate::{FastOpen, PathAddresses};
 const MAX_ENTRIES: usize = 256;
 /// Number of consecutive SYNs answered only after a repeat without Fast Open that indicates a middlebox.
 const MIN_CONSECUTIVE_LOSSES: u8 = 2;
-/// Time for which Fast Open is then avoided on the pair.
+/// Time for which Fast Open is avoided on a pair with such a middlebox.
 const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.

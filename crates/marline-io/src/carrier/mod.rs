@@ -169,7 +169,7 @@ pub enum FramedBatch {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarrierCounters {
-    /// Datagrams that were not valid frames of this version.
+    /// Datagrams received that were not valid frames of this version.
     pub malformed: u64,
     /// First SYNs received.
     pub syns: u64,
@@ -251,7 +251,7 @@ pub struct UdpCarrier {
     resets: (u32, Instant),
     /// True once another process receives new flows and answers unknown ids.
     has_successor: bool,
-    /// Counter of flows that were created, validated, ended or removed.
+    /// Number of times that a flow was created, validated, ended or removed.
     changes: u64,
     /// Links for new flows.
     preferred: BTreeMap<FlowEnds, u16>,
@@ -331,7 +331,7 @@ impl UdpCarrier {
         self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
     }
 
-    /// Returns the counter of flows that were created, validated or ended. While it is unchanged,
+    /// Returns the number of times that a flow was created, validated, ended or removed. While it is unchanged,
     /// [`Self::place`] knows the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes

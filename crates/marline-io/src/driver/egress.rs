@@ -16,7 +16,7 @@ use super::state::State;
 use crate::carrier::{FlowEnds, FramedBatch, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
-/// Bytes sent under one lock before other threads get their turn: 16 of the largest batches.
+/// Number of bytes sent under one lock before other threads get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum number of bytes that a batch counts as.
 const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
@@ -232,7 +232,7 @@ fn on_send_error(
 
 /// Handles the errors that ICMP caused on a socket. Returns true if there were any.
 pub(super) fn drain_errors(state: &mut State, now: Instant, index: usize) -> bool {
-    /// Errors handled in one call: a flood of them must not hold the lock.
+    /// Maximum number of errors handled in one call: a flood of them must not hold the lock.
     const MAX_ERRORS_PER_CALL: usize = 64;
     let mut any = false;
     for _ in 0..MAX_ERRORS_PER_CALL {

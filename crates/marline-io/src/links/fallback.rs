@@ -56,7 +56,7 @@ pub(crate) enum Failure {
 /// First and longest interval between probe datagrams while a link is in use.
 const PROBE_INTERVALS: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
-/// Consecutive answers that bring a route back to datagrams.
+/// Number of consecutive answers that bring a route back to datagrams.
 const ANSWERS_TO_RETURN: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
 /// second.

@@ -1885,7 +1885,7 @@ impl Connection {
     }
 }
 
-/// Addresses of both sides, and requests of the path manager (RFC 8684 section 3.4).
+/// Addresses of both sides, and requests from the path manager (RFC 8684 section 3.4).
 impl Connection {
     /// Sends ADD_ADDR for one of our addresses, repeated until echoed.
     fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {

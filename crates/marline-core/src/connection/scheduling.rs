@@ -92,7 +92,7 @@ impl Scheduling {
         }
     }
 
-    /// Records the reasons of decisions until they are taken.
+    /// Records the reasons for decisions until they are taken.
     pub(super) fn record_reasons(&mut self) {
         self.scratch.reasons = Some(Vec::new());
     }

@@ -28,7 +28,7 @@ const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
 pub(super) enum Mode {
     /// Offered or expected; the first subflow's handshake decides.
     Offered,
-    /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are then allowed.
+    /// Multipath TCP. `confirmed` once the peer has proved it with a DSS: joins are then allowed.
     Multipath { confirmed: bool },
     /// Plain TCP on the one subflow. Our positions map one to one, starting at `tx`.
     Plain { reason: Option<FallbackReason>, tx: Point },

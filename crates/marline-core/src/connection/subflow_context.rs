@@ -491,7 +491,7 @@ impl SubflowContext {
         }
     }
 
-    /// Sets the reason of the pending RST unless one is set: the first reason is the cause of later ones.
+    /// Sets the reason for the pending RST unless one is set: the first reason is the cause of later ones.
     pub(super) fn add_reset_reason(&mut self, reason: u8) {
         if matches!(self.closing_option(), ClosingOption::None) {
             let reason = MpTcpRst { transient: false, reason };

@@ -62,7 +62,7 @@ pub(crate) struct SubflowConfig {
     pub(crate) outstanding_segments: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
-    /// Evaluate the forecasts of answers.
+    /// Score forecasts of answer times.
     pub(crate) score_forecasts: bool,
 }
 

@@ -183,7 +183,7 @@ fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     }
 }
 
-/// Hands datagrams of one sender to the kernel and notifies the sender if they were not sent.
+/// Hands datagrams from one sender to the kernel and notifies the sender if they were not sent.
 fn hand_over(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     let Err(failed) = state.sockets().send(now, out) else { return };
     let mut error = failed.error;
@@ -277,8 +277,8 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
     state.endpoint().flow_error(now, flow, what);
 }
 
-/// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all
-/// ICMP messages of the machine, and most of them do not concern it.
+/// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all ICMP
+/// messages that reach the machine, and most of them do not concern it.
 pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkError) {
     let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
     let mut remote = error.remote;

@@ -44,7 +44,7 @@ const TRACKED_COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// tracking.
 const SYSCTL_DIR: &str = "/proc/sys/net";
 
-/// Sockets that send the packets of raw sockets. Clones share them.
+/// Sockets that send native TCP packets. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct RawSender {
     ways: Arc<Mutex<Outlets>>,

@@ -271,7 +271,7 @@ impl Stream {
     }
 }
 
-/// Connection requests of hosts behind a gateway, in order of arrival.
+/// Connection requests from hosts behind a gateway, in order of arrival.
 ///
 /// The endpoint limits their number ([`Limits::syn_queue`](marline_core::Limits)). Each request is reported once.
 #[derive(Debug)]
@@ -280,7 +280,7 @@ pub struct Requests {
     waiting: mpsc::UnboundedReceiver<FourTuple>,
 }
 
-/// Connection request of a host behind the gateway. Dropping it without an answer refuses it.
+/// Connection request from a host behind the gateway. Dropping it without an answer refuses it.
 #[derive(Debug)]
 pub struct Request {
     shard: Arc<ShardHandle>,

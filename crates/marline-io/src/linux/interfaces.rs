@@ -107,7 +107,7 @@ fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
 }
 
-/// Change notifications of interfaces, addresses and routes.
+/// Change notifications for interfaces, addresses and routes.
 #[derive(Debug)]
 pub(crate) struct Changes {
     netlink: AsyncFd<Netlink>,

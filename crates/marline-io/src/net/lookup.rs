@@ -102,7 +102,8 @@ async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &
     }
 }
 
-/// Receives the next datagram of one of these resolvers and returns its length. Returns `None` if the time has expired.
+/// Receives the next datagram from one of these resolvers and returns its length. Returns `None` if the time has
+/// expired.
 pub(super) async fn receive_from(
     socket: &UdpSocket,
     resolvers: &[SocketAddr],

@@ -23,7 +23,7 @@ const MAX_RECORDS: usize = 16;
 /// Limits for the lifetime of an answer, in seconds.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
-/// Answer of a network's resolvers about its NAT64 prefix.
+/// Answer from a network's resolvers about its NAT64 prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PrefixAnswer {
     /// The network translates with this prefix.

@@ -375,7 +375,7 @@ impl Sockets {
                     *entry = Entry { socket, stalled, _error_watch };
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot re-register the socket; keeping its old registration")
+                    tracing::warn!(%error, "cannot re-register the socket; keeping its old registration");
                 }
             }
         }

@@ -145,7 +145,7 @@ impl PathSpec {
     /// Returns the local ends of the path: the given address, or the interface's first address of each family.
     ///
     /// # Errors
-    /// The interface or address does not currently exist.
+    /// Fails if the interface or address does not currently exist.
     pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
         match &self.local {
             LocalSpec::Address(address) => {

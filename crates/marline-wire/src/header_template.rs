@@ -29,7 +29,7 @@ impl HeaderTemplate {
     /// cover them.
     ///
     /// # Errors
-    /// If the options take more than 40 bytes.
+    /// Fails if the options take more than 40 bytes.
     pub fn new(
         header: &TcpHeader,
         options: &TcpOptions,

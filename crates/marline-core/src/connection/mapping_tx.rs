@@ -170,7 +170,7 @@ impl MappingTx {
         Some(run)
     }
 
-    /// Index of the entry that contains `at`, or of the end.
+    /// Index of the entry that contains `at`, or the number of entries if there is none.
     fn index_of(&self, at: Dsn) -> usize {
         self.entries.partition_point(|e| e.end <= at)
     }

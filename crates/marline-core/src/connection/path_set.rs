@@ -21,7 +21,7 @@ use crate::{
 
 /// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
-/// Time that a peer may take to answer an immediate request.
+/// Time that a peer may take to answer a segment that requires an immediate answer.
 const ANSWER_DELAY: Duration = Duration::from_millis(25);
 /// Maximum number of address pairs whose totals are kept after their subflows ended.
 const MAX_KEPT_TOTALS: usize = 32;

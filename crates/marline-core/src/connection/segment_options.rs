@@ -18,7 +18,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{Checksum, FastOpenOption, TCP_HEADER_LEN, TcpOptions, dss_checksum};
 
-/// Transmissions of a segment on one subflow that may carry MP_IDLE.
+/// Maximum number of transmissions of a segment on one subflow that carry MP_IDLE.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// Layout of a data segment, before its payload is known.

@@ -161,8 +161,7 @@ impl Endpoint {
         active
     }
 
-    /// Chooses the connections that probe the address pairs on which a probe is due. It is the first member of each
-    /// pair.
+    /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each pair.
     fn choose_probes(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut due_probes = Vec::new();
         if !table.is_watching() {

@@ -23,7 +23,7 @@ pub(crate) struct MemberActivity {
     pub(crate) members: u64,
     /// Segments that were waiting for repair when the period began, or were marked lost later.
     pub(crate) lost: u64,
-    /// Outstanding segments, and segments lost and repaired.
+    /// Outstanding segments, plus segments that were lost and have been repaired.
     pub(crate) outstanding: u64,
     /// Segments outstanding when the period began, or sent later.
     pub(crate) at_risk: u64,

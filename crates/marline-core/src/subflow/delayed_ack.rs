@@ -18,7 +18,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Segments acknowledged immediately at the start (Linux's maximum).
+/// Number of segments acknowledged immediately at the start (Linux's maximum).
 const QUICK_ACKS: u8 = 16;
 /// Minimum wait for a second segment.
 const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
@@ -26,9 +26,9 @@ const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(4);
 /// Silence after which the sender restarts from its initial window.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// Full segments that are acknowledged together on a reliable carrier.
+/// Number of full segments that are acknowledged together on a reliable carrier.
 const LAZY_SEGMENTS: u64 = 8;
-/// Consecutive quick answers that indicate a dialog.
+/// Number of consecutive quick answers that indicate a dialog.
 const DIALOG_ANSWERS: u8 = 3;
 
 /// Properties of received data that matter for acknowledgments.

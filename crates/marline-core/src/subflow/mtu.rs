@@ -21,7 +21,7 @@ use marline_time::{Duration, Instant};
 /// Size differences below this are not probed. It exceeds the difference in option space between two full segments,
 /// so that a probe can always be recognized by its payload.
 const STEP: u16 = 32;
-/// Losses after which a size counts as too large.
+/// Number of losses after which a size counts as too large.
 const LOSSES: u8 = 2;
 /// Maximum overhead of a carrier in addition to the IP header and the segment: a UDP header and a frame header.
 const MAX_CARRIER_OVERHEAD: u16 = 32;
@@ -35,7 +35,7 @@ const MIN_IPV6_PACKET: u16 = 1_280;
 const FLOOR_BYTES: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
 /// Maximum size of options beyond the smallest header. A segment that is smaller by up to this may be full.
 const LONG_OPTIONS_BYTES: u16 = 80;
-/// Consecutive timeouts up to which a repair is repeated unsplit.
+/// Number of consecutive timeouts up to which a repair is repeated unsplit.
 const MAX_UNSPLIT_REPAIRS: u32 = 3;
 /// Time after which a search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const MTU_SEARCH_INTERVAL: Duration = Duration::from_secs(600);

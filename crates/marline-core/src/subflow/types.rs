@@ -162,7 +162,7 @@ pub(crate) struct TroubleStats {
     pub(crate) rtos: u32,
     /// Tail loss probes.
     pub(crate) probes: u32,
-    /// Reductions undone.
+    /// Window reductions undone as spurious.
     pub(crate) undone: u32,
     /// Reordering distance in segments.
     pub(crate) reordering: u32,

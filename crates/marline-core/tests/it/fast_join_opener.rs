@@ -375,7 +375,7 @@ fn flip_last(p: &mut Packet<'_>) {
     p.seg.options.mptcp = spoiled;
 }
 
-/// Both directions, and a middlebox that interferes with the join; the first path dies permanently.
+/// The first path dies permanently, and a middlebox interferes with the join. Both directions are tested.
 #[test]
 fn a_fast_join_delivers_its_bytes_through_any_middlebox() {
     type Box = fn(&mut Packet<'_>) -> MiddleboxAction;

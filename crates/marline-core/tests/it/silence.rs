@@ -278,8 +278,8 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
     })
 }
 
-/// It answers a probe with a reset, and the next join by reporting an unknown connection: the application gets the
-/// error within ten seconds, on one path and on two.
+/// The peer answers a probe with a reset, and the next join by reporting an unknown connection: the application gets
+/// the error within ten seconds, on one path and on two.
 #[test]
 fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
     for config in [with_probes(3_600), two_paths(with_probes(3_600))] {

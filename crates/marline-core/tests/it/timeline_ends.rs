@@ -49,7 +49,7 @@ fn we_finish_first() {
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a repeated FIN");
 }
 
-/// The DATA_FIN leaves no room for SACK beside timestamps: out-of-order data is reported by a separate ACK.
+/// The DATA_FIN leaves no room for SACK next to timestamps: out-of-order data is reported by a separate ACK.
 #[test]
 fn a_data_fin_does_not_replace_an_ack_of_out_of_order_data() {
     for timestamps in [false, true] {

@@ -1,5 +1,5 @@
-//! Reports of lanes: datagrams and paths for the application, counters, and the bytes carried on each path, which serve
-//! to compare UDP with TCP (`links/fallback/comparing.rs`).
+//! Reports from lanes: datagrams and paths for the application, counters, and the bytes carried on each path, which
+//! serve to compare UDP with TCP (`links/fallback/comparing.rs`).
 //!
 //! Frames that the peer does not acknowledge were lost on the way to it. Of the peer's lost frames, only the numbers
 //! are known, not the paths: they are attributed to the path that delivered nearly everything.

@@ -536,7 +536,7 @@ impl Lanes {
         core::mem::take(&mut self.answered)
     }
 
-    /// Updates the set of silent paths after a lane was served.
+    /// Updates the set of silent paths after a lane is served.
     fn update_silent_paths(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let silent = entry.current_silent_paths();

@@ -37,7 +37,7 @@ impl LinkListener {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.copy.try_clone()
     }
@@ -103,7 +103,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot accept a TCP connection");
+                tracing::debug!(%error, "cannot accept a TCP connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -352,7 +352,7 @@ async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalle
     let Some(shard) = shard.upgrade() else { return };
     let port = options.local.port();
     let link = opened.and_then(|stream| {
-        let full = || LinkOpenError::Io(io::Error::other("too many links"));
+        let full = || LinkOpenError::Io(io::Error::other("too many TCP connections are open"));
         let stream = LinkStream::Tcp(stream);
         shard.links().insert(stream, ends.local, ends.remote, port, true).ok_or_else(full)
     });

@@ -452,7 +452,7 @@ impl Routing {
         failures.insert(ends, why);
     }
 
-    /// Discards a failure after a link was established.
+    /// Discards a failure once a link is established.
     pub(super) fn forget_failure(&mut self, ends: &FlowEnds) {
         self.failures.remove(ends);
     }

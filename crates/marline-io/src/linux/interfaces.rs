@@ -51,7 +51,7 @@ const VLAN: &str = "vlan";
 /// Lists all interfaces, by index.
 ///
 /// # Errors
-/// Netlink is not available.
+/// Fails if Netlink is not available.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
     let netlink = Netlink::open(0)?;
     let mut messages = netlink.dump(libc::RTM_GETLINK)?;
@@ -107,7 +107,7 @@ fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
 }
 
-/// Change notifications of interfaces, addresses and routes.
+/// Change notifications for interfaces, addresses and routes.
 #[derive(Debug)]
 pub(crate) struct Changes {
     netlink: AsyncFd<Netlink>,
@@ -117,7 +117,7 @@ impl Changes {
     /// Subscribes. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// Netlink is not available.
+    /// Fails if Netlink is not available.
     pub(crate) fn watch() -> io::Result<Self> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_IPV4_IFADDR
@@ -131,7 +131,7 @@ impl Changes {
     /// Waits until a change has settled.
     ///
     /// # Errors
-    /// Netlink failed.
+    /// Fails if Netlink fails.
     pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         let mut guard = self.netlink.readable().await?;
         guard.retain_ready();

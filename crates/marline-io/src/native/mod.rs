@@ -143,7 +143,7 @@ impl RawSockets {
     /// them, fewer segments are combined.
     ///
     /// # Errors
-    /// A guard is not valid, or the families have different numbers of receivers.
+    /// Fails if a guard is not valid or the families have different numbers of receivers.
     pub fn inherit(
         parts: Vec<(NativePart, SocketAddr, OwnedFd)>,
         named: Vec<(String, OwnedFd)>,

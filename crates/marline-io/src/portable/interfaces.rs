@@ -76,7 +76,7 @@ const fn usable(ip: IpAddr) -> bool {
     }
 }
 
-/// Changes of interfaces and addresses.
+/// Changes to interfaces and addresses.
 #[derive(Debug)]
 pub(crate) struct Changes {
     known: Vec<Interface>,

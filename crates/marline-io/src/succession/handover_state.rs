@@ -47,7 +47,7 @@ impl HandoverState {
     /// Sends the state to the other end of `channel`. Blocks while the channel is full.
     ///
     /// # Errors
-    /// The other process is gone.
+    /// Fails if the other process is gone.
     pub fn send_to(&self, channel: &Channel) -> io::Result<()> {
         let put = |message: Message, fd: Option<&OwnedFd>| loop {
             match channel.send(&[&message.to_bytes()], fd.map(AsFd::as_fd)) {
@@ -138,7 +138,7 @@ impl PendingSuccessor {
     /// Receives the state from the predecessor on this channel. Blocks until it is complete.
     ///
     /// # Errors
-    /// The predecessor does not send the state, or uses another version.
+    /// Fails if the predecessor does not send the state or uses another version.
     pub fn receive(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
         channel.set_blocking(true)?;
         let handover = HandoverState::receive(&channel)?;
@@ -149,7 +149,7 @@ impl PendingSuccessor {
     /// stopped receiving.
     ///
     /// # Errors
-    /// The predecessor is gone, or continues without this process.
+    /// Fails if the predecessor is gone or continues without this process.
     pub fn request_start(&self, version: &str) -> io::Result<()> {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;

@@ -14,8 +14,8 @@ use marline_wire::TcpFlags;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Advances `within` seconds in steps of one, and calls `each` in every step. Returns the time after which all
-/// connections and their subflows were gone.
+/// Advances `within` seconds, one second at a time, and calls `each` before every second. Returns the time after which
+/// all connections and their subflows were gone.
 fn ends_within(
     script: &mut Script,
     within: u64,

@@ -27,7 +27,7 @@ pub struct AddressPair {
 pub enum AddressPairFault {
     /// The smoothed share of lost segments exceeds its threshold.
     Loss,
-    /// The smoothed share of retransmissions exceeds its threshold.
+    /// The smoothed share of retransmitted segments exceeds its threshold.
     Retransmissions,
     /// A subflow on this address pair has a long retransmission timeout ([`PathHealthConfig::rto`]).
     Rto,

@@ -62,7 +62,7 @@ pub enum Question {
 pub enum Rule {
     /// New data is sent on the path where it arrives first.
     First,
-    /// New data is sent, or waits, on a path where it arrives soon enough. A faster path is metered, or its radio
+    /// New data is sent on, or waits for, a path where it arrives soon enough. A faster path is metered, or its radio
     /// sleeps.
     Spared,
     /// Every path is in trouble. New data is sent on the path that received data most recently.
@@ -230,7 +230,7 @@ const DEGRADED: Health =
 const UNREACHABLE: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
-/// The part of a view that a record keeps: without causes of its health, addresses, and counters that no rule reads.
+/// The part of a view that a record keeps. Omits the cause of its health, addresses, and counters that no rule reads.
 fn recorded_view(view: &SubflowView) -> SubflowView {
     SubflowView {
         local_id: AddressId(0),

@@ -125,7 +125,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Measures reordering: how far a segment that was sent only once arrives below one that arrived earlier.
+    /// Measures reordering: how far below the highest delivered byte a segment arrives that was sent only once.
     fn detect_reordering(&mut self, ack: &AckSummary<'_>) {
         for segment in ack.delivered {
             if segment.end > self.highest {

@@ -54,7 +54,7 @@ pub(super) struct ModeInput {
     pub(super) is_void: bool,
 }
 
-/// Bytes delivered over a measured time.
+/// Bytes delivered in a measured time.
 #[derive(Copy, Clone, Debug)]
 struct Measurement {
     counted_from: Instant,

@@ -134,7 +134,7 @@ fn the_memory_of_the_scheduler_is_bounded() {
     }
     assert!(stream.mappings.len() > MAX_EPISODES);
     assert!(peekaboo.episodes.len() <= MAX_EPISODES);
-    // If the decision is refused, the scheduler is asked again about this segment.
+    // If the decision is refused, the scheduler is consulted again about this segment.
     let mut refused = Peekaboo::default();
     let stream = Stream::new(5_000);
     for _ in 0..5 {

@@ -143,7 +143,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
     ),
     ("parts of the example policy", &["marline-algos/src/schedulers/auto/judge.rs:decide"]),
     (
-        "calls of other functions with this name: in a macro, a library, or a parameter",
+        "calls to other functions of the same name (in a macro, a library or a parameter)",
         &[
             "marline-algos/src/congestion/cubic.rs:on_ack",
             "marline-algos/src/registry/table.rs:make",
@@ -192,7 +192,7 @@ fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let titles: Vec<&str> = paths.iter().map(|path| path.title).collect();
     let known: Vec<&str> = FILE_LIMITS.iter().map(|(title, _)| *title).collect();
     if titles != known {
-        return Ok(vec![format!("{PAGE}: the call paths are {titles:?}, not {known:?}")]);
+        return Ok(vec![format!("{PAGE}: expected the call paths {known:?}, found {titles:?}")]);
     }
     let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
     for (path, (_, most)) in paths.iter().zip(FILE_LIMITS) {

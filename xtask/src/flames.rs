@@ -1,9 +1,9 @@
 //! Flame graphs of benchmarks with real sockets, and of two shards in memory: CPU time in the kernel and in all
 //! programs of a benchmark.
 //!
-//! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
-//! The build has frame pointers and no link-time optimization, so that functions are distinguished; its figures
-//! differ from those of a release and are not shown.
+//! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples. The
+//! build has frame pointers and no link-time optimization, so that functions are distinguished; its results differ from
+//! those of a release and are not shown.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
-//! Performance goals, and their comparison with measured figures.
+//! Performance goals, and their comparison with measured results.
 //!
-//! A program that measures a figure prints a line `figure NAME VALUE`.
+//! A program prints each result as a line `figure NAME VALUE`.
 
-/// Limit on a figure.
+/// Limit on a result.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -10,7 +10,7 @@ enum Bound {
 }
 use Bound::{AtLeast, AtMost};
 
-/// Name of a figure, its limit, and its description.
+/// Name of a result, its limit, and its description.
 const GOALS: &[(&str, Bound, &str)] = &[
     (
         "one-to-smoltcp",
@@ -86,7 +86,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ),
 ];
 
-/// The figures in a program's output.
+/// The results in a program's output.
 pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     let figure = |line: &str| {
         let mut words = line.strip_prefix("figure ")?.split(' ');
@@ -96,7 +96,7 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     printed.lines().filter_map(figure).collect()
 }
 
-/// A line for each goal with a measured figure.
+/// A line for each goal with a measured result.
 pub(crate) fn judged(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {

@@ -17,7 +17,7 @@ const MAX_MODULE_DEPTH: usize = 3;
 pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
     for (name, counted) in counts {
         let folder = root.join(&counted.profile);
-        // The folder also has files of the previous run, and difference graphs.
+        // The folder also has files from the previous run, and difference graphs.
         let file = |ending: &str| {
             let mut paths = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path());
             paths.find(|path| {

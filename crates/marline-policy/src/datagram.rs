@@ -118,7 +118,7 @@ pub struct FlowView {
     pub last: Option<(PathId, Instant)>,
 }
 
-/// Input of a datagram decision: the paths, the time, and session properties.
+/// Input to a datagram decision: the paths, the time, and session properties.
 #[derive(Copy, Clone, Debug)]
 pub struct DatagramContext<'a> {
     /// The current time.

@@ -119,7 +119,7 @@ pub struct RecoveryRule {
 }
 
 impl PathHealthConfig {
-    /// Values of MultiMob's kernel module: statistics every second, no probing, and permanent verdicts.
+    /// Values that MultiMob's kernel module uses: statistics every second, no probing, and permanent verdicts.
     #[must_use]
     pub const fn multimob() -> Self {
         PathHealthConfig {

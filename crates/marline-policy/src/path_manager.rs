@@ -107,7 +107,7 @@ pub struct SubflowPath {
     pub established: bool,
 }
 
-/// Input of a path manager.
+/// Input to a path manager.
 #[derive(Copy, Clone, Debug)]
 pub struct PathContext<'a> {
     /// The current time.

@@ -37,7 +37,7 @@ pub struct Reason {
     pub more_ranges: Vec<DataRange>,
     /// The rule and the times compared.
     pub grounds: Grounds,
-    /// All inputs of the decision.
+    /// All inputs to the decision.
     pub inputs: Inputs,
 }
 
@@ -182,7 +182,7 @@ pub struct Terms {
     pub wake: Duration,
 }
 
-/// All inputs of a scheduler's decision.
+/// All inputs to a scheduler's decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {
     /// Time of the decision.

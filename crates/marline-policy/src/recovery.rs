@@ -67,7 +67,7 @@ pub struct AckSummary<'a> {
     pub duplicate: bool,
 }
 
-/// Input of loss recovery.
+/// Input to loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct RecoveryContext<'a> {
     /// The current time.

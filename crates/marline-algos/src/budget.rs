@@ -49,7 +49,7 @@ impl Default for BudgetConfig {
 pub(crate) struct IdleCapacity {
     /// Sum of the rates of the paths.
     pub(crate) rate: Rate,
-    /// Share from 0 to 1.
+    /// Share of the idle capacity, 0 to 1.
     pub(crate) share: f64,
 }
 

@@ -62,7 +62,7 @@ pub enum EarlyRetransmit {
 /// Settings of [`Rfc6675`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rfc6675Config {
-    /// Settings of tail loss probes.
+    /// Settings for tail loss probes.
     pub probes: ProbeConfig,
     /// True to allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,

@@ -36,7 +36,7 @@ impl Mode {
     }
 }
 
-/// Input of the state machine for each decision of the scheduler.
+/// Input to the state machine for each decision of the scheduler.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ModeInput {
     pub(super) now: Instant,

@@ -179,7 +179,7 @@ struct Definition {
 /// Functions of the crates of a path, by name and file.
 type Definitions = BTreeMap<String, BTreeMap<String, Definition>>;
 
-/// Fails with every finding in the page's paths.
+/// Fails with a list of all findings in the page's paths.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong = findings(root, &page)?;

@@ -90,7 +90,7 @@ const MAX_LIBRARY_CRATES: usize = 36;
 const FORBIDDEN_IN_LIBRARY: &[&str] =
     &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
 
-/// Fails with every dependency that violates the layering, and if the library has too many crates.
+/// Fails with a list of the dependencies that violate the layering, or if the library has too many crates.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();

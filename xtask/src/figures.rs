@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::run::{command, run, run_and_show};
 use crate::{TaskResult, goals};
 
-/// Row names with arguments of cargo. A row may need several commands.
+/// Row names with cargo arguments. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
     ("cost", "run --release -q -p marline-sim --example numbers cost"),
     ("clean", "run --release -q -p marline-sim --example numbers clean"),

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::TaskResult;
 use crate::run::{command, display_command, output, run};
 
-/// Row names with the arguments of cargo and of the program.
+/// Row names with the arguments for cargo and for the program.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("bulk", ["run", "--release", "-p", "marline", "--example", "bulk"], &[]),
     ("echo", ["run", "--release", "-p", "marline", "--example", "echo"], &[]),
@@ -28,7 +28,7 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
 ];
 const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
 
-/// Directory of pictures, samples and the build with frame pointers.
+/// Directory for pictures, samples and the build with frame pointers.
 const FOLDER: &str = "target/flames";
 /// Samples per second and processor: not a divisor of common timer rates.
 const SAMPLES_PER_S: &str = "499";

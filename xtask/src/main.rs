@@ -76,12 +76,12 @@ usage: cargo xtask <task>
                   the static program
 ";
 
-/// Arguments of cargo for the interoperability matrix.
+/// Cargo arguments for the interoperability matrix.
 const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
-/// Arguments of cargo for the comparison table.
+/// Cargo arguments for the comparison table.
 const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-lab-cli", "--", "compare"];
 
-/// Arguments of cargo for the long tests, which run one after the other and print figures.
+/// Cargo arguments for the long tests, which run one after the other and print figures.
 const ENDURANCE: &[&str] = &[
     "test",
     "--release",

@@ -126,7 +126,7 @@ const AREAS: &[OwnedState] = &[
 /// Crates whose files may import each other circularly: a program that acts as the kernel for packetdrill's scripts.
 const CRATES_WITH_CIRCLES: &[&str] = &["packetdrill-adapter"];
 
-/// Fails with every finding.
+/// Fails with a list of all findings.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut counts = Vec::new();

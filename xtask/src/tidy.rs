@@ -32,7 +32,7 @@ const SIZE_LIMITS: &[(&str, i64)] = &[
 /// Words that a module header must not begin with: its first sentence is a noun phrase for the module.
 const HEADER_OPENINGS: &[&str] = &["What", "Who", "Whether", "How", "Where", "When", "Why"];
 
-/// Fails with every finding. Long but allowed files are only listed.
+/// Fails with a list of all findings. Long but allowed files are only listed.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut long = Vec::new();

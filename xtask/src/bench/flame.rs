@@ -8,9 +8,9 @@ use super::Counts;
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Number of printed rows of each table.
+/// Number of rows printed per table.
 const ROWS: usize = 10;
-/// Maximum number of module names: `marline_core::connection::sender`.
+/// Maximum number of module names shown, as in `marline_core::connection::sender`.
 const MAX_MODULE_DEPTH: usize = 3;
 
 /// Prints each path's flame graph file and its largest costs.

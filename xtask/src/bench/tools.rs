@@ -1,4 +1,4 @@
-//! Programs for the counts: valgrind, and the harness's runner in the matching version.
+//! Programs that take the counts: valgrind, and the harness's runner in the matching version.
 
 use std::env;
 use std::ffi::OsString;

@@ -461,6 +461,6 @@ mod tests {
     #[test]
     fn a_missing_path_is_found() {
         let found = findings(&crate::workspace_root(), PAGE_TEXT).expect("readable");
-        assert!(found[0].contains("the call paths are [\"Up\", \"Down\"]"), "{found:?}");
+        assert!(found[0].contains("found [\"Up\", \"Down\"]"), "{found:?}");
     }
 }

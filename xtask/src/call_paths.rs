@@ -3,7 +3,8 @@
 //! Names are compared, not types, so a missing function with a common name may go unnoticed. The check finds:
 //! - a step that no earlier step of its path calls, unless its item begins with one of [`ENTRIES`];
 //! - a file that a step calls and the path does not list. A call counts if the name is defined in only one file of the
-//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls outside the usual case are in [`BRANCHES`];
+//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls outside the usual case are exempt
+//!   ([`BRANCHES`]);
 //! - an entry of that list that is not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,13 @@ const HEADING: &str = "## Four call paths";
 /// Titles of the paths, and their maximum numbers of files.
 const FILE_LIMITS: &[(&str, usize)] =
     &[("Write to datagram", 20), ("ACK in", 18), ("SOCKS CONNECT", 16), ("UDP ASSOCIATE", 16)];
-/// Beginnings of items whose first function is called on another machine, by another task, or by a library.
+/// Prefixes of items whose first function is called on another machine, by another task, or by a library.
 const ENTRIES: &[&str] = &["Client:", "Server:", "Lane:", "Back:"];
 /// Minimum number of lines of a function for which a reader has to open its file.
 const LOGIC_LINES: usize = 8;
 
-/// Functions outside the usual case that steps call, and self-explanatory data structures, by the reason why their
-/// files are not listed.
+/// Functions that steps call only outside the usual case, and self-explanatory data structures. Grouped by the reason
+/// why their files are not listed.
 const BRANCHES: &[(&str, &[&str])] = &[
     (
         "handshakes and resets",

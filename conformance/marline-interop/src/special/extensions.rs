@@ -1,5 +1,5 @@
-//! Special cases for Marline's extensions beyond RFC 8684, with a kernel that does not know them, and between Marline
-//! peers: the first path fails, and the client switches to the one that was idle.
+//! Special cases for Marline's extensions beyond RFC 8684, with a kernel that does not support them, and between
+//! Marline peers: the first path fails, and the client switches to the one that was idle.
 
 use marline_lab::scenario::Side;
 

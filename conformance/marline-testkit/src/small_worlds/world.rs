@@ -112,7 +112,7 @@ impl World {
         self.facts(ends, Side::A).closed.is_some()
     }
 
-    /// The time of the next timer of either end.
+    /// The time of the next timer at either end.
     pub(super) fn deadline(&self, ends: &Ends<'_>) -> Option<Instant> {
         self.states.iter().filter_map(|state| ends.facts(*state).deadline).min()
     }

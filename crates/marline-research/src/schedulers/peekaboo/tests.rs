@@ -28,7 +28,7 @@ const fn outcome(passed_ms: u64, segments: u64) -> Outcome {
     Outcome { passed_ms, segments }
 }
 
-/// Requests 200 decisions, with these outcomes for waiting and for sending. Returns which ones were to wait.
+/// Requests 200 decisions, with these outcomes for waiting and for sending. Returns true for each decision to wait.
 fn train(
     peekaboo: &mut Peekaboo,
     pair: &[SubflowView],

@@ -69,7 +69,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("crowd", AtMost(2.0), "p99 of echoes during another client's bulk transfer, relative to none"),
     ("silent-server", AtMost(8_000.0), "bytes per silent stream of the proxy, server"),
     ("silent-client", AtMost(8_000.0), "bytes per silent stream of the proxy, client"),
-    ("streams-lost", AtMost(0.0), "streams lost out of 100,000, three rounds"),
+    ("streams-lost", AtMost(0.0), "streams lost out of 100,000 in three rounds"),
     ("streams-servers-mb", AtMost(1_200.0), "resident MB of the servers with 100,000 streams"),
     ("streams-clients-mb", AtMost(1_200.0), "resident MB of the clients with 100,000 streams"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),

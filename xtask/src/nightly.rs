@@ -64,7 +64,7 @@ const STEPS: [Step; 19] = [
     (
         "kill-switch",
         "no packet bypasses the tunnel if `kill -9` hits `marline up` at 50 ms intervals of start, \
-            steady state, reload and stop, even with `--lockdown`",
+            steady state, reload and stop, with or without `--lockdown`",
         test_kill_switch,
     ),
     (

@@ -84,7 +84,9 @@ fn find_foreign_sources(lock: &str) -> Vec<Finding> {
     lock.lines()
         .enumerate()
         .filter(|(_, line)| line.starts_with("source = ") && *line != official)
-        .map(|(index, line)| finding(index + 1, format!("not the public registry: {line}")))
+        .map(|(index, line)| {
+            finding(index + 1, format!("source is not the public registry: {line}"))
+        })
         .collect()
 }
 

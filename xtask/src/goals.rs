@@ -1,8 +1,8 @@
-//! Performance goals, and their comparison with measured figures.
+//! Performance goals, and their comparison with measured results.
 //!
-//! A program that measures a figure prints a line `figure NAME VALUE`.
+//! A program prints each result as a line `figure NAME VALUE`.
 
-/// Limit on a figure.
+/// Limit on a result.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -10,7 +10,7 @@ enum Bound {
 }
 use Bound::{AtLeast, AtMost};
 
-/// Name of a figure, its limit, and its description.
+/// Name of a result, its limit, and its description.
 const GOALS: &[(&str, Bound, &str)] = &[
     (
         "one-to-smoltcp",
@@ -69,7 +69,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("crowd", AtMost(2.0), "p99 of echoes during another client's bulk transfer, relative to none"),
     ("silent-server", AtMost(8_000.0), "bytes per silent stream of the proxy, server"),
     ("silent-client", AtMost(8_000.0), "bytes per silent stream of the proxy, client"),
-    ("streams-lost", AtMost(0.0), "streams lost out of 100,000, three rounds"),
+    ("streams-lost", AtMost(0.0), "streams lost out of 100,000 in three rounds"),
     ("streams-servers-mb", AtMost(1_200.0), "resident MB of the servers with 100,000 streams"),
     ("streams-clients-mb", AtMost(1_200.0), "resident MB of the clients with 100,000 streams"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),
@@ -86,7 +86,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ),
 ];
 
-/// The figures in a program's output.
+/// The results in a program's output.
 pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     let figure = |line: &str| {
         let mut words = line.strip_prefix("figure ")?.split(' ');
@@ -96,7 +96,7 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     printed.lines().filter_map(figure).collect()
 }
 
-/// A line for each goal with a measured figure.
+/// A line for each goal with a measured result.
 pub(crate) fn judged(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {

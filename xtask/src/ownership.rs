@@ -69,7 +69,7 @@ const AREAS: &[OwnedState] = &[
                     "DeliveryWatch",
                     "MemoryTrim",
                 ],
-                reason: "the scheduler's decisions move data of the sender to subflows",
+                reason: "the scheduler's decisions move data from the sender to subflows",
             },
             Borrower {
                 name: "Joins",
@@ -79,7 +79,7 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "FastOpenHandshake",
                 owners: &["Session", "PathSet", "Sender", "Receiver", "FastOpening"],
-                reason: "data of the first SYN shifts the positions of both streams",
+                reason: "data in the first SYN shifts the positions of both streams",
             },
             Borrower {
                 name: "Opening",
@@ -89,12 +89,12 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "Reception",
                 owners: &["Session", "PathSet", "Receiver"],
-                reason: "a mapping relates positions of a subflow to the stream",
+                reason: "a mapping relates positions in a subflow to the stream",
             },
             Borrower {
                 name: "Silence",
                 owners: &["PathSet", "Receiver", "Closing", "Liveness"],
-                reason: "missing data of the stream is a sign of a silent path",
+                reason: "missing stream data is a sign of a silent path",
             },
             Borrower {
                 name: "PeerMessages",
@@ -126,7 +126,7 @@ const AREAS: &[OwnedState] = &[
 /// Crates whose files may import each other circularly: a program that acts as the kernel for packetdrill's scripts.
 const CRATES_WITH_CIRCLES: &[&str] = &["packetdrill-adapter"];
 
-/// Fails with every finding.
+/// Fails with a list of all findings.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut counts = Vec::new();

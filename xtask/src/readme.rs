@@ -20,7 +20,7 @@ struct Pages {
     auto: String,
 }
 
-/// Fails with every figure that differs from its source.
+/// Fails with a list of the figures that differ from their sources.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let read = |page: &str| {
         fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))

@@ -38,7 +38,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n    ")) }
 }
 
-/// Arguments of cargo for each choice of features to check: the default, none, each alone, and all.
+/// Cargo arguments for each choice of features to check: the default, none, each alone, and all.
 fn feature_choices(of: &Crate) -> Vec<Vec<String>> {
     let mut choices = vec![Vec::new()];
     let chosen: Vec<&String> = of.features.iter().filter(|name| *name != "default").collect();

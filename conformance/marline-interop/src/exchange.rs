@@ -26,7 +26,7 @@ const MAX_MESSAGE_LEN: u64 = 1_400;
 pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
     /// Ends the connection immediately, for both sides.
     fn abort(self);
-    /// Reason of a fallback to plain TCP. `None` if there was no fallback, or if it is unknown.
+    /// Reason for a fallback to plain TCP. `None` if there was no fallback, or if it is unknown.
     fn fallback(&self) -> Option<String>;
 }
 
@@ -189,7 +189,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
     Outcome { received: Some(received), send_error, ..Outcome::default() }
 }
 
-/// Exchanges messages with a length prefix, each of which is echoed.
+/// Exchanges length-prefixed messages, each of which is echoed.
 async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let result: io::Result<u32> = match side {
@@ -206,7 +206,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                 let window = tokio::sync::Semaphore::new(MAX_CONCURRENT_MESSAGES);
                 let write = async {
                     for number in 0..plan.messages {
-                        // Released by the reader.
+                        // The reader releases the permit.
                         if let Ok(place) = window.acquire().await {
                             place.forget();
                         }
@@ -230,7 +230,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                     }
                     match reader.read(&mut [0]).await? {
                         0 => Ok(echoed),
-                        _ => Err(io::Error::other("more data than was sent")),
+                        _ => Err(io::Error::other("received more data than was sent")),
                     }
                 };
                 let (echoed, ()) = tokio::try_join!(read, write)?;

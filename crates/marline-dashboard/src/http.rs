@@ -199,7 +199,7 @@ impl ConnectionState {
 
 async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
     let table = PendingTable::new(PENDING_LIMITS);
-    // Ends with this task.
+    // Its tasks end with this one.
     let mut serving = JoinSet::new();
     loop {
         let Ok((stream, remote)) = listener.accept().await else {
@@ -264,7 +264,8 @@ fn answer(
         return Ok(refusal(status, why));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refused = refusal(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD\n");
+        let mut refused =
+            refusal(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(refused);
     }

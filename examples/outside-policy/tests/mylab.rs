@@ -1,4 +1,4 @@
-//! The programs of `src/` know the policy like Marline's programs know built-in ones: in the list, in errors, in the
+//! The programs of `src/` treat the policy as Marline's programs treat built-in ones: in the list, in errors, in the
 //! lab on all stacks and in sweeps, and at both ends of the proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};

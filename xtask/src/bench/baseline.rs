@@ -24,7 +24,7 @@ pub(super) struct Baseline {
     pub(super) paths: BTreeMap<String, Entry>,
 }
 
-/// Influences on the counts in addition to the code.
+/// Factors other than the code that affect the counts.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The compiler.
@@ -59,7 +59,9 @@ impl Machine {
     pub(super) fn differences(&self, now: &Machine) -> Vec<String> {
         let pairs = self.fields().into_iter().zip(now.fields());
         let differ = pairs.filter(|((_, known), (_, now))| known != now);
-        differ.map(|((name, known), (_, now))| format!("{name} {now}, then {known}")).collect()
+        differ
+            .map(|((name, known), (_, now))| format!("{name} is {now}; the baseline has {known}"))
+            .collect()
     }
 
     /// Fails for a different compiler or processor, whose counts are not comparable. The versions of valgrind and the
@@ -68,9 +70,9 @@ impl Machine {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("the baseline was counted with a different compiler or processor and is not \
-            comparable; after a compiler \
-             update, run cargo xtask bench --bless --why 'rustc ...' before making other changes"
+        Err("the baseline was recorded with a different compiler or processor, so counts cannot be \
+            compared. After a compiler update, first run cargo xtask bench --bless --why 'rustc ...', \
+            then make other changes"
             .to_owned())
     }
 }
@@ -163,7 +165,9 @@ pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
     if known.page(root)? == shown {
         return Ok(());
     }
-    Err(format!("{PAGE} does not show {FILE}: cargo xtask bench --bless --why '...' writes both"))
+    Err(format!(
+        "{PAGE} differs from {FILE}: run cargo xtask bench --bless --why '...' to write both"
+    ))
 }
 
 /// Formats a number: one decimal below a thousand, otherwise whole with commas.

@@ -76,7 +76,7 @@ pub(super) fn build_container(release: &Release, program: &Path) -> TaskResult {
     packed(release, &folder, ".", &format!("{}-container.tar.gz", release.name()))
 }
 
-/// Packs files with fixed order, owner and time, so that equal files give an equal archive.
+/// Packs files with fixed order, owner and time, so that identical files give an identical archive.
 fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResult {
     let time = format!("--mtime=@{}", release.epoch_s);
     let to = release.folder.join(name);

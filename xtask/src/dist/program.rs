@@ -65,8 +65,10 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
     let messages = output(&mut command(root, "cargo", &arguments))?;
-    let library =
-        messages.lines().find_map(find_compiled_library).ok_or("cargo compiled no marline_cli")?;
+    let library = messages
+        .lines()
+        .find_map(find_compiled_library)
+        .ok_or("cargo reported no compiled marline_cli library")?;
     let path = format!("marline_cli={}", library.display());
     let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
     let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);

@@ -1,4 +1,4 @@
-//! Special cases of peers and paths without Multipath TCP: plain TCP, and every byte delivered (RFC 8684, 3.7).
+//! Special cases for peers and paths without Multipath TCP: plain TCP, and every byte delivered (RFC 8684, 3.7).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;

@@ -1,4 +1,4 @@
-//! Special cases of addresses that are announced, joined, refused and removed (RFC 8684, 3.2, 3.4).
+//! Special cases for addresses that are announced, joined, refused and removed (RFC 8684, 3.2, 3.4).
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Special cases of the lab's policy sets against a kernel. They affect only the sender, so a standard peer delivers
+//! Special cases for the lab's policy sets against a kernel. They affect only the sender, so a standard peer delivers
 //! every byte once. The captures show that the policies were active.
 //!
 //! Copies are mappings that repeat data of another mapping on another subflow. The checker of captures has compared

@@ -1,4 +1,4 @@
-//! Special cases of a server and its announced addresses: backups, MP_PRIO, REMOVE_ADDR, and announcing the same
+//! Special cases for a server and its announced addresses: backups, MP_PRIO, REMOVE_ADDR, and announcing the same
 //! address again (RFC 8684, 3.3.8, 3.4).
 
 use std::net::SocketAddr;

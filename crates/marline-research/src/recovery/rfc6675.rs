@@ -62,7 +62,7 @@ pub enum EarlyRetransmit {
 /// Settings of [`Rfc6675`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rfc6675Config {
-    /// Settings of tail loss probes.
+    /// Settings for tail loss probes.
     pub probes: ProbeConfig,
     /// True to allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,
@@ -125,7 +125,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Measures reordering: how far a segment that was sent only once arrives below one that arrived earlier.
+    /// Measures reordering: how far below the highest delivered byte a segment arrives that was sent only once.
     fn detect_reordering(&mut self, ack: &AckSummary<'_>) {
         for segment in ack.delivered {
             if segment.end > self.highest {

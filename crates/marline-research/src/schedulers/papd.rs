@@ -150,7 +150,7 @@ impl Papd {
         Self::wrap(Box::<MinRtt>::default(), config)
     }
 
-    /// Creates a scheduler with this one as the multipath mode.
+    /// Creates a scheduler that uses `multipath` as its multipath mode.
     #[must_use]
     pub fn wrap(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
         Papd {

@@ -21,7 +21,7 @@ const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
 const STANDING_QUEUE_RTT: f64 = 1.1;
-/// Bytes in flight, in multiples of rate x RTT, with which a higher rate would have shown.
+/// Bytes in flight, in multiples of rate x RTT, at which a higher rate would have been measured.
 const FULL_FLIGHT: f64 = 1.5;
 /// Share of lost bytes that indicates a full queue (as in later BBR versions).
 const FULL_QUEUE_LOSS: f64 = 0.02;

@@ -45,9 +45,9 @@ impl Paper for Datagrams {
         result.tables.extend(tables);
         result.grids.push(everything);
         result.notes.push(
-            "A case is a pair at one position in its recordings. Extra bytes are retransmitted frame bytes of both \
-             ends, divided by the bytes of all datagram frames sent for the first time. Frames that carry only \
-             acknowledgments or requests have a separate column. Misses are totals over the cases of a half."
+            "A case is a pair at one position in its recordings. Extra bytes are the frame bytes that both ends \
+             retransmitted, divided by the bytes of all datagram frames sent for the first time. Frames that carry \
+             only acknowledgments or requests have a separate column. Misses are totals over the cases of a half."
                 .to_owned(),
         );
         Ok(result)

@@ -210,7 +210,7 @@ impl View<'_> {
     fn grid(&self) -> Grid {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =
-            [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
+            [("scene", ""), ("from key", ""), ("measure", "")].into_iter().chain(names).collect();
         let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and copies as a \
                      percentage of the payload";
         let mut grid = Grid::new("contestants", title, &columns);

@@ -57,7 +57,7 @@ pub(super) struct GeneratedPair {
     /// Link descriptions.
     pub(super) links: [String; 2],
     pub(super) events: Vec<Event>,
-    /// Seed of its runs.
+    /// Seed for its runs.
     pub(super) seed: u64,
 }
 

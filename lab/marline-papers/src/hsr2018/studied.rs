@@ -115,7 +115,7 @@ pub(super) fn rows(
     let worse = file.published.worse_than_best();
     let ours = ComparedRuns::AnotherRide;
     let mean = 100.0 * worse.iter().sum::<f64>() / worse.len() as f64;
-    let often = Row::new("all classes: worse than the better carrier")
+    let often = Row::new("all classes: runs worse than the better carrier")
         .statement("study-worse-than-best")
         .paper(mean, "%")
         .estimate(&ours.worse_share_overall(samples), "%")
@@ -129,7 +129,7 @@ pub(super) fn rows(
     Ok(vec![often, oftener])
 }
 
-/// The study's shares beside ours.
+/// The study's shares next to ours.
 pub(super) fn grid(samples: &Samples<Vec<StudiedRide>>, published: &Published) -> Grid {
     let columns = [
         ("share of the runs", ""),

@@ -17,7 +17,7 @@ use crate::value::Value;
 
 const WEAK: Part = Part::fixed("weak", 60);
 
-/// A longest delay of at least this multiple of WiFi alone's is no benefit.
+/// A longest delay of at least this multiple of WiFi alone's counts as no benefit.
 const NO_BENEFIT: f64 = 0.99;
 
 /// Results of a run, by each of [`systems::all`].
@@ -92,7 +92,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
         ("longest delay, p50", "ms"),
         ("longest delay, p90", "ms"),
         ("mean longest delay, ratio to WiFi alone", ""),
-        ("runs without a shorter one", "%"),
+        ("runs without a shorter longest delay", "%"),
         ("median delay", "ms"),
         ("missed", "per run"),
         ("LTE", "J"),

@@ -54,8 +54,7 @@ pub(super) fn run(
         |root| measure(context, root),
         |samples| Ok(vec![inequality(samples, no_faster)]),
     )?;
-    let title =
-        "Drawn links, with a buffer below RTT_max x best rate: a pair of links of each root";
+    let title = "Drawn links, with a buffer below RTT_max x best rate: one pair of links per root";
     all.tables.push(Table::new("drawn", title, rows));
     for (name, is_small) in [("small", true), ("large", false)] {
         let contestants: [fn(&Rates) -> f64; 3] =

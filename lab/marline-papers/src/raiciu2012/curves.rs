@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
-/// Every how many blocks one is compared with its bound.
+/// One of this many blocks is compared with its bound.
 const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.

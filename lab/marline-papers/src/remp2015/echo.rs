@@ -1,4 +1,4 @@
-//! Figure 1 of the paper, with plain TCP on each path alone, and the gain in the train when connections lose their
+//! Figure 1 of the paper, with plain TCP on each path alone, and the gain on the train when connections lose their
 //! cells independently or at the same time.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
@@ -134,7 +134,7 @@ pub(super) fn run_home(
     Ok(rows)
 }
 
-/// Plain TCP on each connection in the train, and redundancy, by share of common failures.
+/// Plain TCP on each connection on the train, and redundancy, by share of common failures.
 pub(super) fn run_train(
     context: &Context<'_>,
     file: &PaperFile<Published>,
@@ -154,9 +154,9 @@ pub(super) fn run_train(
         |samples| Ok(vec![repeated_row(file, samples, context.master)?]),
     )?;
     let names = ["LTE 1", "LTE 2", "ReMP"];
-    let title = "RTTs in the train";
+    let title = "RTTs on the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
-    let title = "RTTs in the train, cumulative";
+    let title = "RTTs on the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
     let moments = map_roots(&samples, context.master, Scene::moments);
     push_measured(grid, "train", names, &samples, &moments);
@@ -288,7 +288,7 @@ fn coincidence_grid() -> Grid {
         ("share of the better average", "%"),
         ("reduction factor of the standard deviation", ""),
     ];
-    let title = "Redundancy in the train, by share of common failures (99 % intervals)";
+    let title = "Redundancy on the train, by share of common failures (99 % intervals)";
     Grid::new("coincidence", title, &columns)
 }
 

@@ -103,13 +103,15 @@ pub(super) fn run(
     let srtt_ms = wlan_srtt_ms(&paths);
     // The burst in flight, or else the next one.
     let hit = paths.client_report(0).context("cannot find the connection")?.received.len();
-    anyhow::ensure!(hit >= last, "a burst takes too long");
+    anyhow::ensure!(hit >= last, "a burst before the failure is still incomplete");
     let (at, bytes) = *trace.bursts.get(hit).context("the trace has no burst after the failure")?;
     let from = dies.max(START + at);
     let read = until_read(&mut paths, hit, from + BURST_TIMEOUT)?;
     paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("cannot find the connection")?;
-    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+    if let Some(byte) = report.wrong_at {
+        anyhow::bail!("received data differs from sent data at byte {byte}");
+    }
     let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);

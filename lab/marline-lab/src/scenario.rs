@@ -293,7 +293,7 @@ impl Scenario {
     /// # Errors
     /// A constraint is violated. The error names the path or host.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.paths.is_empty(), "there must be at least one [[path]]");
+        ensure!(!self.paths.is_empty(), "no [[path]] found; add at least one");
         ensure!(self.paths.len() <= MAX_PATHS, "more than {MAX_PATHS} paths");
         let mut seen = BTreeSet::new();
         for path in &self.paths {

@@ -57,7 +57,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens this directory of results. `ignores_stored` ignores the stored results.
+    /// Opens this directory of results. If `ignores_stored` is true, stored results are ignored.
     ///
     /// # Errors
     /// The directory cannot be created.

@@ -11,7 +11,7 @@ pub enum Measure {
     Goodput,
     /// Time in seconds until several messages in a row took at most this long (ms).
     Settled(f64),
-    /// A measure of films, pages or deadlines.
+    /// A measure of videos, pages or deadlines.
     Named(&'static str),
 }
 

@@ -13,7 +13,7 @@ use super::{Flow, Load};
 use crate::scenario::Side;
 use crate::workload::{Mark, Workload};
 
-/// Length of a request for a film segment in bytes.
+/// Length in bytes of a request for a video segment.
 const REQUEST_BYTES: u64 = 400;
 
 /// Logs of the workloads of a run, in their order.

@@ -105,7 +105,7 @@ impl EventObserver for Traces {
 /// [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
-/// Those of [`simulate`](super::simulate).
+/// The same as [`simulate`](super::simulate).
 pub fn simulate_traced(
     experiment: &Experiment,
     variant: &Variant,

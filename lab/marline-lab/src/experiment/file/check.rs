@@ -137,7 +137,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     if paths.is_empty() {
         checker.report(
             &KeyPath::default(),
-            "there must be at least one [[path]] with `name` and `link`",
+            "no [[path]] found; add at least one, with `name` and `link`",
         );
     }
     let mut seen = BTreeSet::new();
@@ -155,7 +155,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
         if path.client.is_empty() != path.server.is_empty() {
             checker.report(
                 &key_path,
-                "give addresses for both hosts, or for neither to have them chosen",
+                "only one host has addresses; set them for both, or for neither to have them chosen",
             );
         }
     }
@@ -252,7 +252,7 @@ fn contestants(
         let key_path = KeyPath::top_level("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
-            checker.report(&key_path.key("name"), "every variant needs a unique name");
+            checker.report(&key_path.key("name"), "expected a name that no earlier variant has");
         }
         for path in &raw.paths {
             let found = path_number(paths, path.split(',').next().unwrap_or_default());

@@ -110,7 +110,11 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ("count = 8", "count = 5", "unknown burst 5: there are 5, counted from 0"),
         ("burst = 5", "", "x.toml:12:1: the time is missing; give one of: burst = 6"),
         ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time must come first"),
-        ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
+        (
+            "name = 'both'",
+            "name = 'default'",
+            "x.toml:19:8: expected a name that no earlier variant has",
+        ),
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
         ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is not a number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),

@@ -35,7 +35,7 @@ const MESSAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 const PAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=100;
 /// Block size of a bulk stream in bytes. Only the rate matters, so any size would do.
 const BULK_BYTES: u64 = 65_536;
-/// Film settings except the length.
+/// Video settings except the length.
 const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
 /// Time between two frames of a video with a constant rate.
 const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
@@ -198,7 +198,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// Parses a film whose player chooses the rate. With `rate`, a frame is sent every 40 ms.
+    /// Parses a video whose player chooses the rate. With `rate`, a frame is sent every 40 ms.
     fn video(&mut self) -> Option<Workload> {
         let lasts_ms = self.lasts_ms()?;
         let Some(rate) = &self.raw.rate else {

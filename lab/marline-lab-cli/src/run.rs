@@ -170,7 +170,7 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
-        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+        print(&format!("\nanswer-time forecasts\n{}", aligned(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();

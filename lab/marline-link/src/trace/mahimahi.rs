@@ -34,7 +34,7 @@ impl Opportunities {
         }
         match times_ms.last() {
             None => Err(TraceError::for_file(file, "the file contains no delivery opportunities")),
-            Some(0) => Err(TraceError::for_file(file, "the last time must be after 0 ms")),
+            Some(0) => Err(TraceError::for_file(file, "the last time is 0 ms; it must be later")),
             Some(_) => Ok(Opportunities { times_ms }),
         }
     }

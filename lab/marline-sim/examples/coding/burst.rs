@@ -8,7 +8,7 @@ const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
 /// Initial RTT estimate of the first path, which was in use earlier.
 const RTT: Duration = Duration::from_millis(96);
-/// Time after which a missing answer triggers a hedged copy: the RTT plus three times the jitter's deviation.
+/// Time after which a missing acknowledgment triggers a hedged copy: the RTT plus three times the jitter's deviation.
 const HEDGE_DELAY: Duration = Duration::from_millis(108);
 /// Silence after which the other path is used, and interval between repetitions.
 const PROBE_DELAY: Duration = Duration::from_millis(120);

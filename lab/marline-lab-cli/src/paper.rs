@@ -146,7 +146,7 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     Ok(result)
 }
 
-/// Runs one key and stores the results. Those without a mechanism that is switched off are stored apart.
+/// Runs one key and stores the results. Results without a mechanism that is switched off are stored separately.
 ///
 /// # Errors
 /// The paper cannot run, or the results cannot be written.

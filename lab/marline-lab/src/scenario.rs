@@ -280,7 +280,7 @@ impl Scenario {
         }
     }
 
-    /// The number of the path with this name.
+    /// The index of the path with this name.
     ///
     /// # Errors
     /// There is no such path. The error lists the known names.
@@ -348,7 +348,7 @@ impl Scenario {
     }
 }
 
-/// The number of the path with this name.
+/// The index of the path with this name.
 pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     let found = paths.iter().position(|path| path.name == name);
     found.with_context(|| {

@@ -164,9 +164,9 @@ impl Sizes {
 /// Logged event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Number of the stream.
+    /// Stream number.
     pub stream: u8,
-    /// Number of the request, block or burst.
+    /// Number identifying the request, block or burst.
     pub index: u32,
     /// Time in ns of the monotonic clock.
     pub at_ns: u64,

@@ -1,4 +1,4 @@
-//! Key `auto`: tests if the scheduler `auto` over `cubic-westwood` is good enough to be the default.
+//! Key `auto`: tests whether the scheduler `auto` over `cubic-westwood` is good enough to be the default.
 //!
 //! There are two sets of links. The first is every recorded pair of links. Results of the half on which the
 //! scheduler was tuned are shown, and those of the other half are judged. The second is pairs of links that are

@@ -1,4 +1,4 @@
-//! Key `datagrams`: tests if the datagram lane carries a call, a game and an opaque bulk flow within its limits.
+//! Key `datagrams`: tests whether the datagram lane carries a call, a game and an opaque bulk flow within its limits.
 //!
 //! The links are the recorded pairs of the half that was not used for tuning (as in the key `auto`), a pair with a
 //! link that dies, and a pair with a link that loses packets.

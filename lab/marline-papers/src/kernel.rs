@@ -19,7 +19,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const TEXT: &str = include_str!("../papers/kernel.toml");
-/// Rows of the comparison and their numbers of runs.
+/// Rows of the comparison, each with its number of runs.
 const ROWS: [(&str, usize); 10] = [
     ("2a-a", 5),
     ("2b", 5),

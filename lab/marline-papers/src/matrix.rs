@@ -1,6 +1,6 @@
 //! Key `matrix`: every policy on the links of every study.
 //!
-//! Each study has a policy that is good on its own links. This key checks if one policy, the default, is good on
+//! Each study has a policy that is good on its own links. This key checks whether one policy, the default, is good on
 //! all of them. In each row it is compared with the best contestant within the same budget of copies and, without a
 //! budget, with the best of all.
 

@@ -18,7 +18,7 @@ pub struct RunInfo {
     pub version: String,
     /// Identifier of the build.
     pub program: String,
-    /// Machine of the run.
+    /// Machine on which it ran.
     pub machine: Machine,
     /// Master root.
     pub master: u64,
@@ -28,7 +28,7 @@ pub struct RunInfo {
     pub scale: f64,
     /// Number of threads.
     pub jobs: usize,
-    /// Wall clock, seconds.
+    /// Wall-clock time, seconds.
     pub seconds: f64,
     /// CPU time, seconds, including the original cost of stored roots.
     pub cpu_s: f64,

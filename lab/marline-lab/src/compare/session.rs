@@ -36,7 +36,7 @@ pub struct CompletedRun<'a> {
     pub row: &'a Row,
     /// Compared variant.
     pub contestant: Contestant,
-    /// Number of the run.
+    /// Run number.
     pub repeat: u32,
     /// Result.
     pub sample: &'a Sample,

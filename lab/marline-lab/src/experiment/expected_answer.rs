@@ -33,9 +33,9 @@ pub struct Check {
     pub asks: String,
     /// Measure, and its unit as in tables.
     pub measure: (Measure, &'static str),
-    /// Number of the variant.
+    /// Index of the variant.
     pub variant: usize,
-    /// Number of the workload.
+    /// Index of the workload.
     pub workload: usize,
     /// Only messages sent at this time or later count.
     pub from: Option<Edge>,

@@ -32,7 +32,7 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message (exchange and voice: even to the client, odd from the client).
+    /// Message number (exchange and voice: even to the client, odd from the client).
     pub index: u32,
     /// Length in bytes (requests: of the answer).
     pub bytes: u32,

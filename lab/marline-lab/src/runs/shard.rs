@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 /// equally large and each has runs of every variant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Number of this part, from 0.
+    /// Index of this part, from 0.
     at: usize,
     /// Number of parts.
     of: usize,

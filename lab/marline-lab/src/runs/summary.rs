@@ -29,7 +29,7 @@ pub struct LaneSummary {
     /// Name of the workload. Empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub workload: String,
-    /// Number of the workload, from 0.
+    /// Index of the workload, from 0.
     #[serde(skip)]
     pub number: usize,
     /// Number of completed runs.

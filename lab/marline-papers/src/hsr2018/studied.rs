@@ -65,7 +65,7 @@ impl ComparedRuns {
         share.percent()
     }
 
-    /// Number of runs of a root's ride of a class that are worse than the better carrier.
+    /// Number of runs on a root's ride of this class that are worse than the better carrier.
     fn count_worse(self, rides: &[StudiedRide], class: usize) -> i64 {
         let reno = self.reno(&rides[class]);
         rides[class].studied.iter().filter(|goodput| is_worse(**goodput, reno)).count() as i64

@@ -54,7 +54,7 @@ impl Bottleneck {
 pub(super) struct Shares {
     /// With one subflow.
     one: Vec<f64>,
-    /// With two subflows, both through the bottleneck, at the first buffer of each rate and round-trip time.
+    /// With two subflows, both through the bottleneck, with the first buffer size for each rate and round-trip time.
     two: Vec<f64>,
 }
 

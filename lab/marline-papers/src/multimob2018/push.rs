@@ -117,7 +117,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
     let mut rng = root.rng("push");
     let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
-    // Uniform in the logarithm, because only the relation to the keepalive interval matters.
+    // Log-uniform, because only the ratio to the keepalive interval matters.
     let dead_s = MIN_DEAD_S * ((lasts_s / MIN_DEAD_S).ln() * rng.unit()).exp();
     let push = |contestant: &Contestant| push(&contestant.system, root, lasts_s, dead_s);
     let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;

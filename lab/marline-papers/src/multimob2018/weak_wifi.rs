@@ -1,4 +1,4 @@
-//! Weak WiFi with a cellular path that is slow, lossy and has long queues. Tests if a second path helps at all.
+//! Weak WiFi with a cellular path that is slow, lossy and has long queues. Tests whether a second path helps at all.
 
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_time::Rng;
@@ -47,9 +47,9 @@ impl RunDelays {
     }
 }
 
-/// WiFi and LTE of a root. WiFi stalls (packets wait) for 0.2 to 0.5 s on average, every 4 to 10 s, as when a
-/// station scans for a better access point. LTE has 0.3 to 3 Mbit/s (uniform in the logarithm), 40 to 150 ms one
-/// way, 0.5 to 5 % loss and a queue of 1 to 4 s.
+/// WiFi and LTE of a root. WiFi stalls (packets wait) for 0.2 to 0.5 s on average, every 4 to 10 s, as when a station
+/// scans for a better access point. LTE has 0.3 to 3 Mbit/s (log-uniform), 40 to 150 ms one way, 0.5 to 5 % loss and a
+/// queue of 1 to 4 s.
 fn links(root: &Root) -> [String; 2] {
     let mut rng = root.rng("weak");
     let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);

@@ -97,7 +97,7 @@ impl Setting {
     }
 }
 
-/// A value times a factor between `1 / spread` and `spread`, uniform in the logarithm.
+/// A value times a log-uniform factor between `1 / spread` and `spread`.
 pub(super) fn draw_around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }

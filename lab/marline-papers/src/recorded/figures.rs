@@ -36,7 +36,7 @@ impl Margins {
 #[derive(Debug)]
 pub(crate) struct Bounds {
     bound: Bound,
-    /// Bounds by the bits of the time of writing, and the size.
+    /// Bounds, keyed by the bits of the write time and by the size.
     known: RefCell<BTreeMap<(u64, u32), f64>>,
 }
 

@@ -34,7 +34,7 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     [alone(paths[0]), alone(paths[1]), both]
 }
 
-/// ReMP's scheduler. Without its copies it is the one of its time.
+/// ReMP's scheduler. Without its copies, it is the scheduler of its time.
 pub(super) fn remp_scheduler() -> &'static str {
     if Mechanism::Redundancy.is_off() { "lowest-rtt" } else { "redundant" }
 }
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// Round-trip times of several runs by the time of sending, which is equal in all of them.
+/// Round-trip times of several runs by send time, which is the same in all of them.
 fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
         let of_each = std::array::from_fn(|run| round_to_thousandth(runs[run][index].latency_ms));

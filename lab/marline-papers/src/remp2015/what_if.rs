@@ -396,7 +396,7 @@ fn train_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&left, "%")
             .within_of_paper(share)
-            .mark_fitted("both averages chose parameters: the cells' delays and the gaps"),
+            .mark_fitted("the cells' delays and the gaps, from both averages"),
         Row::new("ReMP: reduction factor of the standard deviation")
             .statement("train-deviation")
             .paper(published_factor, "")

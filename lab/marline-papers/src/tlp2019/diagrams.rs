@@ -95,7 +95,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
 /// Bytes of payload of a full segment.
 const SEGMENT: u64 = 1_428;
 
-/// Number of the segment in the burst, or the acknowledged part of the burst.
+/// Segment number in the burst, or the acknowledged part of the burst.
 fn label(segment: &Segment, before: u64) -> String {
     match (segment.stream_offset, segment.data_acked) {
         (Some(at), _) if at >= before => format!("#{}", 1 + (at - before) / SEGMENT),

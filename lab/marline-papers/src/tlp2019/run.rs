@@ -38,7 +38,8 @@ pub(super) struct AffectedBurst {
     pub(super) lost: bool,
     /// Data of the burst that was sent again.
     pub(super) repeats: Repeats,
-    /// Share of the packets with data on 4G before WLAN died, from the start of the last burst before it.
+    /// Share of the data packets that were on 4G before WLAN died, counted from the start of the last burst before
+    /// that.
     pub(super) lte_share: f64,
     /// Smoothed round trip of WLAN when it died, ms.
     pub(super) srtt_ms: f64,

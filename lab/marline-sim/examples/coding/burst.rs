@@ -38,9 +38,9 @@ pub(crate) enum Protection {
 /// A packet of the model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Number of a packet of the burst.
+    /// A packet of the burst, by its number.
     Data(usize),
-    /// Number of a repair.
+    /// A repair, by its number.
     Repair(usize),
     /// Acknowledgment of a packet on this path, and true if the receiver has the whole burst.
     Ack(Option<usize>, bool),

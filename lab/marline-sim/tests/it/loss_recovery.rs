@@ -29,7 +29,7 @@ fn begins(burst: usize) -> Instant {
     Instant::from_secs(1) + ms(1_000) * burst as u32
 }
 
-/// Data segments of the server: time and absolute sequence number.
+/// Data segments from the server: time and absolute sequence number.
 #[derive(Debug)]
 struct Log {
     server: NodeId,

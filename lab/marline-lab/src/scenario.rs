@@ -341,7 +341,7 @@ impl Scenario {
                 self.path_number(path)?;
             }
             if endpoint.port.is_some() && !endpoint.flags.contains(&EndpointFlag::Signal) {
-                bail!("endpoint {address}: only endpoints with `signal` may have a port");
+                bail!("endpoint {address}: has a port, but not the flag `signal`");
             }
         }
         Ok(())

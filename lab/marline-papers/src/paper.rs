@@ -127,7 +127,9 @@ impl Context<'_> {
     /// # Errors
     /// No directory was given.
     pub fn traces(&self) -> anyhow::Result<&std::path::Path> {
-        self.traces.context("recorded traces are needed: --trace-dir DIR or MARLINE_TRACE_DIR")
+        self.traces.context(
+            "no directory of recorded traces was given; set --trace-dir DIR or MARLINE_TRACE_DIR",
+        )
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Sample {
 /// A completed run.
 #[derive(Copy, Clone, Debug)]
 pub struct CompletedRun<'a> {
-    /// Row.
+    /// Row of the comparison.
     pub row: &'a Row,
     /// Compared variant.
     pub contestant: Contestant,

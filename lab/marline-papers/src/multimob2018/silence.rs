@@ -207,7 +207,7 @@ fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
         row("receive timer follows the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
             .statement("sender-announces-its-timeout")
             .paper_claim("reset to the sender's RTO")
-            .with_remark(format!("within {timer_ms:.0} ms, the module's floor; 1.5 s if unknown")),
+            .with_remark(format!("within {timer_ms:.0} ms, the module's minimum; 1.5 s if unknown")),
         row("LTE opened after the receive timer", &|_, fetch| fetch.has_opened_after_timer())
             .statement("inactivity-opens-a-path")
             .paper_claim("client opens an additional path after an inactivity period"),

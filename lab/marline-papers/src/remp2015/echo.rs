@@ -108,7 +108,7 @@ fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     (0..runs[0].len()).map(at).collect()
 }
 
-/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the sending of two packets. A message
+/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the time to send two packets. A message
 /// that is sent again over WiFi takes longer.
 const LTE_LONGEST_MS: f64 = 221.0;
 

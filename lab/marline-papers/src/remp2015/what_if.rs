@@ -288,7 +288,7 @@ pub(super) fn run_train(
 /// Number of [`principle_rows`].
 const PRINCIPLES: usize = 2;
 
-/// What redundancy is said to do, judged at home.
+/// What the paper says that redundancy does, judged at home.
 fn principle_rows(
     file: &PaperFile<Published>,
     samples: &Samples<ComparedResults>,

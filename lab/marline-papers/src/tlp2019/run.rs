@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::{BurstObserver, Repeats, rounded};
 
-/// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
+/// How long packets are counted after WLAN dies or the burst is written, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
 /// Time from the start of the observation to the last burst before the failure.
 const OBSERVATION_LEAD: Duration = Duration::from_millis(20);

@@ -89,7 +89,7 @@ impl Paths {
     }
 }
 
-/// A random moment within the sending of a burst.
+/// A random moment while a burst is sent.
 pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
     // 0.6 ms per packet, plus the transit time of the last one.
     Duration::from_millis(1).mul_f64((0.6 * packets as f64 + 40.0) * rng.unit())

@@ -2,7 +2,7 @@
 //! chosen packets are lost.
 //!
 //! One path of 20 ms is so fast that a burst takes no time to send. Bursts are one second apart, and chosen packets of
-//! the last one are lost. Times count from its writing.
+//! the last one are lost. Times count from when it is written.
 
 use core::any::Any;
 

@@ -181,11 +181,13 @@ fn fault(
     let order: Option<ParsedCommand> =
         checker.check_result(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.report(&key_path.key("lasts"), "only `down` can have a duration");
+        checker
+            .report(&key_path.key("lasts"), "this command cannot have a duration; only `down` can");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
-            checker.report(&key_path.key(key), "the earlier time must come first");
+            checker
+                .report(&key_path.key(key), "the times are reversed; give the earlier one first");
         }
     }
     let moment = match (raw.burst, raw.around_burst, raw.between) {

@@ -48,7 +48,7 @@ fn findings(pages: &Pages) -> Vec<String> {
 
 /// Compares "One case of N" with the share of cases on the default scheduler's page.
 fn check_worse_cases(pages: &Pages) -> TaskResult {
-    const BEHIND: &str = "worse than the best single path in one of five figures in ";
+    const BEHIND: &str = "worse than the best single path in one of five metrics in ";
     let page = joined(&pages.auto);
     let share =
         page.split(BEHIND).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());

@@ -37,7 +37,7 @@ pub(crate) struct Flows {
     by_client: BTreeMap<SocketAddr, u32>,
     max: usize,
     idle: Duration,
-    /// Datagrams of clients refused because the table was full.
+    /// Datagrams from clients that were refused because the table was full.
     pub(crate) refused: u64,
     pub(crate) rebinds: u64,
     /// Datagrams that the kernel dropped on sockets that are now closed.

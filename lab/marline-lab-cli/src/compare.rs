@@ -132,7 +132,7 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
         );
         if *missing != (0, 0) {
             text += &format!(
-                "MISSING messages: {} of A, {} of B; latencies do not include them\n",
+                "MISSING messages: {} in A, {} in B; latencies do not include them\n",
                 missing.0, missing.1
             );
         }

@@ -1,4 +1,4 @@
-//! `marline-lab ground`: the default on the ground of each seed system.
+//! `marline-lab ground`: the default in the scenes of each seed system.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

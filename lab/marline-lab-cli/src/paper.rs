@@ -50,7 +50,7 @@ pub struct Runs {
     /// Use two roots and shorter runs, without verdicts.
     #[arg(long, conflicts_with = "roots")]
     pub quick: bool,
-    /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
+    /// Number of roots per part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
     /// Measure all roots again instead of reusing the results of an earlier run of this build.
@@ -146,10 +146,10 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     Ok(result)
 }
 
-/// Runs one key and stores the results. Those without a mechanism that is switched off are stored apart.
+/// Runs one key and stores the results. Results without a mechanism that is switched off are stored separately.
 ///
 /// # Errors
-/// The paper's errors, or the results cannot be written.
+/// The paper cannot run, or the results cannot be written.
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
     in_context(paper.key(), args, |context| {
         let (start, cpu_before) = (Instant::now(), process_cpu_seconds());
@@ -176,7 +176,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
 /// Calls `run` with the context of a key: its directory, roots and progress bar.
 ///
 /// # Errors
-/// Those of `run`, invalid options, or the directory cannot be created.
+/// `run` failed, an option is invalid, or the directory cannot be created.
 pub(crate) fn in_context<T>(
     key: &str,
     args: &Runs,
@@ -229,9 +229,9 @@ fn effort_text(effort: Effort) -> String {
         Effort::Full => "as many roots as the verdicts need".to_owned(),
         Effort::Quick => "a quick run without verdicts".to_owned(),
         Effort::Roots(count) if count < MIN_ROOTS => {
-            format!("{count} roots of each part, without verdicts")
+            format!("{count} roots per part, without verdicts")
         }
-        Effort::Roots(count) => format!("{count} roots of each part"),
+        Effort::Roots(count) => format!("{count} roots per part"),
     }
 }
 

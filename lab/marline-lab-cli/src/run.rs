@@ -170,7 +170,7 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
-        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+        print(&format!("\nanswer-time forecasts\n{}", aligned(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();
@@ -265,7 +265,7 @@ fn agreement(agreements: &[Agreement]) -> String {
         row.push(if agreement.holds() { "yes" } else { "NO" }.to_owned());
         table.push(row);
     }
-    format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
+    format!("\n{}  (median within 10 %, 95th percentile within 20 %)\n", aligned(&table))
 }
 
 /// Prints the first warnings about unreliable or failed runs. `count` is the total number.

@@ -44,7 +44,7 @@ pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
         CHOSEN.set(registry).is_ok(),
-        "the policies of a process can only be set once, at its start"
+        "the policies of this process are already set; they can be set only once, at its start"
     );
     Ok(())
 }

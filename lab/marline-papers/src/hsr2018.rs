@@ -36,7 +36,7 @@ pub(crate) fn fast_ride_downloads(seed: u64) -> anyhow::Result<(Download, [&'sta
 const RIDES: Part = Part::new("rides", 50, 240);
 const STUDIED: Part = Part::new("studied", 20, 60);
 const REPLAY: Part = Part::fixed("replay", 100);
-/// Minimum length of a quick run. Connections over such paths need seconds to start.
+/// Minimum length of a quick run. Connections over such paths take seconds to start.
 const SHORTEST: Duration = Duration::from_secs(8);
 
 const STUDIED_TITLE: &str = "As the study ran it: Multipath TCP (LIA, OLIA, Reno on each path) \

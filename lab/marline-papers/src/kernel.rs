@@ -19,7 +19,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const TEXT: &str = include_str!("../papers/kernel.toml");
-/// Rows of the comparison and their numbers of runs.
+/// Rows of the comparison, each with its number of runs.
 const ROWS: [(&str, usize); 10] = [
     ("2a-a", 5),
     ("2b", 5),
@@ -272,7 +272,7 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let names = ["kernel TCP on the fast path (working)", "Marline", "Marline, best policies"];
     let title = "Latency compared with the kernel's Multipath TCP";
     let mut bars =
-        Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");
+        Bars::new(title, "latency relative to the kernel's", &names).add_line(1.0, "kernel MPTCP");
     for (row, by) in pools {
         for number in numbers(row, base).iter().filter(|number| !number.more) {
             let of = |who| by.get(&who).map_or(f64::NAN, |pool| (number.value)(pool));
@@ -284,8 +284,8 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
             bars = bars.group(&name, &who.map(|who| (of(who) / kernel, None)));
         }
     }
-    let caption = "Lower is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and 3G; 2c: bursts, WiFi \
-                   dies in one of them; 2e: handover to a backup.";
+    let caption = "Lower is better. 2a: echo under loss, 99th percentile; 2b: blocks over WiFi and 3G; 2c: bursts, \
+                   WiFi dies in one of them; 2e: handover to a backup.";
     bars.figure("relative", caption)
 }
 

@@ -46,7 +46,7 @@ pub fn page_with_verdicts(
 /// middle item of each key is the number of statements.
 ///
 /// # Errors
-/// Those of [`page_with_verdicts`].
+/// The same as [`page_with_verdicts`].
 pub fn page_with_summary(
     page: &str,
     all: &[(&str, usize, StoredVerdicts)],

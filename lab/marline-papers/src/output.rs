@@ -18,7 +18,7 @@ pub struct RunInfo {
     pub version: String,
     /// Identifier of the build.
     pub program: String,
-    /// Machine of the run.
+    /// Machine on which it ran.
     pub machine: Machine,
     /// Master root.
     pub master: u64,
@@ -28,7 +28,7 @@ pub struct RunInfo {
     pub scale: f64,
     /// Number of threads.
     pub jobs: usize,
-    /// Wall clock, seconds.
+    /// Wall-clock time, seconds.
     pub seconds: f64,
     /// CPU time, seconds, including the original cost of stored roots.
     pub cpu_s: f64,
@@ -101,7 +101,7 @@ pub fn load(directory: &Path) -> anyhow::Result<Option<(Reproduction, RunInfo)>>
         return Ok(None);
     }
     let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
-    let of = |path: &Path| format!("{}: written by another version?", path.display());
+    let of = |path: &Path| format!("cannot parse {} (written by another version?)", path.display());
     let reproduction = serde_json::from_str(&read(&result)?).with_context(|| of(&result))?;
     let info = serde_json::from_str(&read(&run)?).with_context(|| of(&run))?;
     Ok(Some((reproduction, info)))

@@ -201,7 +201,10 @@ struct Line {
 impl Line {
     fn read<T: DeserializeOwned>(&self, part: &str) -> anyhow::Result<T> {
         serde_json::from_str(self.sample.get()).with_context(|| {
-            format!("{part}: root {}: a sample holds finite numbers only", self.root)
+            format!(
+                "{part}: root {}: cannot parse the sample (it must hold only finite numbers)",
+                self.root
+            )
         })
     }
 }

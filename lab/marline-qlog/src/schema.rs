@@ -33,8 +33,11 @@ const fn optional_field(name: &'static str, unit: &'static str, about: &'static 
     Field { name, unit, optional: true, about }
 }
 
-const SUBFLOW: Field =
-    field("subflow", "number", "slot of the subflow, 0 to 31; may be reused after it closed");
+const SUBFLOW: Field = field(
+    "subflow",
+    "number",
+    "slot of the subflow, 0 to 31; may be reused after the subflow closes",
+);
 const LOCAL: Field = field("local", "address:port", "this endpoint");
 const REMOTE: Field = field("remote", "address:port", "the peer");
 const DSN: Field = field("dsn", "bytes", "position in the stream; the first byte is 0");

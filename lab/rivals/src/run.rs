@@ -17,7 +17,7 @@ pub struct Job {
     pub task: Task,
     /// The system.
     pub system: System,
-    /// Number of the run, used as the seed of the links' losses.
+    /// Run number, used as the seed of the links' losses.
     pub run: u64,
 }
 

@@ -32,11 +32,11 @@ pub struct Sample {
 /// A completed run.
 #[derive(Copy, Clone, Debug)]
 pub struct CompletedRun<'a> {
-    /// Row.
+    /// Row of the comparison.
     pub row: &'a Row,
     /// Compared variant.
     pub contestant: Contestant,
-    /// Number of the run.
+    /// Run number.
     pub repeat: u32,
     /// Result.
     pub sample: &'a Sample,
@@ -57,7 +57,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens this directory of results. `ignores_stored` ignores the stored results.
+    /// Opens this directory of results. If `ignores_stored` is true, stored results are ignored.
     ///
     /// # Errors
     /// The directory cannot be created.

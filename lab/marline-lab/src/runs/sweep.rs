@@ -148,7 +148,7 @@ impl Sweep {
     /// Calls `each` for batches, small enough for memory, of all runs or those of a shard.
     ///
     /// # Errors
-    /// Those of `each`.
+    /// Returns the first error of `each`.
     pub fn run_selected(
         &self,
         shard: Option<Shard>,
@@ -166,7 +166,7 @@ impl Sweep {
     /// Makes all runs that are missing in the store, or those of a shard.
     ///
     /// # Errors
-    /// Those of [`Series::run`].
+    /// The same as [`Series::run`].
     pub fn run(
         &self,
         series: &Series<'_>,

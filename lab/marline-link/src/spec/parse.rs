@@ -188,7 +188,7 @@ fn parse_rate(value: &str) -> Words<RateSpec> {
         points.push((duration(from)?, rate(step_rate)?));
     }
     if points.iter().all(|(_, step)| *step == Rate::ZERO) {
-        return Err("at least one step must have a rate above zero".to_owned());
+        return Err("every step has a rate of zero; at least one must be above zero".to_owned());
     }
     Ok(RateSpec::Steps(Steps::new(points, period)?))
 }

@@ -76,7 +76,7 @@ fn mistakes_are_named_exactly() {
     assert!(error("loss=1.5").contains("not between 0 and 100 %"));
     assert!(error("down=5s-3s").contains("ends before it begins"));
     assert!(error("down=1s-3s+2s-4s").contains("begins before the previous outage"));
-    assert!(error("rate=5s:1M+5s:2M").contains("must ascend"));
+    assert!(error("rate=5s:1M+5s:2M").contains("do not ascend"));
     assert!(error("rate=0s:0").contains("above zero"));
     assert!(error("rate=0").contains("use `down=`"));
     assert!(error("trace=../../etc/passwd").contains("not a valid trace name"));

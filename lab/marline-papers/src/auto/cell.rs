@@ -44,12 +44,12 @@ pub(super) struct Cell {
     pub(super) forecasts: Option<Forecasts>,
 }
 
-/// Calibration of the forecasts of answers, by workload and path.
+/// Calibration of answer-time forecasts, by workload and path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Forecasts {
     pub(super) echo: [Calibration; 2],
     pub(super) small: [Calibration; 2],
-    /// Calibration of the bursts that are among the figures.
+    /// Calibration for the bursts that the five metrics use.
     pub(super) burst: [Calibration; 2],
 }
 
@@ -124,7 +124,7 @@ impl Links<'_> {
     }
 }
 
-/// Results of a run of messages.
+/// Results of a run with messages.
 struct MessageRunResult {
     latencies: Quantiles,
     extra: Extra,
@@ -132,7 +132,7 @@ struct MessageRunResult {
     forecasts: [Calibration; 2],
 }
 
-/// An experiment of messages, with their latency bounds if they are compared.
+/// An experiment with messages, and their latency bounds if they are compared.
 struct TimedExperiment {
     experiment: Experiment,
     bounds: Option<Bounds>,
@@ -259,7 +259,7 @@ pub(super) struct GeneratedLinksResult {
     pub(super) duplication: FiveFigures,
 }
 
-/// Runs the workloads of the five figures on generated links.
+/// Runs the workloads of the five metrics on generated links.
 pub(super) fn on_generated(
     context: &Context<'_>,
     setup: &Setup,

@@ -1,10 +1,10 @@
-//! Violations of the guarantee: figures in which the judged contestant is worse than the best single path.
+//! Violations of the guarantee: metrics in which the judged contestant is worse than the best single path.
 
 use crate::estimate::{CONFIDENCE, Estimate, Samples};
 use crate::recorded::figures::{Figure, FiveFigures, Margins};
 use crate::table::Grid;
 
-/// A figure that is worse than on the best single path.
+/// A metric that is worse than on the best single path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) struct Violation {
     pub(super) figure: Figure,
@@ -12,7 +12,7 @@ pub(super) struct Violation {
     pub(super) best: f64,
 }
 
-/// Figures that are worse than on the better of the two paths alone by more than the margins.
+/// Metrics that are worse than on the better of the two paths alone by more than the margins.
 pub(super) fn violations(
     alone: &[FiveFigures; 2],
     ours: &FiveFigures,

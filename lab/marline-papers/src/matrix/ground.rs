@@ -1,4 +1,4 @@
-//! The default on the ground of each seed system, beside that system, plain `min-rtt` and full redundancy.
+//! The default in the scenes of each seed system, compared with that system, plain `min-rtt` and full redundancy.
 
 use std::fmt::Write as _;
 
@@ -79,7 +79,7 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             let verdict = match position {
                 RangePosition::Outside => "**loses**",
                 RangePosition::Inside => "holds",
-                RangePosition::Undecided { .. } => "not told apart",
+                RangePosition::Undecided { .. } => "no clear difference",
             };
             let _ = writeln!(
                 rows,

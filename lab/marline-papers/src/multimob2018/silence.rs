@@ -204,10 +204,10 @@ fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
         Row::new(format!("authors' parameters: {what}")).estimate(&share, "%").at_least(95.0)
     };
     vec![
-        row("receive timer of the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
+        row("receive timer follows the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
             .statement("sender-announces-its-timeout")
             .paper_claim("reset to the sender's RTO")
-            .with_remark(format!("within {timer_ms:.0} ms, the module's floor; 1.5 s if unknown")),
+            .with_remark(format!("within {timer_ms:.0} ms, the module's minimum; 1.5 s if unknown")),
         row("LTE opened after the receive timer", &|_, fetch| fetch.has_opened_after_timer())
             .statement("inactivity-opens-a-path")
             .paper_claim("client opens an additional path after an inactivity period"),
@@ -221,7 +221,7 @@ fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
 }
 
 fn compare_parameters(links: &Samples<Links>, timer_ms: f64, ours: &mut ParameterComparison) {
-    ours.push("download: receive timer of the sender's timeout", "%", |place| {
+    ours.push("download: receive timer follows the sender's timeout", "%", |place| {
         share(links, place, |_, fetch| fetch.has_timer_within(timer_ms))
     });
     ours.push("download: LTE opened after the receive timer", "%", |place| {

@@ -20,8 +20,8 @@ use crate::value::Value;
 
 /// Why minRTT's distance from the best path is not judged with the small buffer.
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
-/// Distance between two lines of the large buffer's table that differ only in the loss of the first path, which is
-/// 0.0001 and 0.1.
+/// Number of lines between two lines of the large-buffer table that differ only in the loss of the first path (0.0001
+/// and 0.1).
 const LIGHT_TO_HEAVY: usize = 6;
 
 /// One of the tables.
@@ -87,7 +87,7 @@ fn name(cell: &Cell) -> String {
     format!("RTT {near}/{far} ms, loss {first}/{second}")
 }
 
-/// PAPD's throughput relative to minRTT's, in the line in which it is least.
+/// PAPD's throughput relative to minRTT's, in the line in which it is lowest.
 fn least_gain(samples: &LineSamples) -> Estimate {
     estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.min_rtt))
 }
@@ -100,14 +100,14 @@ fn judge_large(
 ) -> anyhow::Result<Vec<Row>> {
     let [within, equal] = [file.tolerance("table_ratio")?, file.tolerance("papd_of_min_rtt")?];
     let of_best = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
-    let good = Row::new("minRTT / best path, least of the nine lines")
+    let good = Row::new("minRTT / best path, minimum of the nine lines")
         .statement("large-buffer-min-rtt")
         .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
         .estimate(&of_best, "")
         .within_of_paper(within);
     let text = format!("within {} % of minRTT's", 100.0 * equal);
     // minRTT itself performs equally well. The second requirement is what PAPD adds.
-    let equally = Row::new("PAPD / minRTT, least of the nine lines")
+    let equally = Row::new("PAPD / minRTT, minimum of the nine lines")
         .statement("large-buffer-papd")
         .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
         .estimate(&least_gain(samples), "")
@@ -116,15 +116,16 @@ fn judge_large(
     let kept = estimate_over_scenes(samples, |means: &[Means]| {
         rate_kept_under_loss(means.iter().map(|at| at.min_rtt))
     });
-    let stable = Row::new("minRTT at 0.1 loss / at 0.0001 on the first path, least of three lines")
-        .statement("bbr-stable-throughput")
-        .paper(rate_kept_under_loss(cells.iter().map(|cell| cell.min_rtt)), "")
-        .estimate(&kept, "")
-        .within_of_paper(within);
+    let stable =
+        Row::new("minRTT at 0.1 loss / at 0.0001 on the first path, minimum of three lines")
+            .statement("bbr-stable-throughput")
+            .paper(rate_kept_under_loss(cells.iter().map(|cell| cell.min_rtt)), "")
+            .estimate(&kept, "")
+            .within_of_paper(within);
     Ok(vec![stable, good, equally])
 }
 
-/// Least share of the throughput that is left under heavy loss, of the throughputs of the lines with a large buffer.
+/// Smallest share of the throughput that remains under heavy loss, over the lines with a large buffer.
 fn rate_kept_under_loss(lines: impl Iterator<Item = f64> + Clone) -> f64 {
     let heavy = lines.clone().skip(LIGHT_TO_HEAVY);
     lines.zip(heavy).map(|(light, heavy)| heavy / light).fold(f64::INFINITY, f64::min)
@@ -137,7 +138,7 @@ fn judge_small(
 ) -> anyhow::Result<Vec<Row>> {
     let near = 1.0 - file.tolerance("papd_of_best")?;
     let papd = estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.best));
-    let outperforms = Row::new("PAPD / minRTT, least of the ten lines")
+    let outperforms = Row::new("PAPD / minRTT, minimum of the ten lines")
         .statement("small-buffer-papd")
         .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
         .estimate(&least_gain(samples), "")
@@ -148,7 +149,7 @@ fn judge_small(
             format!("at least {near} times the best path's rate in every line"),
         );
     let min_rtt = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
-    let worst = Row::new("minRTT / best path, least of the ten lines")
+    let worst = Row::new("minRTT / best path, minimum of the ten lines")
         .statement("small-buffer-min-rtt")
         .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
         .estimate(&min_rtt, "")

@@ -33,7 +33,7 @@ pub(super) struct Rates {
     pub(super) min_rtt: f64,
     /// PAPD as on the slides, and with the rule.
     pub(super) papd: [f64; 2],
-    /// Paths alone, without those that cannot be the best.
+    /// Each path alone, except those that cannot be the best.
     pub(super) alone: Vec<f64>,
 }
 

@@ -74,12 +74,12 @@ fn better_as_rtts_vary(samples: &Samples<Vec<Rates>>) -> Row {
         let steady = means[..FIRST_VARYING - 1].iter().map(ratio).fold(0.0, f64::max);
         varying(means) / steady
     });
-    Row::new("PAPD / minRTT, least of the scenarios 3 to 5")
+    Row::new("PAPD / minRTT, minimum of scenarios 3 to 5")
         .statement("mobile-papd-better")
         .paper_claim("better when the RTT varies more")
         .estimate(&estimate_over_scenes(samples, varying), "")
         .require_range(MORE_THAN_ONE, "more than 1")
-        .require_also(&growth, MORE_THAN_ONE, "more than in the scenarios 1 and 2")
+        .require_also(&growth, MORE_THAN_ONE, "more than in scenarios 1 and 2")
 }
 
 pub(super) fn download(

@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
-/// Every how many blocks one is compared with its bound.
+/// One of this many blocks is compared with its bound.
 const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.
@@ -97,7 +97,7 @@ impl Setting {
     }
 }
 
-/// A value times a factor between `1 / spread` and `spread`, uniform in the logarithm.
+/// A value times a log-uniform factor between `1 / spread` and `spread`.
 pub(super) fn draw_around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }

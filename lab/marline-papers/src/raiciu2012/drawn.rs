@@ -1,8 +1,7 @@
-//! The curves of both studies on links drawn around theirs. Each root draws every number of the links.
+//! The curves of both studies on links drawn around theirs. Each root draws every parameter of the links.
 //!
-//! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
-//! The factors are independent and uniform in the logarithm. The rule was written down before the first run with
-//! it.
+//! Each parameter of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
+//! The factors are independent and log-uniform. The rule was written down before the first run with it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Figure 1 of the paper, with plain TCP on each path alone, and the gain in the train when connections lose their
+//! Figure 1 of the paper, with plain TCP on each path alone, and the gain on the train when connections lose their
 //! cells independently or at the same time.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
@@ -34,7 +34,7 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     [alone(paths[0]), alone(paths[1]), both]
 }
 
-/// ReMP's scheduler. Without its copies it is the one of its time.
+/// ReMP's scheduler. Without its copies, it is the scheduler of its time.
 pub(super) fn remp_scheduler() -> &'static str {
     if Mechanism::Redundancy.is_off() { "lowest-rtt" } else { "redundant" }
 }
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// Round-trip times of several runs by the time of sending, which is equal in all of them.
+/// Round-trip times of several runs by send time, which is the same in all of them.
 fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
         let of_each = std::array::from_fn(|run| round_to_thousandth(runs[run][index].latency_ms));
@@ -108,7 +108,7 @@ fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     (0..runs[0].len()).map(at).collect()
 }
 
-/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the sending of two packets. A message
+/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the time to send two packets. A message
 /// that is sent again over WiFi takes longer.
 const LTE_LONGEST_MS: f64 = 221.0;
 
@@ -134,7 +134,7 @@ pub(super) fn run_home(
     Ok(rows)
 }
 
-/// Plain TCP on each connection in the train, and redundancy, by share of common failures.
+/// Plain TCP on each connection on the train, and redundancy, by share of common failures.
 pub(super) fn run_train(
     context: &Context<'_>,
     file: &PaperFile<Published>,
@@ -154,9 +154,9 @@ pub(super) fn run_train(
         |samples| Ok(vec![repeated_row(file, samples, context.master)?]),
     )?;
     let names = ["LTE 1", "LTE 2", "ReMP"];
-    let title = "RTTs in the train";
+    let title = "RTTs on the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
-    let title = "RTTs in the train, cumulative";
+    let title = "RTTs on the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
     let moments = map_roots(&samples, context.master, Scene::moments);
     push_measured(grid, "train", names, &samples, &moments);
@@ -288,7 +288,7 @@ fn coincidence_grid() -> Grid {
         ("share of the better average", "%"),
         ("reduction factor of the standard deviation", ""),
     ];
-    let title = "Redundancy in the train, by share of common failures (99 % intervals)";
+    let title = "Redundancy on the train, by share of common failures (99 % intervals)";
     Grid::new("coincidence", title, &columns)
 }
 

@@ -288,7 +288,7 @@ pub(super) fn run_train(
 /// Number of [`principle_rows`].
 const PRINCIPLES: usize = 2;
 
-/// What redundancy is said to do, judged at home.
+/// What the paper says that redundancy does, judged at home.
 fn principle_rows(
     file: &PaperFile<Published>,
     samples: &Samples<ComparedResults>,
@@ -396,7 +396,7 @@ fn train_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&left, "%")
             .within_of_paper(share)
-            .mark_fitted("both averages chose parameters: the cells' delays and the gaps"),
+            .mark_fitted("the cells' delays and the gaps, from both averages"),
         Row::new("ReMP: reduction factor of the standard deviation")
             .statement("train-deviation")
             .paper(published_factor, "")

@@ -85,7 +85,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     }
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
-        "Like figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
+        "Like figure {} of the paper. Every arrow is a simulated packet; a cross is a loss. \
          Segments and the range of a DATA_ACK are counted from the beginning of the burst.",
         drawn.figure
     );
@@ -95,7 +95,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
 /// Bytes of payload of a full segment.
 const SEGMENT: u64 = 1_428;
 
-/// Number of the segment in the burst, or the acknowledged part of the burst.
+/// Segment number in the burst, or the acknowledged part of the burst.
 fn label(segment: &Segment, before: u64) -> String {
     match (segment.stream_offset, segment.data_acked) {
         (Some(at), _) if at >= before => format!("#{}", 1 + (at - before) / SEGMENT),

@@ -101,7 +101,7 @@ pub(super) fn docs(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Ve
             .paper(100.0 * published.docs_largest_share, "%")
             .estimate(&of.mean_over_roots(percent, largest), "%")
             .within_of_paper(share),
-        Row::new("Docs: largest less smallest share saved in a set")
+        Row::new("Docs: largest minus smallest share saved in a set")
             .statement("docs-gain-varies")
             .paper_claim("the gain varies")
             .estimate(&of.mean_over_roots(percent, |all| largest(all) - least(all)), "%")

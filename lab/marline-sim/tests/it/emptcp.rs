@@ -23,7 +23,7 @@ fn scene(links: &[&str], scheduler: &str, path_manager: &str, bytes: u64) -> Pat
     let mut config = PathsConfig::new(links, connection);
     config.backup = vec![false, path_manager != "full-mesh"];
     config.backup.truncate(config.links.len());
-    // A client that only receives would not notice otherwise that its path died.
+    // A client that only receives would otherwise not notice that its path died.
     config.client.receive_timer = Some(ReceiveTimer::with_probes());
     let mut paths = Paths::new(&config, SeedTree::new(1));
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));

@@ -70,7 +70,7 @@ fn a_film_shows_what_its_link_gives() {
     let sizes: Vec<u32> = whole.messages.iter().map(|message| message.bytes).collect();
     assert_eq!((sizes[0], sizes[19]), (72_500, 1_000_000), "145 kbit/s, then 2 Mbit/s");
     assert_eq!(value(&whole.measures, "stalls"), 0.0);
-    // An outage shorter than the buffer has no effect, but a longer one interrupts the film.
+    // An outage shorter than the buffer has no effect, but a longer one stalls the video.
     let outage = |lasts| {
         let down = Fault::down("wifi", Moment::Between(45_000.0, 45_000.0));
         record("rate=6M,delay=20ms", Some(Fault { lasts: Some(lasts), ..down }))

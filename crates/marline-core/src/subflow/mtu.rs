@@ -3,7 +3,7 @@
 //! The search starts at the carrier's base size, which passes on every path. Once data flows, one segment of a larger
 //! size is sent as a probe: first the carrier's largest size, because it nearly always passes, then by halving. A
 //! lost probe does not indicate congestion. A single loss is weak evidence about size, so a size counts as too large
-//! after two. Differences below [`STEP`] are not probed.
+//! after two. Differences below [`MIN_STEP_BYTES`] are not probed.
 //!
 //! Two consecutive retransmission timeouts at a probed size may indicate a black hole, so the size falls back to the
 //! base, and the search starts again when the path answers.
@@ -20,9 +20,9 @@ use marline_time::{Duration, Instant};
 
 /// Size differences below this are not probed. It exceeds the difference in option space between two full segments,
 /// so that a probe can always be recognized by its payload.
-const STEP: u16 = 32;
+const MIN_STEP_BYTES: u16 = 32;
 /// Number of losses after which a size counts as too large.
-const LOSSES: u8 = 2;
+const MAX_LOSSES: u8 = 2;
 /// Maximum overhead of a carrier in addition to the IP header and the segment: a UDP header and a frame header.
 const MAX_CARRIER_OVERHEAD: u16 = 32;
 /// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would be
@@ -167,8 +167,8 @@ impl MtuSearch {
         if self.in_flight.is_some() || now < self.not_before {
             return;
         }
-        if self.ceiling < self.current.saturating_add(STEP) {
-            if self.max < self.current.saturating_add(STEP) {
+        if self.ceiling < self.current.saturating_add(MIN_STEP_BYTES) {
+            if self.max < self.current.saturating_add(MIN_STEP_BYTES) {
                 self.not_before = Instant::FAR_FUTURE;
                 return;
             }
@@ -206,7 +206,7 @@ impl MtuSearch {
         }
         self.wanted = 0;
         // A segment cut short by the end of data or window proves only its own size.
-        let full = least + u64::from(STEP) > u64::from(size);
+        let full = least + u64::from(MIN_STEP_BYTES) > u64::from(size);
         let size = if full { size } else { least.min(u64::from(size)) as u16 };
         self.in_flight = Some(Box::new((start, end, size)));
         true
@@ -241,7 +241,7 @@ impl MtuSearch {
     pub(super) fn on_lost(&mut self) {
         let Some(probe) = self.in_flight.take() else { return };
         self.losses += 1;
-        if self.losses >= LOSSES {
+        if self.losses >= MAX_LOSSES {
             self.losses = 0;
             self.ceiling = probe.2 - 1;
         }
@@ -252,8 +252,11 @@ impl MtuSearch {
         if self.timed_out == 0 && self.arrived == ArrivedSizes::Full {
             return;
         }
-        let full =
-            if self.timed_out > 0 { self.timed_out } else { self.current.saturating_sub(STEP) };
+        let full = if self.timed_out > 0 {
+            self.timed_out
+        } else {
+            self.current.saturating_sub(MIN_STEP_BYTES)
+        };
         if size >= u64::from(full) {
             (self.timed_out, self.arrived) = (0, ArrivedSizes::Full);
         } else if self.timed_out > 0 && later {
@@ -326,7 +329,7 @@ mod tests {
     #[test]
     fn halving_finds_a_size_close_to_the_limit() {
         let (found, probes) = search(1_232, 8_900, 1_452);
-        assert!(found <= 1_452 && found > 1_452 - STEP, "{found}");
+        assert!(found <= 1_452 && found > 1_452 - MIN_STEP_BYTES, "{found}");
         assert!(probes < 25, "{probes}");
     }
 

@@ -121,7 +121,7 @@ pub(super) fn apply_carrier_changes(state: &mut State, now: Instant) {
         && let Some(carried) = carrier.poll_carrier_change()
     {
         let flow = carried.flow;
-        if !state.routing().is_carried_by(flow, carried.link) {
+        if !state.routing().link_carries(flow, carried.link) {
             state.routing().forget_flow(flow);
         }
         let full = state.routing().carry(carried);

@@ -35,7 +35,7 @@ const fn by(rule: Rule, path: SubflowId) -> Grounds {
 }
 
 #[test]
-fn new_data_is_said_to_go_where_it_arrives_first() {
+fn the_text_of_new_data_names_the_path_of_first_arrival() {
     let run = Decision::SendRun { subflow: WIFI, range: range(0, 14_000) };
     let first = Grounds { arrives_us: Some(31_400), ..by(Rule::First, WIFI) };
     assert_eq!(

@@ -244,7 +244,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
 }
 
 #[test]
-fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
+fn a_killed_sweep_resumes_with_identical_results() {
     let _others = support::among_others();
     let (dir, file) = place();
     let page = docs();

@@ -30,7 +30,7 @@ fn equal_seeds_give_equal_runs_and_every_message_arrives() {
 }
 
 #[test]
-fn to_judge_forecasts_changes_nothing_else() {
+fn scoring_forecasts_does_not_change_the_run() {
     let mut experiment = bursts();
     experiment.warm_up = Duration::from_millis(2_345);
     let auto = Variant::new("auto").scheduler("auto").congestion("cubic-westwood");
@@ -290,7 +290,7 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
 }
 
 #[test]
-fn an_order_that_sets_something_else_leaves_the_mtu() {
+fn other_set_commands_keep_the_mtu() {
     let workload = Workload::Exchange { bytes: 2_000_000 };
     let mut experiment = Experiment::over(&[("a", "rate=20M,delay=10ms")], workload);
     experiment.scenario.paths[0].mtu = Some(1_280);

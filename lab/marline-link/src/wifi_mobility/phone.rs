@@ -57,10 +57,10 @@ const EDGE_DB: f64 = 5.0;
 /// Ten times the path loss exponent.
 const LOSS_PER_DECADE_DB: f64 = 30.0;
 const PHONE_WEAKER_DB: f64 = 3.0;
-const SHADOW_DB: f64 = 4.0;
-const SHADOW_DISTANCE_M: f64 = 5.0;
-const STILL_SHADOW_DB: f64 = 1.5;
-const STILL_SHADOW_S: f64 = 20.0;
+const SHADOWING_DB: f64 = 4.0;
+const SHADOWING_DISTANCE_M: f64 = 5.0;
+const STATIONARY_SHADOWING_DB: f64 = 1.5;
+const STATIONARY_SHADOWING_PERIOD_S: f64 = 20.0;
 const FADING_DB: f64 = 1.5;
 /// Weight of the current signal in rate control's average, for a memory of half a second.
 const RATE_CONTROL_WEIGHT: f64 = 0.2;
@@ -264,7 +264,7 @@ impl PhoneMobility {
             away_periods: Vec::new(),
             rng: seeds.stream("outing/association"),
         };
-        let deviation = if self.leaves { SHADOW_DB } else { STILL_SHADOW_DB };
+        let deviation = if self.leaves { SHADOWING_DB } else { STATIONARY_SHADOWING_DB };
         let mut shadow = normal(&mut shadowing);
         let (mut control_db, mut looks_for) = (f64::NAN, 0);
         let mut rates: [Vec<(Duration, Rate)>; 2] = Default::default();
@@ -273,7 +273,7 @@ impl PhoneMobility {
         for sample in 0..SAMPLES {
             let at = SAMPLE * sample;
             let went = owner.step();
-            let kept = exp(-went / SHADOW_DISTANCE_M - SAMPLE_S / STILL_SHADOW_S);
+            let kept = exp(-went / SHADOWING_DISTANCE_M - SAMPLE_S / STATIONARY_SHADOWING_PERIOD_S);
             shadow = shadow * kept + normal(&mut shadowing) * (1.0 - kept * kept).sqrt();
             let signal_db = owner.signal_db() + shadow * deviation;
             control_db = if control_db.is_nan() { signal_db } else { control_db };

@@ -151,14 +151,14 @@ mod tests {
     use super::super::setup::TEXT;
     use super::*;
     use crate::file::PaperFile;
-    use crate::recorded::figures::{FiveFigures, Quantiles};
+    use crate::recorded::figures::{FiveMetrics, Quantiles};
     use crate::value::Value;
 
     #[test]
     fn a_violation_counts_for_its_pair_and_names_the_kinds_of_both_links() {
         let file = PaperFile::<Setup>::parse(TEXT).unwrap();
         let limits = Limits::from_file(&file).unwrap();
-        let five = |ms: f64| FiveFigures {
+        let five = |ms: f64| FiveMetrics {
             echo: Quantiles::constant_quantiles(ms),
             burst: Quantiles::constant_quantiles(2.0 * ms),
             goodput: 10.0,

@@ -85,7 +85,7 @@ impl Setup {
     }
 
     /// Index of the bursts that the five metrics use.
-    pub(super) fn figure_burst(&self) -> anyhow::Result<usize> {
+    pub(super) fn metric_burst(&self) -> anyhow::Result<usize> {
         let found = self.bursts.iter().position(|burst| burst.bytes == self.figure_burst_bytes);
         found.ok_or_else(|| anyhow::anyhow!("figure_burst_bytes is not the size of any burst"))
     }

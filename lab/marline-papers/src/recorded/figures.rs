@@ -217,14 +217,14 @@ fn limit_to_attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result
 
 /// The five metrics by which a scheduler is compared with the best single path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FiveFigures {
+pub(crate) struct FiveMetrics {
     pub(crate) echo: Quantiles,
     pub(crate) burst: Quantiles,
     /// Goodput, Mbit/s.
     pub(crate) goodput: f64,
 }
 
-impl FiveFigures {
+impl FiveMetrics {
     pub(crate) fn figure(&self, figure: Figure) -> f64 {
         figure.value_in(&self.echo, &self.burst, self.goodput)
     }

@@ -66,7 +66,7 @@ fn a_peer_that_becomes_known_during_the_wait_is_kept() {
 
 /// Silence is not a reset: a laptop's lid may be closed during lunch.
 #[test]
-fn a_stranger_that_is_silent_is_waited_for_as_long_as_others() {
+fn a_silent_unauthenticated_peer_is_kept_as_long_as_others() {
     let mut script = Script::new(patient(100), 3);
     let (_, id) = another(&mut script, 1);
     script.run(|e, now| e.write(now, id, b"are you there?")).expect("room");

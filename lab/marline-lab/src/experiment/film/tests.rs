@@ -40,7 +40,7 @@ fn a_player_takes_the_rate_that_fits_and_stops_when_its_buffer_is_full() {
 }
 
 #[test]
-fn the_picture_stands_still_while_the_buffer_is_empty() {
+fn playback_stalls_while_the_buffer_is_empty() {
     let mut player = Player::new(Film { segments: 3, ..FILM }, at(1_000));
     for (requested, arrived) in [(1_000, 1_500), (1_500, 8_000), (8_000, 8_500)] {
         assert_eq!(player.next_at, Some(at(requested)));
@@ -64,7 +64,7 @@ fn record(link: &str, fault: Option<Fault>) -> Record {
 }
 
 #[test]
-fn a_film_shows_what_its_link_gives() {
+fn video_metrics_follow_the_link_rate() {
     let whole = record("rate=3M,delay=20ms", None);
     assert_eq!((whole.messages.len(), whole.missing), (20, 0));
     let sizes: Vec<u32> = whole.messages.iter().map(|message| message.bytes).collect();

@@ -42,7 +42,7 @@ pub struct PathStatus {
     pub cause: Option<String>,
     /// Reachability of each server that was contacted over the path.
     pub servers: Vec<ServerReach>,
-    /// Problem of the path as a whole: a server does not answer, and no other server has answered since.
+    /// Problem with the path as a whole: a server does not answer, and no other server has answered since.
     pub fault: Option<ServerReach>,
 }
 

@@ -166,7 +166,7 @@ fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
         let (&length, tail) = rest.split_first().ok_or_else(short)?;
         let (name, tail) = tail.split_at_checked(usize::from(length)).ok_or_else(short)?;
         let name = std::str::from_utf8(name)
-            .map_err(|_| BadInvite::Contents("a server's name is not text".into()))?;
+            .map_err(|_| BadInvite::Contents("a server's name is not valid UTF-8".into()))?;
         let server = name
             .parse()
             .map_err(|error| BadInvite::Contents(format!("server {name:?}: {error}")))?;

@@ -25,7 +25,7 @@ use crate::private_file::{self, Version};
 pub const SAVE_AFTER_S: u64 = 10;
 /// Unwritten counts are written when they reach this many bytes.
 pub const SAVE_BYTES: u64 = 8_000_000;
-/// 2026-01-01: a clock that shows less has not been set.
+/// 2026-01-01: a clock that shows an earlier time has not been set.
 const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
 /// Largest difference that is expected between clocks.
 const MAX_CLOCK_AHEAD_S: u64 = 86_400;
@@ -155,7 +155,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
         bail!("{shown} is not a regular file, or is too large");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let table: Table = toml::from_str(&text).with_context(|| format!("in {shown}"))?;
+    let table: Table = toml::from_str(&text).with_context(|| format!("cannot parse {shown}"))?;
     if table.version != VERSION {
         bail!("{shown} has version {}, but this program writes version {VERSION}", table.version);
     }
@@ -303,7 +303,7 @@ impl Ledger {
                 }
                 self.version = version;
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("writing {} again", self.path.display());
+                    tracing::info!("usage saved to {} again", self.path.display());
                 }
             }
             Err(error) => {

@@ -222,7 +222,7 @@ where
         let back_ended = back.poll(cx, remote, local, memory, has_room)?;
         let blocked = BlockedDirections { from: out.is_blocked(), to: back.is_blocked() };
         buffers.record_blocked(local.inner.socket(), memory, blocked);
-        // Independent of blocking: the rest of a record may take long to arrive.
+        // This is charged even if no direction is blocked: the rest of a record may take long to arrive.
         buffers.record_kept(memory, remote.buffered(socket_buffers::is_memory_tight(memory)));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));

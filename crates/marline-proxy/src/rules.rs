@@ -35,7 +35,7 @@ pub enum BadCidr {
     #[error("{0:?} is not an IP address (expected ADDRESS or ADDRESS/BITS)")]
     Address(String),
     /// Not a number, or more bits than the address has.
-    #[error("{0:?} is not a prefix length of this address family")]
+    #[error("{0:?} is not a valid prefix length for this address family")]
     Prefix(String),
     /// Bits are set after the prefix.
     #[error("bits are set beyond the prefix: did you mean {0}?")]
@@ -155,7 +155,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Returns the code of the refusal in RFC 8803.
+    /// Returns the RFC 8803 code of the refusal.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {

@@ -30,7 +30,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// Empty or longer than DNS allows.
-    #[error("a host name has 1 to 255 bytes, not {0}")]
+    #[error("the host name has {0} bytes (expected 1 to 255)")]
     Length(usize),
     /// A byte that is not allowed in host names.
     #[error("invalid byte {byte:#04x} at position {position} of host name")]

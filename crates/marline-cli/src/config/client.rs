@@ -306,7 +306,8 @@ impl ClientOptions {
             let shown = file.display();
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("cannot read {shown}"))?;
-            let invite = text.parse().with_context(|| format!("in {shown}"))?;
+            let invite =
+                text.parse().with_context(|| format!("cannot parse the invite in {shown}"))?;
             Ok(FoundInvite { invite, path: file.clone() })
         })
     }

@@ -39,7 +39,7 @@ pub struct EarlyBytes<'a> {
 }
 
 impl<'a> EarlyBytes<'a> {
-    /// Creates a value for an application from which no bytes were read yet.
+    /// Creates a value for an application from which no bytes have been read yet.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
         EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
@@ -71,7 +71,7 @@ impl<'a> EarlyBytes<'a> {
 
     /// Reads the first bytes of the application, if it sends within `patience`.
     pub(super) async fn read_first_bytes(&mut self, patience: Duration) -> &[u8] {
-        // An application that stays silent is normal for protocols in which the server sends first.
+        // Silence is normal in protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
         &self.bytes
     }

@@ -126,7 +126,7 @@ async fn keep_until_ordered<S: Transport>(
         }
         () = sleep(life) => {}
     }
-    // Refuse orders before closing, or one could be lost during it.
+    // Refuse orders before closing; otherwise one could be lost while the connection closes.
     drop(order);
     let _ = timeout(CLOSING_TIME, stream.shutdown()).await;
 }

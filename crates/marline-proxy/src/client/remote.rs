@@ -1,9 +1,9 @@
 //! Remote forwards: the server listens, and its visitors reach a target of the client.
 //!
-//! Each forward has a connection to the server that controls it. The server announces each visitor on it. The
-//! client then connects to the target and opens a multipath connection of its own for that visitor, as for any
-//! application. The control connection is kept as long as its paths may come back. When it ends, for example
-//! because the server was restarted, a new one requests the same address.
+//! Each forward is controlled by a connection to the server, on which the server announces each visitor. The client
+//! then connects to the target and opens a multipath connection of its own for that visitor, as for any application.
+//! The control connection is kept as long as its paths may come back. When it ends, for example because the server was
+//! restarted, a new one requests the same address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -210,7 +210,7 @@ fn needs_owner_action(error: &OpenError) -> bool {
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
 }
 
-/// Reads the server's messages until it gives the reason for its end.
+/// Reads the server's messages until the server states why it ends the forward. Returns that reason.
 async fn read_messages(
     mut reader: impl AsyncRead + Unpin,
     mut visit: impl FnMut(VisitorId, SocketAddr),

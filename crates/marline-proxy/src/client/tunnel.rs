@@ -347,7 +347,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
-    /// Authenticates by TLS, which also gives a session.
+    /// Authenticates by TLS, which also yields a session.
     async fn authenticate_by_tls(
         &self,
         stream: C::Stream,
@@ -460,7 +460,7 @@ impl<C: Connect> Tunnel<C> {
     /// Makes a new session before the old one ends, on a connection of its own that is closed immediately.
     async fn renew(&self) {
         let turn = self.admission.enter_without_session().await;
-        // From the same member, which may hold state of this client, such as a remote forward.
+        // Renew at the same member, which may hold state of this client, such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_with_handshake(turn, &own, None).await {
             Ok((mut stream, ..)) => {

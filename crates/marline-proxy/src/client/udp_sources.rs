@@ -126,7 +126,7 @@ impl UdpSources {
         true
     }
 
-    /// Sends a datagram of an admitted address.
+    /// Sends a datagram from an admitted address.
     ///
     /// # Errors
     /// Same as [`UdpSender::send`].
@@ -135,7 +135,7 @@ impl UdpSources {
         self.lock().get(&from).map_or(Ok(()), |sender| sender.send(to, payload))
     }
 
-    /// Records that a peer which an address had sent to has answered.
+    /// Records an answer from a peer to which this address had sent.
     pub fn record_peer_answer(&self, address: SocketAddr) {
         self.lock().record_peer_answer(address, Instant::now());
     }

@@ -43,7 +43,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
 /// A datagram for an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboundDatagram {
-    /// The sender. A peer that was named by host name keeps the name until the server reports its address.
+    /// The sender. A peer given by host name keeps the name until the server reports its address.
     pub from: Target,
     /// Payload of the datagram.
     pub payload: Vec<u8>,
@@ -152,7 +152,7 @@ impl UdpSender {
     }
 }
 
-/// Datagrams of applications that leave together when this is dropped. The tunnel is locked until then.
+/// Datagrams from applications, sent together when this is dropped. The tunnel is locked until then.
 pub(super) struct Batch<'a> {
     tunnel: &'a UdpTunnel,
     state: MutexGuard<'a, State>,
@@ -306,7 +306,7 @@ impl UdpTunnel {
         }
     }
 
-    /// Starts a batch of datagrams that leave together.
+    /// Starts a batch of datagrams that are sent together.
     pub(super) fn batch(&self) -> Batch<'_> {
         let mut state = self.lock();
         let lane = state.lane.clone();

@@ -87,7 +87,7 @@ impl Body {
         self.0 == Place::Over
     }
 
-    /// Parses the next bytes. Returns how many of them belong to the content. The rest does not.
+    /// Parses the next bytes. Returns how many of them belong to the content.
     ///
     /// # Errors
     /// The bytes are not valid chunked content.

@@ -1,4 +1,4 @@
-//! Header fields of requests and answers: lookup and forwarding.
+//! Header fields of requests and responses: lookup and forwarding.
 
 use std::fmt;
 

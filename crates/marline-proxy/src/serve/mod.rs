@@ -35,7 +35,7 @@ use crate::transport::Transport;
 pub struct FrontLimits {
     /// Connections in total.
     pub total: usize,
-    /// Connections of one source.
+    /// Connections per source.
     pub per_source: usize,
     /// Idle time after which a connection is closed.
     pub idle: Option<Duration>,

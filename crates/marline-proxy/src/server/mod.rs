@@ -476,15 +476,13 @@ impl Server {
             return self.refusals.record(reason, &client.name, &failure.text);
         }
         tracing::debug!(client = %client.name, "{}", failure.text);
-        let whose = if reason == RefusalReason::Target {
-            "unreachable"
-        } else {
-            "internal error of the server"
-        };
+        let whose =
+            if reason == RefusalReason::Target { "unreachable" } else { "internal server error" };
         self.refusals.record(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if it was suspended.
+    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if the client was
+    /// suspended.
     async fn wait_until_revoked(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {

@@ -104,7 +104,7 @@ impl Mapping {
         self.used_at
     }
 
-    /// Records an answer of a peer.
+    /// Records an answer from a peer.
     const fn on_answer(&mut self, now: Instant) {
         self.used_at = now;
     }

@@ -40,7 +40,7 @@ const MAX_WAITING_VISITORS: usize = 64;
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
-/// Time within which the old listener of an address ends.
+/// Time limit for the end of an address's old listener.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Like [`timeout`], but counts only time during which this process was running. If the timer fires late, data may have
@@ -436,7 +436,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
         let Some(visitor) = self.remotes.take_visitor(id, client) else {
-            let text = "no connection is waiting under this id";
+            let text = "no connection is waiting with this id";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;

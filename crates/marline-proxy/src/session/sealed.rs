@@ -1,9 +1,9 @@
 //! Stream of sealed records on a multipath stream.
 //!
-//! As with TLS, written bytes become records of a size that fits the traffic (`record.rs`), and it is an error if
-//! the bytes end without the peer's end of direction. The records of a long write are passed to the stream below
-//! together, and leave as one batch. Buffers are borrowed from the thread and returned as soon as they are empty,
-//! so an idle connection has none.
+//! As with TLS, written bytes become records of a size that fits the traffic (`record.rs`), and it is an error if the
+//! bytes end without the peer's end-of-stream record. The records of a long write are passed to the stream below
+//! together, and leave as one batch. Buffers are borrowed from the thread and returned as soon as they are empty, so an
+//! idle connection has none.
 
 use std::cell::Cell;
 use std::io;
@@ -41,7 +41,7 @@ struct IncomingData {
     plain: (usize, usize),
     /// Range of the buffer with data that is still sealed.
     sealed: (usize, usize),
-    /// True if the peer's end of direction was received.
+    /// True if the peer's end-of-stream record was received.
     ended: bool,
 }
 
@@ -147,9 +147,9 @@ pub struct SealedStream<T> {
     incoming: IncomingData,
     /// Sealed data that waits for a flush or for the stream below.
     outgoing: Vec<u8>,
-    /// True if our end of direction is sealed.
+    /// True if our end-of-stream record is sealed.
     ending: bool,
-    /// True if the stream below stays open after both ends of direction.
+    /// True if the stream below stays open after both directions have ended.
     keeps_stream: bool,
     started_at: Instant,
 }
@@ -195,7 +195,7 @@ impl<T> SealedStream<T> {
         (incoming + self.outgoing.capacity()) as u64
     }
 
-    /// Returns true if the peer's end of direction was read.
+    /// Returns true if the peer's end-of-stream record was read.
     pub const fn has_ended(&self) -> bool {
         self.incoming.ended
     }

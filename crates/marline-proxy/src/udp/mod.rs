@@ -90,7 +90,7 @@ counts! {
     too_big,
     /// Datagrams dropped because too many waited, or because they could not be sent.
     dropped,
-    /// Datagrams that were malformed, or of an unknown flow.
+    /// Datagrams that were malformed or belonged to an unknown flow.
     unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Echo request of an application (ICMP), and its result.
+//! Echo request (ICMP) from an application, and its result.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Inbox of an application's socket: received data that was not taken yet, limited in items and bytes and charged to
-//! the memory budget. Data that does not fit is dropped, as by a socket's buffer.
+//! Inbox of an application's socket: received data that has not been taken yet, limited in items and bytes and charged
+//! to the memory budget. Data that does not fit is dropped, as by a socket's buffer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

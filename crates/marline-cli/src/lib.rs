@@ -86,10 +86,10 @@ pub enum Command {
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
     CheckConfig(cmd::check_config::Args),
-    /// `marline-lab link` today.
+    /// Moved to `marline-lab link`.
     #[command(hide = true, disable_help_flag = true)]
     Link(cmd::moved::Args),
-    /// `marline-lab` today.
+    /// Moved to `marline-lab`.
     #[command(hide = true, disable_help_flag = true)]
     Lab(cmd::moved::Args),
     /// Run a demonstration: two emulated links, one of which fails. Needs no root.

@@ -24,7 +24,7 @@ use crate::config::PathQuota;
 
 /// Interval at which counts are read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest number of counted paths. Beyond it, removed paths are forgotten.
+/// Maximum number of counted paths. Beyond it, removed paths are forgotten.
 const PATH_LIMIT: usize = 64;
 
 /// Identity of a path without its flags and number: its name, and its remote address if that is fixed.
@@ -237,12 +237,14 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
 fn log_change(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
-        QuotaState::Within => tracing::info!("path {path}: within its quota again"),
+        QuotaState::Within => {
+            tracing::info!("path {path}: below the soft limit of its quota again")
+        }
         QuotaState::BeyondSoftLimit => {
-            tracing::warn!("path {path}: quota {words}, beyond the soft limit: path is now metered")
+            tracing::warn!("path {path}: beyond the soft limit of its quota ({words}); now metered")
         }
         QuotaState::UsedUp => {
-            tracing::warn!("path {path}: quota {words}, used up: path is not used until then")
+            tracing::warn!("path {path}: quota used up ({words}); not used until the month ends")
         }
     }
 }

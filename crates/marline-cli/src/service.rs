@@ -25,7 +25,7 @@ pub fn status(text: &str) {
     send_states(&[NotifyState::Status(text)]);
 }
 
-/// Extends the start's time limit: the next message about it follows within this time.
+/// Extends the service manager's startup timeout (EXTEND_TIMEOUT_USEC): the next extension must follow within `time`.
 pub fn extend_start(time: Duration) {
     send_states(&[NotifyState::ExtendTimeoutUsec(
         u32::try_from(time.as_micros()).unwrap_or(u32::MAX),

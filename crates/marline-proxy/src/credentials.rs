@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use crate::private_file;
 use crate::secret::{Digest, Secret};
 
-/// Largest number of credentials in a file.
+/// Maximum number of credentials in a file.
 pub const MAX_CREDENTIALS: usize = 10_000;
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 const FILE_HEADER: &str =

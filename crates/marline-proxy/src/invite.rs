@@ -21,7 +21,7 @@ const PREFIX: &str = "marline";
 const VERSION: u8 = b'1';
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const CHECK_LEN: usize = 4;
-/// Largest number of names in one invite.
+/// Maximum number of names in one invite.
 pub const MAX_NAMES: usize = 8;
 const MAX_NAME_LEN: usize = 240;
 

@@ -29,7 +29,7 @@ pub const SAVE_BYTES: u64 = 8_000_000;
 const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
 /// Largest difference that is expected between clocks.
 const MAX_CLOCK_AHEAD_S: u64 = 86_400;
-/// Largest number of names in a file. Beyond it, the names that were seen least recently are removed.
+/// Maximum number of names in a file. Beyond it, the names that were seen least recently are removed.
 pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;

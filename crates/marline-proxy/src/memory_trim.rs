@@ -23,7 +23,7 @@ static IS_RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Minimum number of ended connections: fewer leave too little free memory to justify the call.
 const MIN_ENDED: u64 = 256;
-/// Interval of checks.
+/// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;

@@ -19,7 +19,7 @@ use crate::target::{Host, Target};
 
 /// A name that does not resolve within this time counts as having no address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest number of addresses tried for one name.
+/// Maximum number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
 /// Returns the addresses of a target in the order in which they are tried (RFC 8305): with alternating families,

@@ -102,7 +102,7 @@ impl<'a> Renewal<'a> {
     /// Replaces the tunnel. Also needed for other connection settings, because waiting connections have the old ones.
     fn replace(&self, wanted: TunnelSettings) {
         let dialer = dialer(self.client, &wanted.invite, &self.names, self.transport);
-        // The rejection was by the previous server or for the previous invite.
+        // The rejection concerned the previous server or the previous invite.
         self.client.set_rejection(None);
         match tunnel(dialer, &wanted.invite, &self.deadlines, wanted.warm) {
             Ok(tunnel) => self.way.replace(tunnel).close(),

@@ -63,7 +63,7 @@ pub struct Status {
     /// Use of the paths by the policy, and the reasons for unused paths, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// Number of repair segments sent to the peer, and bytes repaired with those of the peer.
+    /// Number of repair segments sent to the peer, and of bytes recovered from the peer's repair segments.
     repairs_sent: u64,
     bytes_repaired: u64,
     /// Use of the memory budget.

@@ -152,7 +152,7 @@ pub struct ClientPlan {
     pub carrier: CarrierPlan,
     /// Builder of the multipath side, before its carrier is opened.
     pub network: marline::ClientBuilder,
-    /// Resolution of the server's name.
+    /// Lookup of the server's name.
     pub names: NameLookup,
     /// Text form of the connection settings. A different text means different settings.
     pub behavior: String,
@@ -217,7 +217,7 @@ impl ClientOptions {
     /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, mut lower: ClientOptions) -> ClientOptions {
-        // Each way to name the invite overrides both.
+        // Either option for the invite overrides both in `lower`.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
             lower.fast_open = Vec::new();

@@ -35,7 +35,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     parse(&text).with_context(|| format!("cannot parse {shown}"))
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 ///
 /// # Errors
 /// The text is invalid (with the location of the error).

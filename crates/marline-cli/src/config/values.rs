@@ -291,7 +291,7 @@ impl FromStr for PathQuota {
             Some((path, quota)) if !path.is_empty() => (path.to_owned(), quota),
             _ => {
                 return Err(format!(
-                    "path quota {text:?}: write PATH=BYTES, for example lte=10GB,day=15"
+                    "path quota {text:?}: PATH is missing (write PATH=BYTES, for example lte=10GB,day=15)"
                 ));
             }
         };

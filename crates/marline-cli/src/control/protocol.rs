@@ -283,7 +283,7 @@ pub struct AddressPair {
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
     pub loss: f64,
-    /// Smoothed share of retransmissions, 0 to 1.
+    /// Smoothed share of retransmitted segments, 0 to 1.
     pub retransmissions: f64,
     /// Largest retransmission timeout of the members, including backoff.
     pub rto_us: u64,

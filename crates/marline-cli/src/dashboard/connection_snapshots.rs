@@ -18,10 +18,10 @@ use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
 use crate::path_summary::{ip, is_on, retransmitted_share, summarize_where};
 
-/// Largest number of connections listed, the busiest first.
+/// Maximum number of connections listed, the busiest first.
 const MAX_LISTED: usize = 100;
 
-/// Largest number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
+/// Maximum number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
 const MAX_PEERS: usize = 8;
 
 /// Minimum delay of delivery beyond a round trip that counts as waiting, in microseconds.

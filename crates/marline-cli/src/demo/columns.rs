@@ -1,6 +1,6 @@
 //! Text wrapping of the demo for the width of a terminal.
 
-/// Largest number of characters in a line.
+/// Maximum number of characters in a line.
 pub const COLUMNS: usize = 80;
 
 /// Indentation of continued lines.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::session::{LIFETIME, Session, SessionId};
 
-/// Largest number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
+/// Maximum number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
 const MAX_HANDSHAKES: usize = 8;
 /// While the first handshake may still yield a session, the next one starts after this delay.
 const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);

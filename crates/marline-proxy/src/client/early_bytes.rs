@@ -20,7 +20,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// Largest number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
+/// Maximum number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
 /// below a server's receive window, because the server reads the bytes only after reaching the target.
 const MAX_BYTES_AHEAD: usize = 4 * 1_024;
 

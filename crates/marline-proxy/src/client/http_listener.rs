@@ -20,7 +20,7 @@ use crate::transport::Transport;
 
 /// Time limit for the complete head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest number of bytes in empty lines before a request.
+/// Maximum number of bytes in empty lines before a request.
 const MAX_EMPTY_BYTES: usize = 64;
 /// Time an application may take to read a response from the proxy, and the number of its bytes that are discarded
 /// meanwhile. A reset would destroy the response.

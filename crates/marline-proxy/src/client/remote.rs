@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// Largest number of refused visitors waiting to be reported.
+/// Maximum number of refused visitors waiting to be reported.
 const MAX_DECLINED: usize = 64;
 
 /// A remote forward.

@@ -32,7 +32,7 @@ const UNUSED_LANE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Largest number of messages waiting to be sent.
+/// Maximum number of messages waiting to be sent.
 const MAX_UNSENT_MESSAGES: usize = 64;
 
 /// Pauses after refusals that last until the server changes. The first ones are short, because the refusal may have

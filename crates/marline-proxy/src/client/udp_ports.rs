@@ -23,7 +23,7 @@ use crate::socks::{self, Reply, Version};
 use crate::target::Target;
 use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 
-/// Largest number of datagrams read from a socket in one turn.
+/// Maximum number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
 /// Pause after a socket error, so that a lasting error does not cause a busy loop.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);

@@ -13,9 +13,9 @@ use super::udp_tunnel::{TooBig, UdpInbox, UdpSender, UdpTunnel};
 use crate::target::Target;
 use crate::udp::{DNS_PORT, idle_limit};
 
-/// Largest number of sources with a socket. A new source replaces the one that was silent longest.
+/// Maximum number of sources with a socket. A new source replaces the one that was silent longest.
 const MAX_SOURCES: usize = 512;
-/// Interval of checks for silent sources.
+/// Interval between checks for silent sources.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State of a source.

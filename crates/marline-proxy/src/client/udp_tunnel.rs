@@ -29,9 +29,9 @@ use crate::udp::{
     UdpCounters, UdpCounts, count,
 };
 
-/// Largest number of application sockets.
+/// Maximum number of application sockets.
 const MAX_SOCKETS: usize = 1_024;
-/// Largest number of datagrams that wait for a lane.
+/// Maximum number of datagrams that wait for a lane.
 const MAX_EARLY_DATAGRAMS: usize = 64;
 /// Time after which a waiting datagram is dropped.
 const EARLY_TIMEOUT: Duration = Duration::from_secs(5);

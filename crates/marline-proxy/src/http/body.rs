@@ -7,7 +7,7 @@
 const MAX_EXTENSION: usize = 1_024;
 /// Largest size of all trailers, in bytes.
 const MAX_TRAILER: usize = 8 * 1_024;
-/// Largest number of hexadecimal digits in a chunk's size.
+/// Maximum number of hexadecimal digits in a chunk's size.
 const MAX_DIGITS: u8 = 16;
 
 /// An error in chunked content.

@@ -22,7 +22,7 @@ use super::request::Forward;
 use super::response::rewrite;
 use crate::transport::{PeerState, Transport};
 
-/// Largest number of bytes discarded after the request. A reset would destroy the response.
+/// Maximum number of bytes discarded after the request. A reset would destroy the response.
 const MAX_DISCARDED_BYTES: usize = 256 * 1_024;
 /// Time that the application gets to close after its response has ended, because a reset would destroy the response.
 const LINGER: Duration = Duration::from_secs(5);

@@ -38,7 +38,7 @@ const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
 /// Duration after which a handshake counts as stalled, so that any other can evict it.
 const STALL_TIME: Duration = Duration::from_secs(3);
-/// Interval of checks for stalled handshakes while others wait.
+/// Interval between checks for stalled handshakes while others wait.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An authenticated connection.

@@ -42,13 +42,13 @@ use filter::{
 use mapped_ports::{MappedPort, MappedPorts};
 use names::MAX_LOOKUPS;
 
-/// Interval of checks for idle sockets.
+/// Interval between checks for idle sockets.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Largest number of datagrams of a flow that wait for the lookup of its name.
+/// Maximum number of datagrams of a flow that wait for the lookup of its name.
 const MAX_WAITING_DATAGRAMS: usize = 8;
-/// Largest number of datagrams kept for flows whose Open has not arrived.
+/// Maximum number of datagrams kept for flows whose Open has not arrived.
 const MAX_EARLY_DATAGRAMS: usize = 16;
-/// Largest number of datagrams read from a socket in one turn.
+/// Maximum number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
 
 /// A UDP socket of one family, and the task that reads it.

@@ -27,7 +27,7 @@ const NAME_SERVICES: &[&str] = &[
     "/run/avahi-daemon/socket",
 ];
 
-/// Name resolution of programs inside.
+/// Name resolution for programs in the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Content of `resolv.conf`.

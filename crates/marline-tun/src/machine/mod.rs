@@ -40,7 +40,7 @@ use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
 
-/// Interval of checks for changes made by other programs.
+/// Interval between checks for changes made by other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of such checks between searches for ended connections.
 const CHECKS_PER_SEARCH: u32 = 5;
@@ -74,10 +74,10 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// Reason for which a machine is released.
+/// Reason why a machine is released.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReleaseReason {
-    /// Request of the user.
+    /// The user's request.
     Requested,
     /// Failure.
     Failed,
@@ -328,7 +328,7 @@ impl Machine {
                 if cleaned.held {
                     tracing::warn!(
                         "the kill switch stays on: all traffic outside the tunnel is blocked. `sudo marline \
-                         up` restores the tunnel, `sudo marline down` removes the kill switch"
+                         up` restores the tunnel; `sudo marline down` removes the kill switch"
                     );
                 }
             }

@@ -43,7 +43,7 @@ type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Routing,
-    /// Rules that block traffic past it.
+    /// Rules that block traffic around the interface.
     KillSwitch,
 }
 
@@ -73,7 +73,7 @@ impl Routing {
     /// Starts on the current tokio runtime.
     pub(super) fn open() -> io::Result<Routing> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        // Ends with the last handle.
+        // The task ends with the last handle.
         tokio::spawn(connection);
         Ok(Routing { handle })
     }

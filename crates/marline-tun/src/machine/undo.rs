@@ -94,7 +94,7 @@ fn undo_after_parent(pipe: OwnedFd) -> anyhow::Result<()> {
     if cleaned.held {
         eprintln!(
             "marline: `marline up` has ended, and its kill switch stays on: all traffic outside the tunnel \
-             is blocked. `sudo marline up` restores the tunnel, `sudo marline down` removes the kill switch"
+             is blocked. `sudo marline up` restores the tunnel; `sudo marline down` removes the kill switch"
         );
     }
     Ok(())

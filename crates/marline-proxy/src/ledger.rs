@@ -180,7 +180,9 @@ fn read_or_set_aside(path: &Path) -> Tallies {
         Ok(()) => {
             tracing::warn!("{error:#}: moved to {}; counting restarts from zero", aside.display())
         }
-        Err(moved) => tracing::warn!("{error:#}; cannot move the file aside either ({moved})"),
+        Err(moved) => {
+            tracing::warn!("{error:#}; cannot move the file aside ({moved}); counting from zero")
+        }
     }
     Tallies::new()
 }

@@ -10,7 +10,7 @@
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the cost of another C library in every build and
 //! different behavior under load. With the current cost of a connection the call is enough. docs/research/endurance.md
-//! has the figures.
+//! has the numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -224,7 +224,7 @@ impl Share {
         self.output.read_line(&mut line).expect("an answer");
         let numbers = line.trim().split_once(' ');
         let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        numbers.unwrap_or_else(|| panic!("unexpected answer of a share: {line:?}"))
+        numbers.unwrap_or_else(|| panic!("unexpected answer from a share: {line:?}"))
     }
 }
 

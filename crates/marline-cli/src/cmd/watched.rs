@@ -166,7 +166,10 @@ fn serve_control(
             Err(error).with_context(|| format!("cannot serve control socket {}", path.display()))
         }
         Err(error) => {
-            tracing::warn!("cannot serve control socket {}: {error}", path.display());
+            tracing::warn!(
+                "no control socket; `marline status` and others cannot reach this process: {}: {error}",
+                path.display()
+            );
             Ok(None)
         }
     }

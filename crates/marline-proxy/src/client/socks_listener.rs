@@ -145,7 +145,7 @@ impl<O: Open> SocksListener<O> {
                 Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
                     // Out of descriptors, or the application disconnected while queued.
-                    tracing::warn!("cannot accept a connection: {error}");
+                    tracing::warn!("cannot accept a connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }

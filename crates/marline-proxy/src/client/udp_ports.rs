@@ -68,7 +68,7 @@ impl UdpForward {
     async fn serve(self, udp: Arc<UdpTunnel>) {
         let socket = match UdpSocket::from_std(self.socket) {
             Ok(socket) => Arc::new(socket),
-            Err(error) => return tracing::error!("UDP forward failed: {error}"),
+            Err(error) => return tracing::error!("cannot serve a UDP forward: {error}"),
         };
         let (sources, datagrams) = (UdpSources::start(udp), ReceivedDatagrams::default());
         Forward { socket, target: self.target, sources, datagrams }.run().await;
@@ -206,7 +206,7 @@ impl<O: Open> SocksListener<O> {
         let association = match self.udp() {
             None => Err(Reply::CommandNotSupported),
             Some(udp) => Association::open(&control, udp, port).await.map_err(|error| {
-                tracing::warn!("UDP association failed: {error}");
+                tracing::warn!("cannot open a UDP association: {error}");
                 Reply::GeneralFailure
             }),
         };

@@ -145,7 +145,7 @@ impl ServiceFront {
                 stream.abort();
             }
             Err(_) => {
-                tracing::warn!(%peer, service = %service.backend, "timed out connecting to the service");
+                tracing::warn!(%peer, service = %service.backend, "timed out connecting to the service; client reset");
                 stream.abort();
             }
         }

@@ -258,7 +258,7 @@ impl Visitors {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
                     // Out of descriptors, or the visitor left while queued.
-                    tracing::warn!("cannot accept a connection: {error}");
+                    tracing::warn!("cannot accept a visitor's connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }

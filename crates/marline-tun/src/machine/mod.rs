@@ -214,7 +214,7 @@ impl Machine {
                     }
                     self.restore_removed().await;
                     if self.switch.facts.gateway != Some(self.interface) {
-                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed");
+                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed; stopping");
                         return;
                     }
                 }
@@ -235,10 +235,10 @@ impl Machine {
             Ok(0)
         };
         if let Err(error) = completed {
-            tracing::warn!("the kill switch is incomplete: {error:#}");
+            tracing::warn!("cannot complete the kill switch; retrying: {error:#}");
         }
         if let Err(error) = self.complete_lead().await {
-            tracing::warn!("rules that lead to the tunnel are missing: {error:#}");
+            tracing::warn!("cannot restore rules that lead to the tunnel; retrying: {error:#}");
         }
     }
 

@@ -174,7 +174,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
             println!("while they come: {coming}");
             send_and_compare(honest, echo, SENT)?;
             let there = exchange(honest, echo, EXCHANGES, || false)?;
-            println!("beside all of them: {there}");
+            println!("with all of them open: {there}");
             io::Result::Ok(coming.and(there))
         }
     });
@@ -192,7 +192,10 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     assert_eq!(opened.errors, [""; 0], "not all were opened");
     let beside = beside.expect("no data of the honest application is lost");
     let allowed = alone.p99() * 2 + NOISE;
-    assert!(beside.p99() <= allowed, "{allowed:?} are allowed; alone {alone}; beside {beside}");
+    assert!(
+        beside.p99() <= allowed,
+        "allowed: {allowed:?}; alone: {alone}; with all of them open: {beside}"
+    );
     drop(strangers);
     let mut some = opened.downloads;
     some.truncate(READ_AFTER_ALL);

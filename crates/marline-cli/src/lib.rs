@@ -200,7 +200,7 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     builder.event_interval(POLLS_PER_CHECK).enable_all().build()
 }
 
-/// Polls of tasks after which a thread checks its sockets although tasks are ready.
+/// Number of polls of tasks after which a thread checks its sockets although tasks are ready.
 const POLLS_PER_CHECK: u32 = 4;
 
 type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;

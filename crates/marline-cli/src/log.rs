@@ -149,7 +149,7 @@ impl Write for Output {
     }
 }
 
-/// Text of the notice about lines that could not be written, after their number.
+/// Text of the notice about lines that could not be written; their number precedes it.
 const LOST_LINES: &str = "log lines before this one could not be written";
 
 /// Writes lines to a destination that may refuse them.

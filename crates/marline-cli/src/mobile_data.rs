@@ -18,7 +18,7 @@ use crate::config::client::ClientPlan;
 use crate::config::policies::Mode;
 use crate::path_quotas::PathQuotas;
 
-/// NetworkManager's command.
+/// Path of NetworkManager's command-line tool.
 const NMCLI: &str = "/usr/bin/nmcli";
 /// Time limit for the command.
 const NMCLI_TIMEOUT: Duration = Duration::from_secs(5);

@@ -102,7 +102,7 @@ impl WriteFailure {
 /// Creates a directory for traces unless it exists.
 ///
 /// # Errors
-/// It cannot be created.
+/// The directory cannot be created.
 pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create the directory {}", directory.display()))

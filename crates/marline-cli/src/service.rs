@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Watchdog timeout of the manager (`WatchdogSec=`), in microseconds. systemd also names the process, which is
-/// ignored here, because a successor inherits the variable.
+/// Environment variable with the manager's watchdog timeout (`WatchdogSec=`), in microseconds. systemd's variable with
+/// the process id is ignored, because a successor inherits it.
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Keepalives per timeout, so that one may be late.
+/// Number of keepalives per watchdog timeout, so that one may be late.
 const KEEPALIVES_PER_TIMEOUT: u32 = 3;
 
-/// Socket of the manager, if there is one.
+/// Environment variable with the path of the manager's socket. Not set without a manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// Returns true if there is a service manager.

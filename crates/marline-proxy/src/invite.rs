@@ -48,7 +48,7 @@ pub enum BadInvite {
     /// A character outside the alphabet.
     #[error("invalid character {character:?} at position {position} of the invite: copy it again")]
     Character {
-        /// The character.
+        /// Invalid character.
         character: char,
         /// Position, counted from 1.
         position: usize,

@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, Version};
 
-/// Unwritten counts are written after this many seconds.
+/// Age at which unwritten counts are written, in seconds.
 pub const SAVE_AFTER_S: u64 = 10;
-/// Unwritten counts are written when they reach this many bytes.
+/// Number of counted bytes at which unwritten counts are written.
 pub const SAVE_BYTES: u64 = 8_000_000;
-/// 2026-01-01: a clock that shows an earlier time has not been set.
+/// Earliest plausible time, 2026-01-01: a clock that shows an earlier one has not been set.
 const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
 /// Largest difference that is expected between clocks.
 const MAX_CLOCK_AHEAD_S: u64 = 86_400;

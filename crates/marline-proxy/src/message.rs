@@ -219,7 +219,7 @@ pub enum BadMessage {
     /// An invalid body length.
     #[error("invalid length of message type {kind}: {length} bytes")]
     Length {
-        /// The type.
+        /// Type of the message.
         kind: u8,
         /// The announced or found length.
         length: usize,

@@ -17,7 +17,7 @@ use crate::relay::socket_buffers;
 use crate::sys;
 use crate::target::{Host, Target};
 
-/// A name that does not resolve within this time counts as having no address.
+/// Time after which a name that has not resolved counts as having no address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;

@@ -59,7 +59,7 @@ const MIN_READ_BYTES: usize = 4 * 1_024;
 const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "positions in the buffer fit u16");
 
 thread_local! {
-    /// The buffer of this thread, while no direction has borrowed it.
+    /// This thread's buffer, while no direction has borrowed it.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 

@@ -20,7 +20,7 @@ pub enum Host {
 /// A destination.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// The host.
+    /// Address or name of the host.
     pub host: Host,
     /// The port, not 0.
     pub port: u16,
@@ -35,7 +35,7 @@ pub enum BadTarget {
     /// A byte that is not allowed in host names.
     #[error("invalid byte {byte:#04x} at position {position} of host name")]
     Byte {
-        /// The byte.
+        /// Invalid byte.
         byte: u8,
         /// Position of the byte.
         position: usize,

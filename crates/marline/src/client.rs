@@ -71,10 +71,10 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// Servers of the latest attempt, and why they do not serve this client.
+/// Servers tried in the latest attempt to connect, and why they do not serve this client.
 #[derive(Clone, Debug, Default)]
 struct LatestAttempt {
-    /// Servers of the latest attempt to connect.
+    /// Servers tried in the latest attempt.
     servers: Vec<SocketAddr>,
     /// Reason why the servers do not serve this client.
     rejection: Option<String>,

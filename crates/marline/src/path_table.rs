@@ -37,7 +37,7 @@ pub enum PathRestriction {
     Unusable(String),
 }
 
-/// Ends of an attempt to connect.
+/// Path and server for an attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) path: String,

@@ -25,7 +25,7 @@ const CLIENTS: usize = 4;
 const PER_TARGET: usize = 12_500;
 /// Total number of streams that are opened or closed concurrently.
 pub(crate) const CONCURRENT_STREAMS: usize = 32;
-/// Descriptors of a process in addition to those of its streams.
+/// Number of descriptors of a process in addition to those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
 /// Role of a share's process.
 pub(crate) const SHARE: &str = "silent";

@@ -139,7 +139,7 @@ options! {
 pub enum Route {
     /// Direct connections.
     Direct,
-    /// Through this server.
+    /// Connections through this server.
     Through(Invite),
 }
 

@@ -20,7 +20,7 @@ pub fn registry() -> Registry {
     CHOSEN_POLICIES.get().cloned().unwrap_or_else(marline_research::registry)
 }
 
-/// Policies that this program was started with.
+/// Policies with which this program was started.
 static CHOSEN_POLICIES: OnceLock<Registry> = OnceLock::new();
 
 /// Sets the policies of this process. A program with its own policies must call this once, before anything else.

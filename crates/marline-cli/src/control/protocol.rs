@@ -20,7 +20,7 @@ pub struct Request {
     /// Returned in the [`Response`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The command.
+    /// Command to execute.
     #[serde(flatten)]
     pub command: Command,
 }
@@ -81,10 +81,10 @@ pub struct Response {
     /// Number of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The result.
+    /// Result, if the request succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Answer>,
-    /// The error.
+    /// Error message, if the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

@@ -153,7 +153,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
                 });
             }
             Ok(_) => {}
-            // Out of descriptors: wait until some are free.
+            // The process is out of descriptors: wait until some are free.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
         }
     }

@@ -124,11 +124,11 @@ struct DisplayedPath {
 }
 
 enum LookupKey {
-    /// By the client's list of paths.
+    /// The path of the client's list that contains the subflow.
     Path,
-    /// By the peer's address.
+    /// The subflow's remote address.
     Peer,
-    /// By the local address.
+    /// The subflow's local address.
     Own,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct DashboardEvents {
     dashboard: Dashboard,
     open: OpenConnections,
     names: RefCell<PathNames>,
-    /// Names are not looked up before this time.
+    /// Time before which names are not looked up.
     look_up_at: Cell<Instant>,
     clock: Clock,
     listening: Option<broadcast::Receiver<MonitorEvent>>,

@@ -127,7 +127,7 @@ const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
 ];
 const DEGRADED_PAIRS: &str = "marline_address_pair_degraded_total";
 const SRTT: &str = "marline_path_srtt_seconds";
-/// 1 for the current state of a path, 0 for the others.
+/// Name of the gauge that is 1 for the current state of a path, and 0 for the other states.
 const STATE: &str = "marline_interface_state";
 const PATH_QUOTA: &str = "marline_path_quota_bytes";
 const PATH_QUOTA_USED: &str = "marline_path_quota_used_bytes";

@@ -15,7 +15,7 @@ use crate::session::{LIFETIME, Session, SessionId};
 
 /// Maximum number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
 const MAX_HANDSHAKES: usize = 8;
-/// While the first handshake may still yield a session, the next one starts after this delay.
+/// Delay before the next handshake starts while the first one may still yield a session.
 const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Means of authentication for a request.

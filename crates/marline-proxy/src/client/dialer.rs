@@ -26,20 +26,20 @@ use crate::target::Target;
 /// Time after which a server that has not answered on any path counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Addresses that do not answer within this time may have passed to another machine, so their names are resolved
-/// again.
+/// Time without an answer after which names are resolved again, because their addresses may have passed to another
+/// machine.
 const RERESOLVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Time for a member of a fleet to answer at its own address before the shared address is tried as well. Reaching
 /// another member costs a TLS handshake.
 const SHARED_ADDRESS_DELAY: Duration = Duration::from_millis(750);
-/// If a member's own address did not answer while the shared one did, it is not tried again for this time.
+/// Time for which a member's own address is not tried again after only the shared address has answered.
 const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
-/// Connections to such a member end when nothing is received on them for this time. Without evidence that the
-/// network works, they would wait for it for an hour (decisions/outages.md).
+/// Time without received data after which connections to such a member end. Without evidence that the network works,
+/// they would wait an hour for it (decisions/outages.md).
 const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// An answer is renewed when it is used after this time.
+/// Age of an answer from which it is renewed when it is used.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a lookup by another resolver: enough for two queries to each of two resolvers that do not answer.

@@ -32,7 +32,7 @@ pub struct EarlyBytes<'a> {
     bytes: Vec<u8>,
     /// True if the application's end was read.
     ended: bool,
-    /// Error of the application's connection.
+    /// Error on the application's connection.
     error: Option<io::Error>,
     /// True if the bytes were sent on a connection that broke. They may have arrived.
     spent: bool,

@@ -27,7 +27,7 @@ use crate::transport::Transport;
 
 /// Maximum number of waiting connections. Beyond it, the oldest is closed.
 const MAX_WAITING: usize = 64;
-/// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
+/// Maximum waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
 /// wake one.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Interval between checks for expired connections.

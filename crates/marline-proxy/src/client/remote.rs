@@ -24,7 +24,7 @@ use crate::outgoing;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// Interval of keepalives. They show the server that the client is alive, and are answered. Sending also reveals
+/// Interval between keepalives. They show the server that the client is alive, and are answered. Sending also reveals
 /// whether the server still knows the connection.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Time limit for connecting to a target. The visitor waits longer.

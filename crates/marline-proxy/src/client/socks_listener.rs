@@ -144,7 +144,7 @@ impl<O: Open> SocksListener<O> {
             match listener.accept().await {
                 Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
-                    // Out of descriptors, or the application disconnected while queued.
+                    // The process is out of descriptors, or the application disconnected while queued.
                     tracing::warn!("cannot accept a connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }

@@ -62,7 +62,7 @@ pub struct Tunnel<C: Connect> {
     pool: Pool<Channel<C::Stream>>,
     used: UsedConnections<Channel<C::Stream>>,
     trouble: LastTrouble,
-    /// For tasks that must not keep the tunnel alive.
+    /// Reference for tasks that must not keep the tunnel alive.
     weak_self: Weak<Tunnel<C>>,
 }
 
@@ -529,7 +529,7 @@ pub(super) async fn send(
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const MAX_PAUSE: Duration = Duration::from_secs(60);
-    /// `changed` cannot be awaited forever, because the tunnel must be able to end.
+    /// Interval between checks whether the tunnel still exists, because awaiting `changed` would keep it alive.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {

@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
-/// Interval of keepalives. The server keeps the client's sockets while it receives them.
+/// Interval between keepalives. The server keeps the client's sockets while it receives them.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Minimum interval between keepalives. One is sent immediately when a path becomes silent, unless the last one is
 /// more recent.

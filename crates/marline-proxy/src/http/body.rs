@@ -16,7 +16,7 @@ pub enum BadBody {
     /// A byte that is not allowed here.
     #[error("invalid byte {byte:#04x} in {place} (chunked body)")]
     Byte {
-        /// The byte.
+        /// Invalid byte.
         byte: u8,
         /// Part of the content.
         place: &'static str,

@@ -47,7 +47,7 @@ impl Forward {
 /// A request for a resource of this port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnResource {
-    /// The method.
+    /// Method of the request.
     pub method: String,
     /// Path and query.
     pub path: String,

@@ -33,7 +33,7 @@ pub struct ClientAllowances {
 /// A client's quota and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
-    /// The quota.
+    /// Configured quota.
     pub quota: ByteQuota,
     /// Bytes used this month.
     pub used_bytes: u64,
@@ -248,7 +248,7 @@ impl Server {
             None => None,
         };
         let Some(writing) = writing else { return };
-        // On a blocking thread, since a disk may be slow.
+        // Runs on a blocking thread, because a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping)
         {

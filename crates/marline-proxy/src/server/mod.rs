@@ -126,13 +126,13 @@ impl std::fmt::Debug for Acceptor {
 /// that connects earlier is reported together with `Working`.
 const WORKING_DELAY: Duration = Duration::from_millis(20);
 
-/// Buffer of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
+/// Buffer size of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
 const UNAUTHENTICATED_BUFFER: u64 = 16 * 1_024;
 
 /// Time limit for the request on a new connection when another process has taken over.
 const LATE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Request of an authenticated connection.
+/// Request on an authenticated connection.
 enum ClientRequest {
     /// A target.
     Target(Target),

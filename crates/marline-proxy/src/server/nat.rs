@@ -63,9 +63,9 @@ struct FamilySocket {
 /// Route to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
-    /// At an address that the rules allow.
+    /// The peer has an address that the rules allow.
     Allowed,
-    /// At an address of the server itself, while its port is mapped to a client's socket.
+    /// The peer has an address of the server itself, and its port is mapped to a client's socket.
     Hairpin,
 }
 

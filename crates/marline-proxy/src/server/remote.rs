@@ -34,9 +34,9 @@ use crate::transport::Transport;
 /// Limits on addresses, per credential and in total.
 const MAX_PER_CLIENT: usize = 16;
 const MAX_TOTAL: usize = 256;
-/// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
+/// Maximum number of visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const MAX_WAITING_VISITORS: usize = 64;
-/// Time that a visitor waits to be accepted.
+/// Maximum time that a visitor waits to be accepted.
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
@@ -257,7 +257,7 @@ impl Visitors {
             match listener.accept().await {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
-                    // Out of descriptors, or the visitor left while queued.
+                    // The process is out of descriptors, or the visitor left while queued.
                     tracing::warn!("cannot accept a visitor's connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::aead::LessSafeKey;
 
-/// Keys per thread. They take about 150 kB once the thread seals or opens a record.
+/// Number of keys per thread. They take about 150 kB once the thread seals or opens a record.
 const CACHED_KEYS: usize = 256;
 
 thread_local! {

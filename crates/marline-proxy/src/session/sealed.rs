@@ -17,17 +17,17 @@ use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::record::{MAX_PLAINTEXT, RecordSizer};
 
-/// Ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records leave
-/// together. Beyond this size it is sent immediately.
+/// Amount of ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records
+/// leave together. Beyond it, ciphertext is sent immediately.
 const MAX_HELD: usize = 8 * 1_024;
-/// Ciphertext of one write, in bytes, beyond which no further record is started, so that four of the largest leave
-/// together.
+/// Amount of ciphertext in one write, in bytes, beyond which no further record is started, so that four of the largest
+/// leave together.
 const MAX_WRITE_BYTES: usize = 3 * MAX_RECORD;
-/// Ciphertext read ahead, in bytes.
+/// Amount of ciphertext read ahead, in bytes.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
 thread_local! {
-    /// The buffers of this thread, while no stream has borrowed them.
+    /// This thread's buffers, while no stream has borrowed them.
     static SPARE_IN: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
     static SPARE_OUT: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }

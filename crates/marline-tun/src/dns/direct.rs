@@ -26,7 +26,7 @@ use crate::resolver;
 const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Time to wait for a resolver's answer before the next attempt.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Attempts per resolver.
+/// Number of attempts per resolver.
 const ATTEMPTS: usize = 2;
 /// Maximum length of a DNS message over UDP.
 const MAX_MESSAGE_LEN: usize = 4_096;
@@ -40,7 +40,7 @@ const MAX_NAME_LIFETIME: Duration = Duration::from_secs(86_400);
 /// Address with its lifetime.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimedAddress {
-    /// The address.
+    /// Address to reach directly.
     pub address: IpAddr,
     /// TTL, within limits.
     pub lifetime: Duration,

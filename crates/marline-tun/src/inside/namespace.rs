@@ -18,8 +18,8 @@ use crate::resolver;
 /// Path of the programs' resolver configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Sockets of services that resolve names for programs outside the tunnel. If they do not answer, the C library
-/// queries the resolver of `resolv.conf`.
+/// Sockets of services that resolve names for programs outside the tunnel. If these services do not answer, the C
+/// library queries the resolver of `resolv.conf`.
 const NAME_SERVICES: &[&str] = &[
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/nscd/socket",

@@ -30,7 +30,7 @@ use super::routing::{
 const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
 const MAX_INTERFACES: usize = 256;
-/// All users except root.
+/// User ids of all users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
 const LOCAL_TRAFFIC: &str = "lo";

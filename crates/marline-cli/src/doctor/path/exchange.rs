@@ -14,7 +14,7 @@ use super::seen;
 
 /// Start of the first line: protocol and version.
 pub(super) const GREETING: &str = "marline-doctor 1";
-/// Answer of a responder to the first line.
+/// Answer from a responder to the first line.
 pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
 /// Maximum number of segments in a report.
 const MAX_REPORT_LINES: usize = 20_000;

@@ -47,9 +47,9 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
 /// Unread streams of one client, and the length of each.
 const UNREAD: u32 = 4_096;
 const UNREAD_LENGTH: u64 = 1_000_000;
-/// Streams that are finally read.
+/// Number of streams that are finally read.
 const READ_AFTER_ALL: usize = 64;
-/// Handshakes by unauthenticated peers.
+/// Number of handshakes by unauthenticated peers.
 const STRANGERS: u32 = 10_000;
 /// Exchanges of the honest application: alone, and again once all unread streams are open.
 const EXCHANGES: usize = 400;

@@ -34,7 +34,7 @@ pub enum EchoAnswer {
         to: IpAddr,
         /// Sequence number of the request.
         sequence: u16,
-        /// The error.
+        /// Error that prevented the delivery.
         error: EchoError,
     },
 }

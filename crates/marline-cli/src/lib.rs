@@ -116,7 +116,7 @@ pub enum Command {
     Man(cmd::man::Args),
 }
 
-/// Returns the policies of the `marline` program: the built-in ones and those of the literature. Another program can
+/// Returns the policies in the `marline` program: the built-in ones and those of the literature. Another program can
 /// add its own and pass all of them to [`main_with`].
 #[must_use]
 pub fn registry() -> Registry {

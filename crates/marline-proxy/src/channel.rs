@@ -66,7 +66,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Returns true if the peer has ended its direction properly and this end has been read. Known only for the stream
+    /// Returns true if the peer has ended its direction properly and that end has been read. Known only for the stream
     /// of a session.
     pub fn has_ended(&self) -> bool {
         match self {

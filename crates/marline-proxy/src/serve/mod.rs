@@ -118,7 +118,7 @@ impl ServiceFront {
             Ok(place) => place,
             Err(full) => {
                 let scope = if full == Full::Key { "from this source" } else { "in total" };
-                tracing::warn!(%peer, "too many connections {scope}: reset");
+                tracing::warn!(%peer, "connection reset: too many connections {scope}");
                 return stream.abort();
             }
         };

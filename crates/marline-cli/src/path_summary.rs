@@ -55,7 +55,7 @@ pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
-/// Largest number of our addresses listed for a wildcard address at which a server listens. The remaining ones share a
+/// Maximum number of our addresses listed for a wildcard address at which a server listens. The remaining ones share a
 /// row.
 const ADDRESS_LIMIT: usize = 16;
 

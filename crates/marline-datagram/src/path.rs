@@ -48,9 +48,9 @@ const MIN_VARIATION: Duration = Duration::from_millis(10);
 const UNREACHABLE_BYTES: u64 = 4_096;
 /// Number of frames in a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
-/// Maximum interval of probes on a silent path while datagrams are sent.
+/// Maximum interval between probes on a silent path while datagrams are sent.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of probes if other components also probe the path.
+/// Interval between probes if other components also probe the path.
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// Share of isolated losses above which an overdue frame is not evidence about later frames.
 const ISOLATED_LOSS_SHARE: f32 = 0.005;

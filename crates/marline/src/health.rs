@@ -202,7 +202,7 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     contacts.iter().map(of).collect()
 }
 
-/// Finds the problem of a path: a server that does not answer, while no other server has answered since.
+/// Finds the problem with a path: a server that does not answer, while no other server has answered since.
 pub(crate) fn fault<'a>(
     contacts: &[&'a Contact],
     now: Instant,
@@ -223,7 +223,7 @@ pub(crate) fn fault<'a>(
     Some((worst, found))
 }
 
-/// Describes the problem of a path, and its likely cause if other paths reach the same server.
+/// Describes the problem with a path, and its likely cause if other paths reach the same server.
 pub(crate) fn problem_text(
     path: &str,
     fault: &ServerReach,

@@ -279,7 +279,7 @@ impl SideTasks<'_> {
     ) -> Infallible {
         let SideTasks { opened, watched, patience, reloads, mut hangups } = self;
         let mut live = LiveSettings::new(settings, reloads, |plan: &ClientPlan| {
-            // First everything that may fail, then the rest.
+            // Everything that may fail comes first.
             let shown = watched.prepare(&plan.runtime)?;
             let renewed = renewal.map(|renewal| renewal.prepare(plan)).transpose()?;
             opened.change(plan)?;

@@ -94,7 +94,7 @@ pub async fn run(prepared: PreparedFront) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServePlan| {
-        // First everything that may fail, then the rest.
+        // Everything that may fail comes first.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         upgrade_limit.set(plan.upgrade_limit);

@@ -238,7 +238,7 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServerPlan| {
-        // First everything that may fail, then the rest.
+        // Everything that may fail comes first.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         server.offer_datagrams(plan.datagrams.clone(), plan.udp_filtering);

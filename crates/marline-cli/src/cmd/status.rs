@@ -63,7 +63,7 @@ pub struct Status {
     /// Use of the paths by the policy, and the reasons for unused paths, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// Number of repair segments sent to the peer, and bytes repaired with those of the peer.
+    /// Number of repair segments sent to the peer, and of bytes recovered from the peer's repair segments.
     repairs_sent: u64,
     bytes_repaired: u64,
     /// Use of the memory budget.
@@ -255,7 +255,7 @@ fn format_targets(targets: &[OpenTarget]) -> String {
 /// Returns the shares of the paths in the first transmissions of the open connections, and the reasons for paths
 /// without a share. Returns `None` if there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
-    /// A share below this rounds to zero.
+    /// Share below which a path counts as unused, because the share rounds to zero.
     const MIN_SHARE: f64 = 0.005;
     let new = |path: &PathSummary| {
         path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied)

@@ -1,5 +1,5 @@
 //! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests, and `cargo xtask
-//! endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
+//! endurance` runs the large ones and prints their results (docs/research/endurance.md). Needs root.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};

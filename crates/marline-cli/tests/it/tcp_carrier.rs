@@ -189,7 +189,7 @@ fn nothing_is_repeated_above_a_tcp_that_repeats() {
     }
 }
 
-/// Figures of docs/results.md.
+/// Measures the numbers in docs/results.md.
 #[test]
 #[ignore = "takes minutes, and the whole machine"]
 fn figures() {
@@ -228,8 +228,8 @@ fn quantile(worlds: &[&Vec<u64>], share: f64) -> f64 {
     all[((all.len() - 1) as f64 * share) as usize] as f64
 }
 
-/// Tail of the echoes, which depends on a few lost retransmissions. Therefore over many worlds, with the 95 %
-/// interval of the ratio over them (bootstrap, with the two ways drawn separately).
+/// Tail of the echoes, which depends on a few lost retransmissions. Therefore it is measured over many worlds, with the
+/// 95 % interval of the ratio over them (bootstrap, with the two ways drawn separately).
 #[test]
 #[ignore = "a quarter of an hour"]
 fn tails() {

@@ -124,7 +124,7 @@ fn police(world: &World) {
 
 /// Checks that the client detects that TCP is faster, and reports it.
 fn goes_by_tcp_as_that_is_faster(world: &World) {
-    // At the end of the comparison, which may take longer than the transfer.
+    // This is logged at the end of the comparison, which may take longer than the transfer.
     let log = world.testbed.log_with(world.client, "UDP is rate-limited and slower than TCP");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");

@@ -1,4 +1,4 @@
-//! Failed attempts to connect to the server, classified by whether a repetition makes sense.
+//! Failed attempts to connect to the server, classified by whether a retry makes sense.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::transport;
 
 /// An attempt that did not succeed.
 pub(super) enum Failed {
-    /// A repetition would fail, too.
+    /// A retry would fail, too.
     Permanent(OpenError),
     /// The server is overloaded: it reported this, or closed before its Welcome.
     Busy(OpenError),

@@ -47,7 +47,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the code of the error in RFC 8803.
+    /// Returns the RFC 8803 code of the error.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -57,7 +57,7 @@ impl OpenError {
         }
     }
 
-    /// Returns the error of reading from or writing to the server.
+    /// Creates the error for a failed read from, or write to, the server.
     #[must_use]
     pub fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {

@@ -62,7 +62,7 @@ pub struct Tunnel<C: Connect> {
     pool: Pool<Channel<C::Stream>>,
     used: UsedConnections<Channel<C::Stream>>,
     trouble: LastTrouble,
-    /// For tasks that must not keep the tunnel alive.
+    /// Reference for tasks that must not keep the tunnel alive.
     weak_self: Weak<Tunnel<C>>,
 }
 
@@ -347,7 +347,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
-    /// Authenticates by TLS, which also gives a session.
+    /// Authenticates by TLS, which also yields a session.
     async fn authenticate_by_tls(
         &self,
         stream: C::Stream,
@@ -460,7 +460,7 @@ impl<C: Connect> Tunnel<C> {
     /// Makes a new session before the old one ends, on a connection of its own that is closed immediately.
     async fn renew(&self) {
         let turn = self.admission.enter_without_session().await;
-        // From the same member, which may hold state of this client, such as a remote forward.
+        // Renew at the same member, which may hold state of this client, such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_with_handshake(turn, &own, None).await {
             Ok((mut stream, ..)) => {
@@ -529,7 +529,7 @@ pub(super) async fn send(
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const MAX_PAUSE: Duration = Duration::from_secs(60);
-    /// `changed` cannot be awaited forever, because the tunnel must be able to end.
+    /// Interval between checks whether the tunnel still exists, because awaiting `changed` would keep it alive.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {

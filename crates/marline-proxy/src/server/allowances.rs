@@ -33,7 +33,7 @@ pub struct ClientAllowances {
 /// A client's quota and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
-    /// The quota.
+    /// Configured quota.
     pub quota: ByteQuota,
     /// Bytes used this month.
     pub used_bytes: u64,
@@ -87,7 +87,7 @@ struct State {
     bookkeeping: Option<(Ledger, Suspensions)>,
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     recorded: BTreeMap<Arc<str>, (u64, u64, u64)>,
-    /// State of each client's quota that was logged last.
+    /// Last logged state of each client's quota.
     last_logged: BTreeMap<Arc<str>, QuotaState>,
 }
 
@@ -170,12 +170,13 @@ impl State {
             match (&used, standing) {
                 _ if before == standing => {}
                 (Some(used), QuotaState::BeyondSoftLimit) => {
-                    tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
+                    tracing::warn!(client = %name, "quota beyond the soft limit: {}", used.words);
                 }
                 (Some(used), QuotaState::UsedUp) => {
-                    tracing::warn!(client = %name, "quota used up: {}; client refused until then", used.words);
+                    let used = &used.words;
+                    tracing::warn!(client = %name, "quota used up; refusing the client until the month ends ({used})");
                 }
-                _ => tracing::info!(client = %name, "quota: within limit again"),
+                _ => tracing::info!(client = %name, "quota below the soft limit again"),
             }
         }
         if let Some((_, suspensions)) = &self.bookkeeping {
@@ -247,7 +248,7 @@ impl Server {
             None => None,
         };
         let Some(writing) = writing else { return };
-        // On a blocking thread, since a disk may be slow.
+        // Runs on a blocking thread, because a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping)
         {

@@ -40,7 +40,7 @@ use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
 
-/// Interval of checks for changes made by other programs.
+/// Interval between checks for changes made by other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of such checks between searches for ended connections.
 const CHECKS_PER_SEARCH: u32 = 5;
@@ -74,10 +74,10 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// Reason for which a machine is released.
+/// Reason why a machine is released.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReleaseReason {
-    /// Request of the user.
+    /// The user's request.
     Requested,
     /// Failure.
     Failed,
@@ -214,7 +214,7 @@ impl Machine {
                     }
                     self.restore_removed().await;
                     if self.switch.facts.gateway != Some(self.interface) {
-                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed");
+                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed; stopping");
                         return;
                     }
                 }
@@ -235,10 +235,10 @@ impl Machine {
             Ok(0)
         };
         if let Err(error) = completed {
-            tracing::warn!("the kill switch is incomplete: {error:#}");
+            tracing::warn!("cannot complete the kill switch; retrying: {error:#}");
         }
         if let Err(error) = self.complete_lead().await {
-            tracing::warn!("rules that lead to the tunnel are missing: {error:#}");
+            tracing::warn!("cannot restore rules that lead to the tunnel; retrying: {error:#}");
         }
     }
 
@@ -328,7 +328,7 @@ impl Machine {
                 if cleaned.held {
                     tracing::warn!(
                         "the kill switch stays on: all traffic outside the tunnel is blocked. `sudo marline \
-                         up` restores the tunnel, `sudo marline down` removes the kill switch"
+                         up` restores the tunnel; `sudo marline down` removes the kill switch"
                     );
                 }
             }

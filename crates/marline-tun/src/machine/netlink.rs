@@ -30,7 +30,7 @@ use super::routing::{
 const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
 const MAX_INTERFACES: usize = 256;
-/// All users except root.
+/// User ids of all users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
 const LOCAL_TRAFFIC: &str = "lo";
@@ -43,7 +43,7 @@ type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Routing,
-    /// Rules that block traffic past it.
+    /// Rules that block traffic around the interface.
     KillSwitch,
 }
 
@@ -73,7 +73,7 @@ impl Routing {
     /// Starts on the current tokio runtime.
     pub(super) fn open() -> io::Result<Routing> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        // Ends with the last handle.
+        // The task ends with the last handle.
         tokio::spawn(connection);
         Ok(Routing { handle })
     }

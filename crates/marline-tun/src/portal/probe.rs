@@ -161,7 +161,7 @@ fn read_head(head: &[u8]) -> Finding {
             };
             Finding::Portal { url: field.filter(sound).map(str::to_owned) }
         }
-        None => Finding::Silent("not an HTTP answer".to_owned()),
+        None => Finding::Silent("not an HTTP response".to_owned()),
     }
 }
 

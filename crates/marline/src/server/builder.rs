@@ -167,7 +167,7 @@ impl ServerBuilder {
         }
         if let Some(address) = sockets.unreserved_address() {
             return Err(BindError::Config(format!(
-                "an upgrade keeps the addresses; removing {address} of the running process needs a restart"
+                "upgrade refused: removing the address {address} needs a restart"
             )));
         }
         self.carrier = Carrier::Opened(sockets);
@@ -243,7 +243,7 @@ impl ServerBuilder {
         if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
             return wrong(&format!(
-                "too many addresses to advertise: {count}, at most {MAX_OWN_ADDRESSES}"
+                "too many addresses to advertise: {count} (maximum: {MAX_OWN_ADDRESSES})"
             ));
         }
         let aims = |at: &SocketAddr| {

@@ -11,7 +11,7 @@ use super::run::World;
 use super::{PATIENCE, Side, TARGET_V4, lost_to_outages, support};
 
 const PORT: u16 = 60_001;
-/// Time of typing after WiFi has failed.
+/// Duration of typing after WiFi has failed.
 const AFTER: Duration = Duration::from_secs(5);
 
 /// A server that runs in the background.

@@ -156,7 +156,7 @@ impl Fleet {
     fn two_ways_to_one_member(&self) {
         let until = Instant::now() + PATIENCE;
         'look: loop {
-            assert!(Instant::now() < until, "not all connections have two ways");
+            assert!(Instant::now() < until, "not all connections have two paths");
             let mut seen = 0;
             for number in 0..self.clients {
                 let look =

@@ -20,7 +20,7 @@ const STREAMS: u32 = 10_000;
 /// Limits on opened streams per second, and on concurrent openings. The speed of opening is not tested.
 const PER_SECOND: u32 = 250;
 const OPENING: usize = 250;
-/// Bytes that an application reads at a time.
+/// Number of bytes that an application reads at a time.
 const PIECE: u64 = 4_096;
 /// Time between two reads. The source is much faster.
 const PAUSE: Duration = Duration::from_secs(5);

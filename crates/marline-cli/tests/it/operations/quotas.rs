@@ -40,7 +40,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
         "{status}"
     );
     pump(&mut stream, 200_000).unwrap();
-    client.line_with("not used until then");
+    client.line_with("not used until the month ends");
     pump(&mut stream, 100_000).expect("the stream continues over the other path");
     let json = ask(dir.path(), &["status", "--json", "--control", control], true);
     let told: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of UDP of programs inside: echoes in both families and by name, mapped addresses, queries to remote
-//! resolvers, too long datagrams, and a carrier without lanes.
+//! Tests of UDP from programs in the namespace: echoes in both families and by name, mapped addresses, queries to
+//! remote resolvers, too long datagrams, and a carrier without lanes.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -39,7 +39,7 @@ fn ask(
             }
         }
     }
-    panic!("no answer of {peer}");
+    panic!("no answer from {peer}");
 }
 
 fn echo(socket: &UdpSocket, peer: SocketAddr, payload: &[u8]) {

@@ -1,4 +1,4 @@
-//! Tests of names inside, with every kind of resolution.
+//! Tests of every kind of name resolution in the namespace.
 
 use super::targets::HTTP;
 use super::{TARGET_V4, TARGET_V6, World, support};

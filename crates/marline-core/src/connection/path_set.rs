@@ -28,7 +28,7 @@ const MAX_KEPT_TOTALS: usize = 32;
 /// Largest number of subflows in a set.
 const MAX_SUBFLOWS: usize = 32;
 
-/// The subflows of a connection.
+/// The paths of a connection: a slot for the subflow on each, and the addresses of both sides.
 #[derive(Debug)]
 pub(super) struct PathSet {
     slots: Box<[Option<Box<SubflowContext>>]>,

@@ -42,12 +42,12 @@ const GOALS: &[(&str, Bound, &str)] = &[
     (
         "serve-down-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, to the kernel",
+        "Gbit/s per core through `serve`, to a kernel client",
     ),
     (
         "serve-up-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, from the kernel",
+        "Gbit/s per core through `serve`, from a kernel client",
     ),
     (
         "bulk-to-tcp",
@@ -74,9 +74,9 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("streams-clients-mb", AtMost(1_200.0), "resident MB of the clients with 100,000 streams"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),
     ("streams-clients-flat", AtMost(1.05), "clients' memory in round 3, relative to round 1"),
-    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, of packetdrill's 162 for TCP"),
-    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, of packetdrill's 78 for Multipath TCP"),
-    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, of the kernel's 24"),
+    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, out of packetdrill's 162 for TCP"),
+    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, out of packetdrill's 78 for MPTCP"),
+    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, out of the kernel's 24"),
     ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
     ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
     (

@@ -106,8 +106,9 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
         )
     })?;
     let kind = args.kind.or_else(|| kind_of_file(&args.files[0]));
-    let kind =
-        kind.with_context(|| format!("unknown kind of {file}: give --kind csv or --kind iperf3"))?;
+    let kind = kind.with_context(|| {
+        format!("cannot determine the format of {file}; use --kind csv or iperf3")
+    })?;
     match kind {
         Kind::Csv => {
             let reading = ReadOptions { renamed: args.columns.clone(), every: args.every };

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::figure::number;
-use marline_lab::keep;
 use marline_lab::parallel::available;
+use marline_lab::provenance;
 use marline_papers::{
     self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Mechanism, Paper, PaperFile,
     ProcessorTimes, Reproduction, Row, RunInfo, Table, Value, Verdict,
@@ -200,7 +200,7 @@ pub(crate) fn in_context<T>(
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let (mut program, spent) = (keep::program()?, ProcessorTimes::default());
+    let (mut program, spent) = (provenance::program_hash()?, ProcessorTimes::default());
     if let Some(mechanism) = mutation {
         write!(program, " without {}", mechanism.name())?;
     }

@@ -147,13 +147,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(RealTimeFiles { captures, traces, .. }) = &files {
         let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
         for (directory, _) in both.iter().filter(|(_, written)| *written) {
-            names.push_str(&format!(", {directory} (runs in real time)"));
+            names.push_str(&format!(", {directory} (real-time runs)"));
         }
     }
     if args.plot {
         names.push_str(&draw(&summary, &file.title, &out)?);
     }
-    print(&format!("\n{names} in {}\n", out.display()))?;
+    print(&format!("\nWrote {names} to {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -117,7 +117,7 @@ fn table(args: &Args, result: &WhatIf) -> String {
         rows.push(row);
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
-        let mut row = vec![format!("both over {}", called(args, way)), String::new()];
+        let mut row = vec![format!("both / {}", called(args, way)), String::new()];
         row.extend(QUANTILES.map(|(share, _)| estimate_text(result.ratio(way, share))));
         rows.push(row);
     }
@@ -155,8 +155,8 @@ fn csv(args: &Args, result: &WhatIf) -> String {
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
         for (share, name) in QUANTILES {
-            let measure = name.replace(" (ms)", "_over_this");
-            line(&format!("both over {}", called(args, way)), &measure, result.ratio(way, share));
+            let measure = name.replace(" (ms)", "_ratio");
+            line(&format!("both / {}", called(args, way)), &measure, result.ratio(way, share));
         }
     }
     text

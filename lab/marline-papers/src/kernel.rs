@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use marline_lab::compare::{Bench, Contestant, Extent, Measure, Pool, Pools, Row, pools, rows};
+use marline_lab::compare::{
+    Bench, Contestant, Extent, Measure, Pool, Pools, Row, read_pools, rows,
+};
 use marline_lab::figure::{Bars, Figure, number};
-use marline_lab::{bound, keep};
+use marline_lab::{bound, provenance};
 use serde::Deserialize;
 
 use crate::file::PaperFile;
@@ -219,7 +221,7 @@ impl Paper for Kernel {
         bench.run_all(&chosen, context.jobs as u32, &instance, &|(done, of), made| {
             (context.progress)(&format!("{} {}", made.row.key, made.contestant), done, of);
         })?;
-        let pools = pools(&bench, &chosen);
+        let pools = read_pools(&bench, &chosen);
         let mut verdicts = [Vec::new(), Vec::new()];
         let mut all = Grid::new("all", "all contestants, in the same run", &GRID);
         for (row, by) in &pools {
@@ -248,7 +250,7 @@ impl Paper for Kernel {
         let notes = vec![
             format!(
                 "Kernel {}, CUBIC. The \"paper\" column shows its Multipath TCP.",
-                keep::kernel_release()
+                provenance::kernel_release()
             ),
             format!(
                 "{runs} runs, {doubtful} of them unreliable (the emulated links were late in all three attempts)."

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_has_64_kilobytes_at_most_and_nothing_is_lost() {
+    fn packets_are_at_most_64_kilobytes_and_nothing_is_lost() {
         let batch: Vec<_> = (0..150).map(|n| datagram(true, 100 * n, 100, ACK)).collect();
         let packets = sent(true, &batch);
         assert_eq!(packets.len(), 3, "at most 64 segments");

@@ -126,11 +126,11 @@ fn a_blocked_path_is_logged_once_and_again_when_it_works() {
 }
 
 #[test]
-fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
+fn a_path_that_falls_silent_after_working_is_down_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing arrives on this path anymore, so the line seems dead";
+                    wwan0: no data arrives on this path anymore; it appears to be down";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
     assert_eq!(check_texts(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }

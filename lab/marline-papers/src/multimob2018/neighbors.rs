@@ -246,7 +246,7 @@ fn has_verdict(paths: &Paths, from: Instant, until: Instant) -> bool {
     })
 }
 
-/// When the first request after the silence was sent, read by the server, and answered.
+/// Times when the first request after the silence was sent, read by the server, and answered.
 fn first_request(paths: &Paths, number: usize, silent: Instant) -> Option<[Instant; 3]> {
     let report = paths.client_report(number)?;
     let index = report.sent.iter().position(|at| *at > silent)?;

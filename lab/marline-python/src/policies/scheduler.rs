@@ -229,7 +229,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     if fresh || repair {
         return Ok(decision);
     }
-    wrong(format!("subflow {} has already carried {} to {}", subflow.0, start.0, range.end.0))
+    wrong(format!("subflow {} has already carried bytes {} to {}", subflow.0, start.0, range.end.0))
 }
 
 /// Converts one of `marline.Reinject`, `Suspect`, `Penalize`.

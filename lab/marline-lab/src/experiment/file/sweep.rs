@@ -84,7 +84,7 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
         _ => bail!("expected a list, or {{ from = \"10ms\", to = \"80ms\", steps = 4 }}"),
     };
     let count = values.len();
-    ensure!((1..=MAX_VALUES).contains(&count), "{count} values: must be 1 to {MAX_VALUES}");
+    ensure!((1..=MAX_VALUES).contains(&count), "expected 1 to {MAX_VALUES} values, found {count}");
     Ok(values)
 }
 

@@ -163,7 +163,7 @@ impl Keys<'_, '_> {
     fn size(&mut self, key: &str, bytes: Bytes) -> Option<u32> {
         if !MESSAGE_BYTES_RANGE.contains(&bytes.0) {
             let (least, most) = (MESSAGE_BYTES_RANGE.start(), MESSAGE_BYTES_RANGE.end());
-            self.report(key, &format!("{} bytes: must be from {least} to {most}", bytes.0));
+            self.report(key, &format!("{} bytes: must be {least} to {most}", bytes.0));
             return None;
         }
         Some(bytes.0 as u32)

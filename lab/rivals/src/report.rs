@@ -71,7 +71,7 @@ fn systems(results: &Results) -> Vec<System> {
 }
 
 /// The system with the best median.
-fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Summary)> {
+fn find_best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Summary)> {
     let known =
         among.iter().filter_map(|system| Some((*system, results.summary(system.name, line.0)?)));
     known.min_by(|(_, one), (_, other)| match line.2 {
@@ -82,7 +82,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
 
 /// Names of the best system in a line and of the systems whose ranges overlap its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
-    let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
+    let Some((winner, summary)) = find_best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
         results.summary(system.name, line.0).is_some_and(|other| other.overlaps(summary))
     });
@@ -100,7 +100,7 @@ pub fn table(results: &Results) -> String {
     let names: Vec<&str> = systems.iter().map(|system| system.name).collect();
     let mut text = format!("||{}|\n|---|{}\n", names.join("|"), "---|".repeat(names.len()));
     for line in &LINES {
-        let Some((winner, _)) = best(results, line, &systems) else { continue };
+        let Some((winner, _)) = find_best(results, line, &systems) else { continue };
         let cells = systems.iter().map(|system| match results.summary(system.name, line.0) {
             Some(summary) if system.name == winner.name => format!("**{}**", cell(summary)),
             Some(summary) => cell(summary),
@@ -132,7 +132,7 @@ pub fn page(results: &Results) -> String {
     text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";
     for line in &LINES {
         let side = |side: &[System]| {
-            let (system, summary) = best(results, line, side)?;
+            let (system, summary) = find_best(results, line, side)?;
             let name = if system.is_ours() { String::new() } else { format!("{} ", system.name) };
             Some(format!("{name}{}", cell(summary)))
         };

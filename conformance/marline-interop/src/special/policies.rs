@@ -28,7 +28,7 @@ fn unequal_links() -> Scenario {
     scenario
 }
 
-fn lossy() -> Scenario {
+fn lossy_scenario() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths.iter_mut().for_each(|path| path.link.push_str(LOSSY));
     scenario
@@ -91,11 +91,11 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             },
             SpecialCase {
                 acts: cut(),
-                ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy())
+                ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy_scenario())
             },
             SpecialCase {
                 acts: cut(),
-                ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy())
+                ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy_scenario())
             },
             SpecialCase {
                 check: |found| repeated(found, 300),

@@ -349,7 +349,7 @@ mod tests {
         (0..count).map(&mut segment).collect()
     }
 
-    fn whole(group: &Group<'_>, header: &[u8]) -> Vec<u8> {
+    fn join_parts(group: &Group<'_>, header: &[u8]) -> Vec<u8> {
         let (parts, count) = group.parts([&[], header]);
         parts[..count].iter().flat_map(|part| part.to_vec()).collect()
     }
@@ -368,7 +368,7 @@ mod tests {
             let mut header = vec![0; group.headers_len()];
             let (local, remote) = ends(ipv6);
             group.write_finished_header(local, remote, &mut header);
-            let joined = whole(&group, &header);
+            let joined = join_parts(&group, &header);
             assert_eq!(joined.len(), group.segment_len());
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &joined), "{count} of {size}, {last}");
             let payloads = segments.iter().flat_map(|s| &s[header.len()..]).copied();
@@ -376,7 +376,7 @@ mod tests {
             // The header for a network card has only the pseudo-header in its checksum.
             group.write_unfinished_header(local, remote, &mut header);
             let bare = [header[CHECKSUM], header[CHECKSUM + 1]];
-            let unfinished = whole(&group, &header);
+            let unfinished = join_parts(&group, &header);
             let mut finished = unfinished.clone();
             fill_tcp_checksum(Some(ends(ipv6)), &mut finished);
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &finished));

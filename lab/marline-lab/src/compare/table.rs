@@ -213,7 +213,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
             let who = row.title_of(*contestant);
             let _ = writeln!(text, "| {title} | {who} | {runs} | {cells} | {bytes} |");
             if *contestant == Contestant::Duplicate {
-                text.push_str(&alone(pool, names.len()));
+                text.push_str(&per_connection_rows(pool, names.len()));
             }
         }
     }
@@ -221,7 +221,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
 }
 
 /// Results of each of two connections with the same traffic.
-fn alone(pool: &Pool, columns: usize) -> String {
+fn per_connection_rows(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
     for (name, title) in [
         ("first_path_ms", "duplicate, first path alone"),

@@ -200,7 +200,7 @@ impl CaseExperiments {
         })
     }
 
-    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<FiveMetrics> {
+    fn measure_single_path(&self, path: &str, seed: u64) -> anyhow::Result<FiveMetrics> {
         let variant = tcp(path, path);
         Ok(FiveMetrics {
             echo: self.echo.run(&variant, seed)?.latencies,
@@ -246,7 +246,10 @@ pub(super) fn run_recorded_pair(
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
-        alone: [place.alone(names[0], root.seed)?, place.alone(names[1], root.seed)?],
+        alone: [
+            place.measure_single_path(names[0], root.seed)?,
+            place.measure_single_path(names[1], root.seed)?,
+        ],
         contestants: contestants.collect::<anyhow::Result<Vec<Cell>>>()?,
     })
 }

@@ -121,7 +121,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
     });
     let followed = row(
         AUTHORS_WITH_PLAIN_JOIN,
-        "answers that followed the client to LTE at once, plain JOIN",
+        "answers that followed the client to LTE immediately, plain JOIN",
         |moves| (moves.answered_elsewhere, moves.sent_elsewhere),
     );
     vec![

@@ -186,7 +186,7 @@ impl BufferTable<'_> {
                     .find(|(of, as_this, long, _)| (*of, *as_this, *long) == (name, link, length));
                 let rate = match same {
                     Some((.., rate)) => *rate,
-                    None => scene.alone(name, seed)?,
+                    None => scene.measure_single_path(name, seed)?,
                 };
                 known.push((name, link, length, rate));
                 alone.push(rate);

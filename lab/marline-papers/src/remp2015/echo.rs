@@ -162,7 +162,7 @@ pub(super) fn run_train(
     push_measured(grid, "train", names, &samples, &moments);
 
     let mut coincidences = coincidence_grid();
-    coincidence_row(&mut coincidences, "never both at once", &samples, context.master);
+    coincidence_row(&mut coincidences, "outages never overlap", &samples, context.master);
     for (part, roots, name, share) in [
         ("train-independent", 100, "independent", 0.0),
         ("train-common-25", 60, "25 % of outages shared", 0.25),

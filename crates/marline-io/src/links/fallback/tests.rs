@@ -324,7 +324,7 @@ fn each_mistaken_return_lengthens_the_stay_on_the_link() {
 #[test]
 fn a_link_that_ends_is_replaced_at_once() {
     let mut routes = on_link(ms(0));
-    routes.closed(ms(5_000), ends(), LINK);
+    routes.on_link_closed(ms(5_000), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Leave(ends(), LeaveReason::LinkEnded)]);
     routes.sent(ms(5_001), ends());
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
@@ -334,7 +334,7 @@ fn a_link_that_ends_is_replaced_at_once() {
 #[test]
 fn a_link_is_retried_at_a_constant_interval_where_datagrams_fail() {
     let mut routes = on_link(ms(0));
-    routes.closed(ms(5_000), ends(), LINK);
+    routes.on_link_closed(ms(5_000), ends(), LINK);
     let mut tried = Vec::new();
     for _ in 0..6 {
         let now = tried.last().map_or(ms(5_000), |(_, at)| *at);

@@ -34,7 +34,7 @@ impl Claim {
 }
 
 /// Formats a number, or a blank for NaN.
-fn known(value: f64) -> String {
+fn number_or_blank(value: f64) -> String {
     if value.is_nan() { String::new() } else { number(value) }
 }
 
@@ -58,8 +58,8 @@ pub(super) fn table(claims: &[Claim]) -> String {
             claim.row,
             claim.what,
             number(claim.ours),
-            known(claim.kernel),
-            known(ratio),
+            number_or_blank(claim.kernel),
+            number_or_blank(ratio),
             number(claim.bound),
             claim.must,
         );

@@ -147,7 +147,7 @@ pub(super) fn points(
         }
         chosen.reverse();
         let values: Vec<(String, String)> =
-            chosen.iter().map(|(axis, value)| (axis.key.clone(), plain(value))).collect();
+            chosen.iter().map(|(axis, value)| (axis.key.clone(), format_value(value))).collect();
         let mut file = applied(text, &chosen).map_err(|what| {
             let at: Vec<String> = values.iter().map(|(k, v)| format!("{k} = {v}")).collect();
             anyhow::anyhow!("{name}: with {}: {what}", at.join(", "))
@@ -159,7 +159,7 @@ pub(super) fn points(
     Ok(points)
 }
 
-fn plain(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -203,7 +203,7 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         ["variant", name, policy, ref words @ ..]
             if !words.is_empty() && parameter::is_policy(policy) =>
         {
-            let plain = plain(value);
+            let plain = format_value(value);
             let mut variants = named(document, "variant", name)?.into_iter();
             variants.try_for_each(|variant| parameter::set(variant, policy, words, &plain))
         }
@@ -243,7 +243,7 @@ fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
 fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()> {
     let link = path.get("link").and_then(Value::as_str).unwrap_or_default();
     let comma = if link.is_empty() { "" } else { "," };
-    let link = format!("{link}{comma}{item}={}", plain(value));
+    let link = format!("{link}{comma}{item}={}", format_value(value));
     path.insert("link".to_owned(), Value::String(link));
     Ok(())
 }

@@ -273,7 +273,7 @@ fn likely_cause(transport: &str, server: SocketAddr, reach: &Reach, was_heard: b
         }
         Reach::Blocked { by: None, .. } => "this machine's routes or firewall block it".to_owned(),
         _ if was_heard => "no data arrives on this path anymore; it appears to be down".to_owned(),
-        _ => format!("the network there seems to block {transport} port {port}, or is dead"),
+        _ => format!("the network there seems to block {transport} port {port}, or is down"),
     }
 }
 

@@ -142,7 +142,7 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
     print(&results_text(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());
-    print(&format!("results in {}\n\n", at.display()))?;
+    print(&format!("Wrote the results to {}\n\n", at.display()))?;
     Ok(result)
 }
 

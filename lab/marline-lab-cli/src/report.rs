@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     anyhow::ensure!(
         changes.is_empty(),
-        "{} rows differ from the stored verdicts; `report --docs` stores those of a full run",
+        "{} rows differ from the stored verdicts; `report --docs` stores those from a full run",
         changes.len()
     );
     Ok(ExitCode::SUCCESS)

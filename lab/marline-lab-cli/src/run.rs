@@ -195,7 +195,7 @@ impl Args {
         let most = Captures::MAX_RUNS;
         ensure!(
             runs <= most,
-            "captures and traces are limited to {most} runs in real time, but there are {runs}: \
+            "captures and traces are limited to {most} real-time runs, but there are {runs}: \
                 use fewer --seeds"
         );
         Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))

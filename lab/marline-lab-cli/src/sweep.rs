@@ -84,6 +84,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&aligned(&swept.table()))?;
     print_warnings(&swept.warnings, swept.warnings_count);
     let files = args.how.files(&["messages", "runs", "sweep"]);
-    print(&format!("\n{files} in {}\n", out.display()))?;
+    print(&format!("\nWrote {files} to {}\n", out.display()))?;
     Ok(if swept.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

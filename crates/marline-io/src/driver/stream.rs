@@ -133,13 +133,13 @@ impl Stream {
 
     fn closed_error(&self, state: &mut State) -> io::Error {
         match state.streams().close_reason(self.id) {
-            Some(reason) => closed_error(reason),
+            Some(reason) => to_io_error(reason),
             None => io::ErrorKind::NotConnected.into(),
         }
     }
 }
 
-fn closed_error(reason: CloseReason) -> io::Error {
+fn to_io_error(reason: CloseReason) -> io::Error {
     io::Error::new(error_kind(reason), reason)
 }
 
@@ -189,7 +189,7 @@ impl Stream {
                 state.streams().wait(self.id, AwaitedEvent::Reading, cx);
                 Poll::Pending
             }
-            Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed_error(reason))),
+            Err(ReadError::Closed(reason)) => Poll::Ready(Err(to_io_error(reason))),
             Err(ReadError::Unknown) => Poll::Ready(Err(self.closed_error(&mut state))),
         }
     }
@@ -260,7 +260,7 @@ impl Stream {
                 Poll::Pending
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            WriteError::Closed(reason) => Poll::Ready(Err(closed_error(reason))),
+            WriteError::Closed(reason) => Poll::Ready(Err(to_io_error(reason))),
             WriteError::Unknown => Poll::Ready(Err(self.closed_error(state))),
         }
     }

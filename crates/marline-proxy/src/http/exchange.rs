@@ -125,7 +125,10 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
     fn poll_bad(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unwritten(cx))?;
         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "invalid HTTP response from the target",
+        )))
     }
 }
 

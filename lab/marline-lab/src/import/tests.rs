@@ -48,7 +48,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
         "line 3: `ten` in column `delay_ms` is not a number",
-        "line 4: 3 in column `loss`: must be from 0 to 1",
+        "line 4: 3 in column `loss`: must be 0 to 1",
         "line 6: 2 fields, but the header has 3",
     ] {
         assert!(said.contains(wanted), "{wanted} in {said}");

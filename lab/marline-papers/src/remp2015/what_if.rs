@@ -1,10 +1,10 @@
 //! Computation of what-if values from captures, as the paper did for its single-path rows, and the reverse.
 //!
-//! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the
-//! same packet on both subflows they computed the results of one path alone ([`alone`]). Plain TCP gives other
-//! results. A lagging path never sends data that was already delivered over the other path and acknowledged. This data
-//! is missing in the computation. The reverse takes the captures of two single-path runs with the same messages and
-//! computes the results of redundancy ([`redundant`]).
+//! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the same
+//! packet on both subflows they computed the results of one path alone ([`single_path_round_trips`]). Plain TCP gives
+//! other results. A lagging path never sends data that was already delivered over the other path and acknowledged. This
+//! data is missing in the computation. The reverse takes the captures of two single-path runs with the same messages
+//! and computes the results of redundancy ([`redundant_round_trips`]).
 //!
 //! Both computations use only [`Arrivals`], which come from the segments on the wire ([`SegmentLog`]), not from
 //! the program. The computed cases are also run on the same links, to show the error of the computation.

@@ -107,7 +107,7 @@ impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
         let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
-        ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be from 2 to {MAX_VALUES}");
+        ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be 2 to {MAX_VALUES}");
         let log = self.scale == Scale::Log;
         ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must start above 0");
         let whole = matches!((&self.from, &self.to), (Value::Integer(_), Value::Integer(_)));

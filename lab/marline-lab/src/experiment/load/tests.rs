@@ -92,7 +92,7 @@ fn a_file_names_what_is_wrong_with_its_workloads() {
         (format!("{ECHO}{ECHO}"), "x.toml:12:1: two workloads are named `echo`: give each"),
         (format!("{ECHO}{}", ECHO.replace("echo", "ecko")), "x.toml:13:9: unknown workload `ecko`"),
         (ECHO.replace("count = 50", "cuont = 50"), "unknown field `cuont`"),
-        ("workload = []\n".to_owned(), "the number of workloads is not between 1 and 32"),
+        ("workload = []\n".to_owned(), "expected 1 to 32 workloads, found 0"),
         ("workload = 5\n".to_owned(), "expected [workload] or [[workload]]"),
     ] {
         let text = match workloads.starts_with("workload") {

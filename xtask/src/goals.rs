@@ -97,7 +97,7 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
 }
 
 /// A line for each goal with a measured result.
-pub(crate) fn judged(figures: &[(String, f64)]) -> String {
+pub(crate) fn verdict_lines(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {
         let Some((_, value)) = figures.iter().find(|(known, _)| known == name) else { continue };
@@ -120,10 +120,10 @@ mod tests {
         let printed = "bulk\nfigure one-to-smoltcp 0.42\nfigure idle-bytes 2900\nfigure x\n";
         let found = figures(printed);
         assert_eq!(found.len(), 2);
-        let lines = judged(&found);
+        let lines = verdict_lines(&found);
         assert!(lines.contains("NOT MET          0.42 >= 0.8 "), "{lines}");
         assert!(lines.contains("met              2900 <= 3000"), "{lines}");
         assert_eq!(lines.lines().count(), 3);
-        assert_eq!(judged(&[]), "");
+        assert_eq!(verdict_lines(&[]), "");
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 fn findings(pages: &Pages) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(check_worse_cases(pages).err());
-    wrong.extend(measured(pages));
+    wrong.extend(compare_table(pages));
     wrong.extend(demo(pages).err());
     wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
         let section = section(&pages.results, title)?;
@@ -63,7 +63,7 @@ fn check_worse_cases(pages: &Pages) -> TaskResult {
 }
 
 /// Compares every row of the README's table with the page of results.
-fn measured(pages: &Pages) -> Vec<String> {
+fn compare_table(pages: &Pages) -> Vec<String> {
     let rows = section(&pages.readme, "Measured").into_iter().flat_map(table_rows);
     let rows: Vec<&str> = rows.collect();
     if rows.len() < 3 {

@@ -47,7 +47,7 @@ const LINES: [Line; 35] = [
     Line("memory memory", "memory per 1,000 connections, MB", false),
 ];
 
-fn shown(value: f64) -> String {
+fn format_value(value: f64) -> String {
     match value {
         value if value.is_infinite() => "never".into(),
         value if value >= 1e4 => {
@@ -61,7 +61,7 @@ fn shown(value: f64) -> String {
 }
 
 fn cell(summary: Summary) -> String {
-    let [median, least, most] = [summary.median, summary.least, summary.most].map(shown);
+    let [median, least, most] = [summary.median, summary.least, summary.most].map(format_value);
     if least == most { median } else { format!("{median}({least}-{most})") }
 }
 

@@ -89,7 +89,7 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Parses a number with its unit.
-fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
+fn parse_quantity(value: &Value) -> anyhow::Result<(f64, String)> {
     Ok(match value {
         Value::Integer(number) => (*number as f64, String::new()),
         Value::Float(number) => (*number, String::new()),
@@ -105,7 +105,7 @@ fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
 
 impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
-        let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
+        let ((from, unit), (to, other)) = (parse_quantity(&self.from)?, parse_quantity(&self.to)?);
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
         ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be 2 to {MAX_VALUES}");
         let log = self.scale == Scale::Log;
@@ -186,12 +186,12 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         ["workload", name, ref item @ ..]
             if !item.is_empty() && document.get("workload").is_some_and(Value::is_array) =>
         {
-            let mut workloads = named(document, "workload", name)?.into_iter();
+            let mut workloads = find_named(document, "workload", name)?.into_iter();
             workloads.try_for_each(|workload| set(workload, item, value))
         }
         ["workload" | "client" | "server", ..] | [_] => set(document, &words, value),
         ["path", name, ref item @ ..] if !item.is_empty() => {
-            for path in named(document, "path", name)? {
+            for path in find_named(document, "path", name)? {
                 if PATH_KEYS.contains(&item[0]) {
                     set(path, item, value)?;
                 } else {
@@ -204,11 +204,11 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             if !words.is_empty() && parameter::is_policy(policy) =>
         {
             let plain = format_value(value);
-            let mut variants = named(document, "variant", name)?.into_iter();
+            let mut variants = find_named(document, "variant", name)?.into_iter();
             variants.try_for_each(|variant| parameter::set(variant, policy, words, &plain))
         }
         ["variant", name, ref item @ ..] if !item.is_empty() => {
-            named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
+            find_named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
         }
         [list @ ("event" | "fault" | "background" | "stop"), number, ref item @ ..]
             if !item.is_empty() =>
@@ -249,7 +249,7 @@ fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()>
 }
 
 /// The entries of a list with this name, or all for `*`.
-fn named<'a>(
+fn find_named<'a>(
     document: &'a mut Table,
     list: &str,
     name: &str,

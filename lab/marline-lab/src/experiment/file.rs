@@ -66,7 +66,7 @@ impl ExperimentFile {
             // Report invalid values of a sweep now, not after an hour of runs.
             for axis in &file.axes {
                 for value in &axis.values {
-                    let swept = sweep::applied(text, &[(axis, value)]);
+                    let swept = sweep::apply_values(text, &[(axis, value)]);
                     swept.map_err(|what| {
                         let key_path = KeyPath::top_level("sweep").key(&axis.key);
                         vec![Diagnostic::new(text, &key_path, what)]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use marline_qlog::Vantage;
 
-use super::again::{run_again, simulated};
 use super::qlogs::run_name;
+use super::repetition::{run_again, simulated};
 use super::{Job, create_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 

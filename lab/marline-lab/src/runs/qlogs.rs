@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use marline_qlog::{Course, read};
 
-use super::again::{run_again, simulated};
+use super::repetition::{run_again, simulated};
 use super::{Job, create_directory};
 use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::measured::{Measure, Measurements};
+use super::measurements::{Measure, Measurements};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Load, Measures, Stack};

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::Job;
-use super::again::{run_again, simulated};
+use super::repetition::{run_again, simulated};
 use crate::experiment::{Timeline, TimelineConfig, simulate_recorded};
 use crate::results::{Format, RunColumns, Sheet, Sheets};
 

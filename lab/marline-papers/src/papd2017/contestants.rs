@@ -129,8 +129,8 @@ pub(super) fn estimate_over_scenes(
     })
 }
 
-/// The least value of a ratio.
-pub(super) fn least<T>(all: &[T], ratio: impl Fn(&T) -> f64) -> f64 {
+/// The smallest value of a ratio.
+pub(super) fn minimum_ratio<T>(all: &[T], ratio: impl Fn(&T) -> f64) -> f64 {
     all.iter().map(ratio).fold(f64::INFINITY, f64::min)
 }
 

@@ -148,7 +148,7 @@ pub(super) fn points(
         chosen.reverse();
         let values: Vec<(String, String)> =
             chosen.iter().map(|(axis, value)| (axis.key.clone(), format_value(value))).collect();
-        let mut file = applied(text, &chosen).map_err(|what| {
+        let mut file = apply_values(text, &chosen).map_err(|what| {
             let at: Vec<String> = values.iter().map(|(k, v)| format!("{k} = {v}")).collect();
             anyhow::anyhow!("{name}: with {}: {what}", at.join(", "))
         })?;
@@ -167,7 +167,10 @@ fn format_value(value: &Value) -> String {
 }
 
 /// The experiment with these values.
-pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<ExperimentFile, String> {
+pub(super) fn apply_values(
+    text: &str,
+    chosen: &[(&Axis, &Value)],
+) -> Result<ExperimentFile, String> {
     let mut document: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     document.remove("sweep");
     for (axis, value) in chosen {

@@ -10,7 +10,7 @@ use marline_lab::generated_part::write_between_markers;
 use marline_lab::parallel::available;
 use marline_lab::runs::{Comparison, Selection, StoredLane, StoredRuns};
 
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab compare`.
@@ -129,7 +129,7 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
         text += &format!("A: {}\nB: {}\n", a.name(first), b.name(second));
         text += &format!(
             "{seeds} seeds in both, 95 % intervals, paired by seed\n{}",
-            aligned(&comparison.table())
+            align_columns(&comparison.table())
         );
         if *missing != (0, 0) {
             text += &format!(

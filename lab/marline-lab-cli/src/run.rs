@@ -16,7 +16,7 @@ use marline_lab::runs::{
 };
 
 use super::progress::SeriesWork;
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab run`.
@@ -163,14 +163,17 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     if !title.is_empty() {
         print(&format!("{title}\n\n"))?;
     }
-    print(&aligned(&summary.table()))?;
+    print(&align_columns(&summary.table()))?;
     let intervals = summary.intervals();
     if !intervals.is_empty() {
-        print(&format!("\n95 % intervals (bootstrap over the runs)\n{}", aligned(&intervals)))?;
+        print(&format!(
+            "\n95 % intervals (bootstrap over the runs)\n{}",
+            align_columns(&intervals)
+        ))?;
     }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
-        print(&format!("\nanswer-time forecasts\n{}", aligned(&calibration)))?;
+        print(&format!("\nanswer-time forecasts\n{}", align_columns(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();
@@ -265,7 +268,7 @@ fn agreement(agreements: &[Agreement]) -> String {
         row.push(if agreement.holds() { "yes" } else { "NO" }.to_owned());
         table.push(row);
     }
-    format!("\n{}  (median within 10 %, 95th percentile within 20 %)\n", aligned(&table))
+    format!("\n{}  (median within 10 %, 95th percentile within 20 %)\n", align_columns(&table))
 }
 
 /// Prints the first warnings about unreliable or failed runs. `count` is the total number.

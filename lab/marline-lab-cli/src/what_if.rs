@@ -10,7 +10,7 @@ use marline_lab::import::{CaptureFile, PathPacket, path_packets, round_trips};
 use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Printed quantiles.
@@ -136,7 +136,7 @@ fn table(args: &Args, result: &WhatIf) -> String {
         ),
         false => String::new(),
     };
-    head + &aligned(&rows) + &together
+    head + &align_columns(&rows) + &together
 }
 
 fn csv(args: &Args, result: &WhatIf) -> String {

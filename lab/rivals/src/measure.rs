@@ -134,7 +134,7 @@ impl Task {
         match self.what {
             TaskKind::Idle => bench.measure_idle(self.datagrams),
             TaskKind::Bulk => bench.bulk(),
-            TaskKind::Loaded => bench.loaded(),
+            TaskKind::Loaded => bench.measure_loaded(),
             TaskKind::Death { seconds, interval_ms } => {
                 bench.death(seconds, interval_ms, self.datagrams)
             }
@@ -222,7 +222,7 @@ impl Bench<'_> {
         Ok(vec![("down".into(), Some(down)), ("up".into(), Some(up))])
     }
 
-    fn loaded(&mut self) -> anyhow::Result<Values> {
+    fn measure_loaded(&mut self) -> anyhow::Result<Values> {
         let (down, down_p95) = self.stream("down", 6, true)?;
         let (up, up_p95) = self.stream("up", 6, true)?;
         Ok(vec![

@@ -113,7 +113,7 @@ pub fn table(results: &Results) -> String {
 }
 
 /// Joins the names that have the same text.
-fn grouped(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn group_texts(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, text) in texts {
         names.entry(text).or_default().push(name);
@@ -140,13 +140,13 @@ pub fn page(results: &Results) -> String {
         text += &format!("|{}|{our}|{their}|{}|\n", line.1, winner(results, line, &all));
     }
     text += "\n## Versions and conditions\n\n";
-    for (systems, version) in grouped(&results.versions) {
+    for (systems, version) in group_texts(&results.versions) {
         text += &format!("- {systems}: {version}\n");
     }
-    for (systems, why) in grouped(&results.skipped) {
+    for (systems, why) in group_texts(&results.skipped) {
         text += &format!("- **not measured**: {systems}: {why}\n");
     }
-    for (rows, condition) in grouped(&results.conditions) {
+    for (rows, condition) in group_texts(&results.conditions) {
         text += &format!("- {rows}: {condition}\n");
     }
     for (name, remarks) in &results.remarks {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use marline_qlog::Vantage;
 
 use super::qlogs::run_name;
-use super::repetition::{run_again, simulated};
+use super::repetition::{run_again, simulated_jobs};
 use super::{Job, create_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 
@@ -75,7 +75,7 @@ impl Captures {
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<CaptureFiles> {
         create_directory(directory)?;
-        let mut mine = simulated(jobs);
+        let mut mine = simulated_jobs(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
         let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };
         mine.truncate(Captures::MAX_RUNS);

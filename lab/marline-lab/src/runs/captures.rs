@@ -24,7 +24,7 @@ pub struct Captures {
 /// Numbers of written files and omitted data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFiles {
-    /// Files.
+    /// Number of written files.
     pub files: usize,
     /// Number of packets beyond the size limit.
     pub left_out: u64,

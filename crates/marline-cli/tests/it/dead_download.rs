@@ -112,7 +112,7 @@ fn download(dir: &Path, options: &str) -> Hole {
 }
 
 #[test]
-fn a_download_goes_on_over_lte_although_wifi_dies() {
+fn a_download_continues_over_lte_although_wifi_dies() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;

@@ -316,7 +316,7 @@ fn echoes_are_back_on_wifi_through_a_server_of_four_shards() {
 
 /// The system's TCP retransmits its data, a full segment per second, so its connections are closed early.
 #[test]
-fn echoes_are_back_on_wifi_by_tcp() {
+fn echoes_are_back_on_wifi_over_tcp() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
@@ -366,7 +366,7 @@ fn echoes_are_back_on_wifi_soon_after_any_trouble() {
 
 /// UDP is blocked on WiFi, so that only TCP detects its return.
 #[test]
-fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
+fn echoes_are_back_on_wifi_over_tcp_where_udp_is_blocked() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["nft"]) {
         return;
@@ -401,7 +401,7 @@ fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
 /// The connection is given up during the silence, and has to be opened again.
 #[test]
 #[ignore = "minutes: cargo xtask nightly returns"]
-fn echoes_are_back_on_wifi_by_tcp_soon_after_a_long_silence() {
+fn echoes_are_back_on_wifi_over_tcp_soon_after_a_long_silence() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;

@@ -224,7 +224,7 @@ fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
 }
 
 #[test]
-fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
+fn a_session_by_a_remote_forward_continues_although_wifi_dies() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;

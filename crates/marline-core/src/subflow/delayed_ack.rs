@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_acknowledged_at_once_unless_the_application_answers() {
+    fn a_message_is_acknowledged_immediately_unless_the_application_answers() {
         let mut ack = past_quick();
         let mut now = Instant::from_millis(100);
         for _ in 0..3 {

@@ -184,7 +184,7 @@ fn streams_pass_over_paths_that_silently_take_1200_bytes() {
 
 /// The kernel's TCP, which carries the stream, retransmits too large packets forever.
 #[test]
-fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
+fn streams_continue_over_tcp_when_their_paths_silently_take_1200_bytes() {
     let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;

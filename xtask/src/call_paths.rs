@@ -48,8 +48,8 @@ const BRANCHES: &[(&str, &[&str])] = &[
         &[
             "marline-core/src/connection/segment_builder.rs:emit_repair",
             "marline-core/src/connection/segment_builder.rs:emit_signal",
-            "marline-core/src/subflow/mtu.rs:consider",
             "marline-core/src/subflow/mtu.rs:on_sent",
+            "marline-core/src/subflow/mtu.rs:request_probe_if_due",
             "marline-core/src/tables/silent_paths.rs:on_sent",
             "marline-datagram/src/lane/coding.rs:on_sent",
             "marline-datagram/src/lane/coding.rs:transmit_repair",

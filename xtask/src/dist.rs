@@ -83,7 +83,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
         [] => build_all(root),
         [word] if word == "program" => {
             let release = Release::new(root, "-9")?;
-            package_program(&release, &program::fixed(root, &release.epoch_s)?)?;
+            package_program(&release, &program::build_static_program(root, &release.epoch_s)?)?;
             release_sums(&release)
         }
         _ => Err("usage: cargo xtask dist [program]".to_owned()),

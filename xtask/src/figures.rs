@@ -78,7 +78,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
             failed.push(*name);
         }
     }
-    print!("{}", goals::judged(&figures));
+    print!("{}", goals::verdict_lines(&figures));
     if failed.is_empty() { Ok(()) } else { Err(format!("failed rows: {}", failed.join(", "))) }
 }
 

@@ -42,12 +42,12 @@ const GOALS: &[(&str, Bound, &str)] = &[
     (
         "serve-down-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, to the kernel",
+        "Gbit/s per core through `serve`, to a kernel client",
     ),
     (
         "serve-up-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, from the kernel",
+        "Gbit/s per core through `serve`, from a kernel client",
     ),
     (
         "bulk-to-tcp",
@@ -74,9 +74,9 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("streams-clients-mb", AtMost(1_200.0), "resident MB of the clients with 100,000 streams"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),
     ("streams-clients-flat", AtMost(1.05), "clients' memory in round 3, relative to round 1"),
-    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, of packetdrill's 162 for TCP"),
-    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, of packetdrill's 78 for Multipath TCP"),
-    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, of the kernel's 24"),
+    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, out of packetdrill's 162 for TCP"),
+    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, out of packetdrill's 78 for MPTCP"),
+    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, out of the kernel's 24"),
     ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
     ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
     (
@@ -97,7 +97,7 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
 }
 
 /// A line for each goal with a measured result.
-pub(crate) fn judged(figures: &[(String, f64)]) -> String {
+pub(crate) fn verdict_lines(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {
         let Some((_, value)) = figures.iter().find(|(known, _)| known == name) else { continue };
@@ -120,10 +120,10 @@ mod tests {
         let printed = "bulk\nfigure one-to-smoltcp 0.42\nfigure idle-bytes 2900\nfigure x\n";
         let found = figures(printed);
         assert_eq!(found.len(), 2);
-        let lines = judged(&found);
+        let lines = verdict_lines(&found);
         assert!(lines.contains("NOT MET          0.42 >= 0.8 "), "{lines}");
         assert!(lines.contains("met              2900 <= 3000"), "{lines}");
         assert_eq!(lines.lines().count(), 3);
-        assert_eq!(judged(&[]), "");
+        assert_eq!(verdict_lines(&[]), "");
     }
 }

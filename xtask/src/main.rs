@@ -124,8 +124,8 @@ fn main() -> ExitCode {
         "bench" => bench::run(&root, rest),
         "flames" => flames::draw(&root, rest),
         "figures" => figures::measure(&root, rest),
-        "interop" => measured(&root, INTEROP, rest),
-        "compare" => measured(&root, COMPARE, rest),
+        "interop" => run_release_build(&root, INTEROP, rest),
+        "compare" => run_release_build(&root, COMPARE, rest),
         "rivals" => rivals(&root, rest),
         "packetdrill" => run_packetdrill(&root, rest),
         "endurance" => endurance(&root, rest),
@@ -144,12 +144,12 @@ fn main() -> ExitCode {
 }
 
 /// Runs a release build of a workspace program with the task's arguments.
-fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
+fn run_release_build(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
 }
 
 fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
-    measured(root, ENDURANCE, arguments)
+    run_release_build(root, ENDURANCE, arguments)
 }
 
 /// Builds Marline and the harness, which is a separate workspace, and measures.

@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The side that aborts, finishes its half first, or reads slowly.
-    const fn first(connection: usize) -> Side {
+    const fn leading_side(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }
 }
@@ -118,7 +118,7 @@ pub(crate) async fn run(
     }
     let mut outcome = match plan.workload {
         Workload::Messages => messages(&mut pipe, side, plan).await,
-        Workload::Abort if Plan::first(connection) == side => {
+        Workload::Abort if Plan::leading_side(connection) == side => {
             return abort(pipe, side, plan, connection).await;
         }
         _ => streams(&mut pipe, side, plan, connection).await,
@@ -163,7 +163,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
         Side::Server => (from_server, Side::Client),
     };
     let (mine, theirs) = (plan.content(side, connection), plan.content(other, connection));
-    let goes_first = Plan::first(connection) == side;
+    let goes_first = Plan::leading_side(connection) == side;
     let slow = plan.workload == Workload::SlowReader && !goes_first;
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let read = async {

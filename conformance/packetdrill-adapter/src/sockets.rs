@@ -3,10 +3,10 @@
 //! Descriptors are real ones, of unused kernel sockets: packetdrill closes them itself at the end, and some scripts
 //! look for a listener in `/proc/net/tcp`.
 
-mod asking;
 mod clocks;
 mod epolls;
 mod fast_open;
+mod ioctl_queries;
 mod opening;
 mod polling;
 mod reports;

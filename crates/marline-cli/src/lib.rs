@@ -88,10 +88,10 @@ pub enum Command {
     CheckConfig(cmd::check_config::Args),
     /// Moved to `marline-lab link`.
     #[command(hide = true, disable_help_flag = true)]
-    Link(cmd::moved::Args),
+    Link(cmd::moved_commands::Args),
     /// Moved to `marline-lab`.
     #[command(hide = true, disable_help_flag = true)]
-    Lab(cmd::moved::Args),
+    Lab(cmd::moved_commands::Args),
     /// Run a demonstration: two emulated links, one of which fails. Needs no root.
     Demo(Box<cmd::demo::Args>),
     /// Check which features work on this machine, and what is missing.
@@ -253,8 +253,8 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
         Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
-        Command::Link(args) => Box::pin(cmd::moved::run("link", "marline-lab link", args)),
-        Command::Lab(args) => Box::pin(cmd::moved::run("lab", "marline-lab", args)),
+        Command::Link(args) => Box::pin(cmd::moved_commands::run("link", "marline-lab link", args)),
+        Command::Lab(args) => Box::pin(cmd::moved_commands::run("lab", "marline-lab", args)),
         Command::Demo(args) => {
             native::drop_privileges(KeptCapabilities::Nothing)?;
             Box::pin(cmd::demo::run(*args))

@@ -1,5 +1,5 @@
-//! Mobile data: a notice about paths that look like mobile data, with the amount that the mode may send there, and
-//! NetworkManager's information about metered interfaces.
+//! Mobile data: a notice about paths that look like mobile data, with the amount that may be sent there in the
+//! current mode, and NetworkManager's information about metered interfaces.
 //!
 //! The library treats interfaces of cellular modems as limited. A phone that shares its network over USB or WiFi looks
 //! like any other interface, but announces itself in DHCP, which NetworkManager evaluates. The command `nmcli` is run

@@ -229,7 +229,7 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
         (_, QuotaState::Within) | (None, _) => PathRestriction::None,
         (Some(_), QuotaState::BeyondSoftLimit) => PathRestriction::Metered,
         (Some(used), QuotaState::UsedUp) => {
-            PathRestriction::Unusable(used.quota.refusal(now_unix_s))
+            PathRestriction::Unusable(used.quota.refusal("its", now_unix_s))
         }
     }
 }

@@ -205,7 +205,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
     }
 
     #[test]
-    fn changed_thresholds_apply_at_once_and_removing_them_ends_hints() {
+    fn changed_thresholds_apply_immediately_and_removing_them_ends_hints() {
         let reader = SignalReader::new(Some("on".parse().unwrap()));
         let tell = |from_s, level| {
             let mut state = reader.0.lock().unwrap();

@@ -44,7 +44,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 * 1_024;
 const MAX_HEADERS: usize = 64;
 
-/// Send buffer of the kernel for a viewer, in bytes.
+/// Size of the kernel's send buffer per viewer, in bytes.
 const SEND_BUFFER: u32 = 128 * 1_024;
 
 /// A running dashboard. Dropping it stops the server.

@@ -18,7 +18,7 @@ pub enum Event<'a> {
     /// Frames sent on this path are no longer acknowledged.
     PathUnreachable(PathId),
     /// An unreachable path is acknowledged again.
-    PathAnswers(PathId),
+    PathReachable(PathId),
     /// The maximum datagram size of a path has changed.
     PathMtu {
         /// Path.

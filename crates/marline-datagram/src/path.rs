@@ -4,7 +4,7 @@
 //! A path is judged only by frames sent on it. Each ack-eliciting frame is recorded, and an ACK names the path whose
 //! frames it acknowledges, regardless of the path on which it arrives. Nothing here waits for another path.
 
-mod carried;
+mod delivery_rates;
 mod lone_losses;
 mod losses;
 pub(crate) mod mtu;
@@ -25,7 +25,7 @@ use crate::outstanding::{OutstandingFrames, Sending, SentFrame};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, ReceivedFrames};
-use carried::DeliveryRates;
+use delivery_rates::DeliveryRates;
 use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;

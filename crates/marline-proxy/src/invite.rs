@@ -176,7 +176,7 @@ fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
     let (pin, rest) = rest.split_first_chunk::<32>().ok_or_else(short)?;
     let (token, rest) = rest.split_first_chunk::<32>().ok_or_else(short)?;
     if !rest.is_empty() {
-        return Err(BadInvite::Contents(format!("{} bytes too many", rest.len())));
+        return Err(BadInvite::Contents(format!("unexpected trailing bytes: {}", rest.len())));
     }
     Invite::new(servers, *pin, Secret::from_bytes(*token))
 }

@@ -103,7 +103,7 @@ pub enum SocksError {
     #[error("bad SOCKS destination: {0}")]
     Target(#[from] BadTarget),
     /// The socket failed.
-    #[error("SOCKS: {0}")]
+    #[error("SOCKS connection failed: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -43,7 +43,7 @@ impl HeaderTemplate {
         Ok(HeaderTemplate { bytes, len, sum })
     }
 
-    /// Length of header and options, in bytes.
+    /// Length of the header and its options, in bytes.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.len

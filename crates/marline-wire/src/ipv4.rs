@@ -20,7 +20,7 @@ pub struct Fragment {
     /// Offset of the fragment in the packet's payload, in bytes.
     pub offset: usize,
     /// More fragments follow.
-    pub more: bool,
+    pub more_fragments: bool,
 }
 
 /// The fields of an IPv4 header that are not lengths or checksums.
@@ -72,7 +72,7 @@ impl Ipv4Header {
         self.is_fragment().then(|| Fragment {
             identification: self.identification.into(),
             offset: usize::from(self.fragment_offset) * 8,
-            more: self.more_fragments,
+            more_fragments: self.more_fragments,
         })
     }
 

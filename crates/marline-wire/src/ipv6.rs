@@ -113,10 +113,14 @@ impl<'a> Ipv6Packet<'a> {
             payload =
                 payload.get(len.max(8)..).ok_or(error("extension header", ErrorKind::Truncated))?;
             let offset = u16::from_be_bytes([high, low]) >> 3;
-            let more = low & 1 != 0;
-            let is_fragment = protocol == FRAGMENT && (more || offset != 0);
+            let more_fragments = low & 1 != 0;
+            let is_fragment = protocol == FRAGMENT && (more_fragments || offset != 0);
             if is_fragment {
-                fragment = Some(Fragment { identification, offset: usize::from(offset) * 8, more });
+                fragment = Some(Fragment {
+                    identification,
+                    offset: usize::from(offset) * 8,
+                    more_fragments,
+                });
             }
             protocol = next;
             if is_fragment && offset != 0 {

@@ -272,8 +272,8 @@ fn likely_cause(transport: &str, server: SocketAddr, reach: &Reach, was_heard: b
             format!("a captive portal or a firewall there blocks {transport} port {port}")
         }
         Reach::Blocked { by: None, .. } => "this machine's routes or firewall block it".to_owned(),
-        _ if was_heard => "nothing arrives on this path anymore, so the line seems dead".to_owned(),
-        _ => format!("the network there seems to block {transport} port {port}, or is dead"),
+        _ if was_heard => "no data arrives on this path anymore; it appears to be down".to_owned(),
+        _ => format!("the network there seems to block {transport} port {port}, or is down"),
     }
 }
 

@@ -190,7 +190,7 @@ impl EndpointFlag {
 pub struct Event {
     /// Time after the start: `7.5s`.
     pub at: String,
-    /// Path.
+    /// Name of the path.
     pub path: String,
     /// Command: `down`, `up uplink`, `set rate=1M`.
     pub command: String,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use marline_lab::keep;
+use marline_lab::provenance;
 use serde::{Deserialize, Serialize};
 
 use crate::table::{Grid, Reproduction, Table};
@@ -57,7 +57,7 @@ impl Machine {
         let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
         let processor = name.unwrap_or_default().trim_start_matches(['\t', ' ', ':']);
         Machine {
-            kernel: keep::kernel_release(),
+            kernel: provenance::kernel_release(),
             processor: if processor.is_empty() { "unknown" } else { processor }.to_owned(),
             processors: marline_lab::parallel::available(),
         }

@@ -111,7 +111,7 @@ fn measure(
 ) -> anyhow::Result<Cells> {
     let of_pair = |pair: &Pair| {
         let place = CaseExperiments::new(context, setup, pair, root)?;
-        let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
+        let alone = pair.paths.iter().map(|path| Variant::single_path(path, path));
         let all = alone.chain(variants(pair, root));
         let cells = all.map(|variant| place.run(pair, &variant, root.seed));
         cells.collect::<anyhow::Result<Vec<Cell>>>()

@@ -209,7 +209,7 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             optional_field("dsn", "bytes", "payload position; absent for repairs and FINs"),
             field("length", "bytes", "of the subflow's sequence numbers"),
-            field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
+            field("trigger", "word", "`ack`: detected from acknowledgments; `timer`: from a timer"),
         ],
     },
     EventKind {

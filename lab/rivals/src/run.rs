@@ -119,6 +119,6 @@ fn run_once(
     let mut bench =
         Bench { world: &mut world, transports: &transports, system: job.system, programs };
     let values = job.task.measure(&mut bench);
-    let values = values.with_context(|| format!("logs in {}", world.dir.display()))?;
+    let values = values.with_context(|| format!("see the logs in {}", world.dir.display()))?;
     Ok((values, world.doubt()))
 }

@@ -24,12 +24,12 @@ pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
     let built = folder.join(target()?).join("release/marline");
     let dynamic = strip_program(&built, &folder.join("dynamic"))?;
-    let fixed = fixed(root, epoch_s)?;
+    let fixed = build_static_program(root, epoch_s)?;
     Ok(Programs { dynamic, fixed })
 }
 
 /// Builds only the static program.
-pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
+pub(super) fn build_static_program(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
     let folder = root.join("target/dist-build");
     let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
     cargo(root, &arguments, epoch_s, &["--", "-Ctarget-feature=+crt-static"])?;

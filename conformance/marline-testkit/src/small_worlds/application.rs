@@ -169,7 +169,7 @@ impl End {
         }
     }
 
-    /// Hash of the state of endpoint and application.
+    /// Hash of the endpoint's and the application's state.
     pub(super) fn state(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         state_text::hash(&self.endpoint).hash(&mut hasher);

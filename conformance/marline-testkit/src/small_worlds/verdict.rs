@@ -210,7 +210,8 @@ fn find_mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();
     let late = world.late_fallback.contains(&true);
-    (finished && differ && !late).then(|| new_violation("the ends disagree on the mode", world))
+    (finished && differ && !late)
+        .then(|| new_violation("one end fell back to TCP, the other did not", world))
 }
 
 /// Finds an endpoint that holds a connection or an ended subflow permanently.

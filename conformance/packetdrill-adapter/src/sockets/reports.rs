@@ -36,7 +36,7 @@ pub(crate) enum Report {
 /// A write with requested timestamps.
 #[derive(Copy, Clone, Debug)]
 struct TimestampRequest {
-    /// One past its last byte.
+    /// Position after the write's last byte.
     end: u64,
     key: u32,
     sent: bool,

@@ -25,8 +25,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::client_network::OpenedClient;
 use super::monitor::print;
-use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_path;

@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::opened::CLOSING_TIME;
+use super::client_network::CLOSING_TIME;
 use crate::config::StringValue;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;

@@ -14,7 +14,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
 use tokio::sync::watch;
 
-use super::opened::CurrentTunnel;
+use super::client_network::CurrentTunnel;
 use crate::config::client::{ClientPlan, Route};
 
 /// Final step of a change, which cannot fail.

@@ -25,8 +25,8 @@ use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use super::client_network::OpenedClient;
 use super::names::resolvers;
-use super::opened::OpenedClient;
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
 use super::watched::{ServedViews, with_watchers};

@@ -11,8 +11,8 @@ use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
+use super::client_network::CLOSING_TIME;
 use super::monitor::print;
-use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
 use super::watched::with_inherited_watchers;
 use crate::config::serve::{ServeOptions, ServePlan};

@@ -23,8 +23,8 @@ use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
 use super::accepting::accept;
+use super::client_network::CLOSING_TIME;
 use super::monitor::print;
-use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
 use super::watched::with_inherited_watchers;
 use crate::config::server::{ServerOptions, ServerPlan};

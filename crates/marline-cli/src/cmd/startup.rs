@@ -10,7 +10,7 @@ use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::opened::CurrentTunnel;
+use super::client_network::CurrentTunnel;
 use crate::service;
 
 /// Time without an answer after which the attempt is repeated.

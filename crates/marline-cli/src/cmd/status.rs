@@ -15,7 +15,7 @@ use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
 use crate::memory::Memory;
-use crate::path_summary::{summarize, summarize_listening};
+use crate::path_summary::{summarize, summarize_listener};
 use crate::path_table::align;
 use crate::times::{format_ago, span};
 
@@ -134,7 +134,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     schedulers.dedup();
     let rows = |path: &Path| match hello.role.as_str() {
         "client" => vec![summarize(path, connections)],
-        _ => summarize_listening(path, connections),
+        _ => summarize_listener(path, connections),
     };
     let paths: Vec<PathSummary> = paths.iter().flat_map(rows).collect();
     Status {

@@ -23,9 +23,9 @@ use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
 use tokio::sync::mpsc;
 
+use super::client_network::{CLOSING_TIME, OpenedClient};
 use super::down::PidFile;
 use super::names::resolvers;
-use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_server;

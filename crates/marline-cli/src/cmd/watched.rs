@@ -142,7 +142,7 @@ fn metrics_socket(address: SocketAddr, listening: Option<OwnedFd>) -> anyhow::Re
 
 fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let server = metrics_http::serve_on(listener, handle)?;
-    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+    tracing::info!("serving metrics at http://{}/metrics", server.local_addr());
     Ok(server)
 }
 
@@ -159,7 +159,7 @@ fn serve_control(
     };
     match served {
         Ok(server) => {
-            tracing::info!("control socket {}", path.display());
+            tracing::info!("serving the control socket at {}", path.display());
             Ok(Some(server))
         }
         Err(error) if wanted.is_some() => {
@@ -241,7 +241,7 @@ impl ServedViews {
         shown.is_named = is_named;
         self.handle.set_mode(mode);
         if let Step::Open(control) = control {
-            tracing::info!("control socket {}", control.path().display());
+            tracing::info!("serving the control socket at {}", control.path().display());
             shown.control = Some(control);
         }
         let metrics = self.commit_metrics(&mut shown, metrics).map_err(anyhow::Error::from);
@@ -271,7 +271,7 @@ impl ServedViews {
                 Some((before, server)) => {
                     server.move_to(listener)?;
                     *before = address;
-                    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+                    tracing::info!("serving metrics at http://{}/metrics", server.local_addr());
                 }
                 None => {
                     let server = serve_metrics(listener, Arc::clone(&self.handle))?;

@@ -19,7 +19,7 @@ pub const LTE: &str = "rate=15M,up.rate=6M,delay=30ms,jitter=uniform:4ms,queue=2
 pub struct DemoPlan {
     /// Duration of the applications.
     pub run: Duration,
-    /// Seed of links and file.
+    /// Seed for the links and the file.
     pub seed: u64,
     /// The link that fails.
     pub wifi: DuplexSpec,

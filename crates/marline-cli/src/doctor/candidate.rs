@@ -274,7 +274,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     let mut stream = match handshake {
         Ok(stream) => stream,
         Err(error) => {
-            let error = OpenError::from_io("TLS with the server", error);
+            let error = OpenError::from_io("TLS handshake with the server failed", error);
             return (vec![failed(KEY, &error)], Some(error));
         }
     };

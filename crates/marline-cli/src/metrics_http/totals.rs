@@ -99,9 +99,11 @@ const COUNTERS: [(&str, &str, CountFn); 7] = [
 /// Gauges per path, summed over its subflows: name, help text, source.
 const GAUGES: [(&str, &str, CountFn); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
-    ("marline_path_unreachable_subflows", "Subflows that received nothing since a timeout", |s| {
-        (s.health == PathHealth::Unreachable).into()
-    }),
+    (
+        "marline_path_unreachable_subflows",
+        "Subflows that have received nothing since a timeout",
+        |s| (s.health == PathHealth::Unreachable).into(),
+    ),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
     ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {
@@ -164,8 +166,8 @@ impl Totals {
         counted.describe_counter(OPENED, "Connections opened since the process started");
         counted.describe_gauge(OPEN, "Open connections");
         counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
-        counted.describe_counter(WRITTEN, "Bytes applications wrote");
-        counted.describe_counter(READ, "Bytes applications read");
+        counted.describe_counter(WRITTEN, "Bytes written by applications");
+        counted.describe_counter(READ, "Bytes read by applications");
         counted.describe_gauge(datagrams::LANES, "Open lanes for datagrams");
         for (name, meaning, _) in datagrams::COUNTERS {
             counted.describe_counter(name, meaning);

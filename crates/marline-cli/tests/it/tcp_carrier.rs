@@ -193,7 +193,7 @@ fn nothing_is_repeated_above_a_tcp_that_repeats() {
 #[test]
 #[ignore = "takes minutes, and the whole machine"]
 fn figures() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if two_uplinks::possible(&["sysctl"]) {
         for (congestion, seed) in [("cubic", 21), ("bbr", 21), ("bbr", 22)] {
             compare(congestion, seed, 1_000, 5_000_000);
@@ -233,7 +233,7 @@ fn quantile(worlds: &[&Vec<u64>], share: f64) -> f64 {
 #[test]
 #[ignore = "a quarter of an hour"]
 fn tails() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["sysctl"]) {
         return;
     }

@@ -101,7 +101,7 @@ fn heard(machine: &mut Machine, dir: &Path) -> String {
 
 #[test]
 fn systemd_starts_all_of_them_and_they_work_together() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     for program in ["unshare", "ip", "curl", "python3", "systemctl", "pivot_root", "chroot"] {
         let Some(_) = need::program(program) else { return };
     }

@@ -10,7 +10,7 @@ use super::AddressPairInfo;
 use super::average::Average;
 use crate::FourTuple;
 
-/// Limit on remembered interfaces of local addresses.
+/// Maximum number of local addresses whose interfaces are remembered.
 const MAX_INTERFACES: usize = 256;
 
 /// Delay of a wake-up beyond which a wait does not count: the process was suspended, so segments missing during the

@@ -502,7 +502,7 @@ impl Subflow {
         self.congestion.on_ack(&sample, self.id, &self.group);
         self.set_pace();
         if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
-            self.mtu.consider(now);
+            self.mtu.request_probe_if_due(now);
         }
     }
 

@@ -133,12 +133,12 @@ impl DelayedAck {
         } else if message_end && !dialogue {
             self.owed = true;
         } else {
-            let wait = if message_end { self.short_delay(srtt) } else { self.long(srtt) };
+            let wait = if message_end { self.short_delay(srtt) } else { self.long_delay(srtt) };
             self.set_deadline_at_most(now + wait);
         }
     }
 
-    fn long(&self, srtt: Option<Duration>) -> Duration {
+    fn long_delay(&self, srtt: Option<Duration>) -> Duration {
         srtt.map_or(self.max(), |srtt| (srtt / 2).max(MIN_SEGMENT_WAIT)).min(self.max())
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_acknowledged_at_once_unless_the_application_answers() {
+    fn a_message_is_acknowledged_immediately_unless_the_application_answers() {
         let mut ack = past_quick();
         let mut now = Instant::from_millis(100);
         for _ in 0..3 {

@@ -163,7 +163,7 @@ impl MtuSearch {
     }
 
     /// Requests a probe if one is due. Call this while data flows without trouble.
-    pub(super) fn consider(&mut self, now: Instant) {
+    pub(super) fn request_probe_if_due(&mut self, now: Instant) {
         if self.in_flight.is_some() || now < self.not_before {
             return;
         }
@@ -306,7 +306,7 @@ mod tests {
         let mut probes = 0;
         for i in 0..100_u64 {
             let now = Instant::from_secs(1 + i);
-            mtu.consider(now);
+            mtu.request_probe_if_due(now);
             let size = mtu.next_segment();
             let (start, end) = (Ssn(1 + 10_000 * i), Ssn(1 + 10_000 * i + u64::from(size) - 52));
             if mtu.on_sent(start, end, 32) {
@@ -336,13 +336,13 @@ mod tests {
     #[test]
     fn a_black_hole_falls_back_and_searches_again() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(!mtu.on_rto(1, 1_452));
         assert!(mtu.on_rto(2, 1_452));
         assert_eq!((mtu.current(), mtu.repeated_segment(2, false)), (1_232, FLOOR_BYTES));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
 
@@ -361,7 +361,7 @@ mod tests {
                 !mtu.on_rto(2, FLOOR_BYTES.into()) && !mtu.on_rto(3, FLOOR_BYTES.into()),
                 "already the minimum"
             );
-            mtu.consider(Instant::from_secs(1));
+            mtu.request_probe_if_due(Instant::from_secs(1));
             assert_eq!(mtu.next_segment(), 1_463, "the loss may have been an outage");
         }
     }
@@ -406,10 +406,10 @@ mod tests {
     #[test]
     fn a_segment_that_ends_early_shows_its_own_size() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1_301), 32), "larger than the confirmed MTU");
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_301)), Some(1_332));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
 
@@ -417,11 +417,11 @@ mod tests {
     fn network_reports_only_reduce_the_size_within_limits() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         assert!(mtu.reduce(1_300, 500) && !mtu.reduce(1_400, 500));
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.next_segment() > 1_232 && mtu.next_segment() <= 1_300);
         mtu.limit(1_000);
         assert!(!mtu.reduce(1_400, 500));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
     }
 
@@ -447,13 +447,13 @@ mod tests {
     #[test]
     fn a_forged_mtu_limit_is_retried_after_ten_minutes() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(mtu.reduce(1_232, 500));
         let mut probed_at = None;
         for s in 2..700 {
-            mtu.consider(Instant::from_secs(s));
+            mtu.request_probe_if_due(Instant::from_secs(s));
             if mtu.next_segment() > mtu.current() {
                 assert_eq!(mtu.next_segment(), 1_452);
                 probed_at = Some(s);
@@ -469,7 +469,7 @@ mod tests {
     fn the_peers_limit_holds() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         mtu.limit(1_000);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
     }
 }

@@ -224,7 +224,7 @@ fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8]
 type Instead = fn(&Asked, &mut Peer, u64) -> Option<Seg>;
 
 #[test]
-fn refused_or_mangled_it_becomes_an_ordinary_join_at_once() {
+fn refused_or_mangled_it_becomes_an_ordinary_join_immediately() {
     let cases: [(&str, Instead); 6] = [
         ("refused", |asked, second, _| {
             second.expected = second.irs.add(1 + asked.data.len() as u32);

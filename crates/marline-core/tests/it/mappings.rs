@@ -412,7 +412,7 @@ fn mappings_at_random() {
 
 /// A native carrier hands over merged segments: one segment far larger than any MSS.
 #[test]
-fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
+fn joined_segments_are_taken_whole_and_acknowledged_immediately() {
     let (mut script, mut peer, id) = served(listening(), 1);
     let joined: Vec<u8> = (0..60_000_u32).map(|i| (i * 7) as u8).collect();
     for _ in 0..20 {

@@ -266,7 +266,7 @@ fn an_address_that_comes_up_is_tried() {
 }
 
 #[test]
-fn an_address_that_goes_makes_the_next_one_go_at_once() {
+fn an_address_that_goes_makes_the_next_one_go_immediately() {
     let mut line = calling(&[address(2, false)]);
     line.wait(10);
     let gone = LocalAddress { up: false, ..address(0, false) };

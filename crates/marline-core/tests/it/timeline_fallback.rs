@@ -211,7 +211,7 @@ fn an_infinite_mapping_of_the_peer() {
 }
 
 #[test]
-fn an_infinite_mapping_beside_another_subflow_is_ignored() {
+fn an_infinite_mapping_next_to_another_subflow_is_ignored() {
     let mut line = Subflows::served(multipath());
     line.data(0, b"hello");
     let b = line.join(3);
@@ -243,7 +243,7 @@ fn a_damaged_mapping_on_the_only_subflow() {
 }
 
 #[test]
-fn a_damaged_mapping_beside_another_subflow() {
+fn a_damaged_mapping_next_to_another_subflow() {
     let mut line = checked();
     let b = line.join(3);
     damaged(&mut line, b, b"damage");

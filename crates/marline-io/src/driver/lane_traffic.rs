@@ -153,7 +153,7 @@ pub struct Arrivals {
     bytes: Vec<u8>,
     datagrams: Vec<(FlowId, usize)>,
     paths: Vec<NamedPath>,
-    spent: bool,
+    needs_replacement: bool,
     silent: bool,
 }
 
@@ -177,7 +177,7 @@ impl Arrivals {
     /// it. A new lane is needed then.
     #[must_use]
     pub const fn needs_replacement(&self) -> bool {
-        self.spent
+        self.needs_replacement
     }
 
     /// Returns true if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
@@ -188,7 +188,10 @@ impl Arrivals {
 
     /// Returns true if there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
-        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
+        self.datagrams.is_empty()
+            && self.paths.is_empty()
+            && !self.needs_replacement
+            && !self.silent
     }
 
     /// Adds paths that this side has numbered.
@@ -207,7 +210,7 @@ impl Arrivals {
     }
 
     pub(super) const fn set_spent(&mut self) {
-        self.spent = true;
+        self.needs_replacement = true;
     }
 
     pub(super) const fn set_silent(&mut self) {
@@ -218,7 +221,7 @@ impl Arrivals {
         self.bytes.clear();
         self.datagrams.clear();
         self.paths.clear();
-        (self.spent, self.silent) = (false, false);
+        (self.needs_replacement, self.silent) = (false, false);
     }
 }
 

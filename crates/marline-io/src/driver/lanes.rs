@@ -467,7 +467,7 @@ impl Lanes {
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }
                 Some(Event::KeyLimitNear | Event::Forged) => arrivals.set_spent(),
-                Some(Event::PathAnswers(_) | Event::PathMtu { .. }) => {}
+                Some(Event::PathReachable(_) | Event::PathMtu { .. }) => {}
                 None => break,
             }
         }

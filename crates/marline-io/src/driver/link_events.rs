@@ -306,7 +306,7 @@ fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     if stalled {
         state.routing().routes().on_stalled(now, ends, outer.socket);
     }
-    state.routing().routes().closed(now, ends, outer.socket);
+    state.routing().routes().on_link_closed(now, ends, outer.socket);
     // The next link may reuse the index, and it has room.
     state.routing().on_link_ended(outer);
     let cut_off = match state.carrier() {

@@ -132,14 +132,14 @@ impl Stream {
     }
 
     fn closed_error(&self, state: &mut State) -> io::Error {
-        match state.streams().closed(self.id) {
-            Some(reason) => closed(reason),
+        match state.streams().close_reason(self.id) {
+            Some(reason) => to_io_error(reason),
             None => io::ErrorKind::NotConnected.into(),
         }
     }
 }
 
-fn closed(reason: CloseReason) -> io::Error {
+fn to_io_error(reason: CloseReason) -> io::Error {
     io::Error::new(error_kind(reason), reason)
 }
 
@@ -189,7 +189,7 @@ impl Stream {
                 state.streams().wait(self.id, AwaitedEvent::Reading, cx);
                 Poll::Pending
             }
-            Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
+            Err(ReadError::Closed(reason)) => Poll::Ready(Err(to_io_error(reason))),
             Err(ReadError::Unknown) => Poll::Ready(Err(self.closed_error(&mut state))),
         }
     }
@@ -260,7 +260,7 @@ impl Stream {
                 Poll::Pending
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            WriteError::Closed(reason) => Poll::Ready(Err(closed(reason))),
+            WriteError::Closed(reason) => Poll::Ready(Err(to_io_error(reason))),
             WriteError::Unknown => Poll::Ready(Err(self.closed_error(state))),
         }
     }

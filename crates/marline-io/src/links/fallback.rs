@@ -395,7 +395,7 @@ impl Routes {
     }
 
     /// Handles the end of a link. If it was in use, flows use datagrams until another link is established.
-    pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    pub(crate) fn on_link_closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         match route.way {
             TransportChoice::Link(used) if used == link => {

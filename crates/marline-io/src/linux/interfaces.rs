@@ -79,7 +79,7 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
             }
             Message::Address { index, address, scope, flags } => {
                 if let Some(interface) = list.get_mut(index)
-                    && usable(interface, *scope, *flags)
+                    && is_usable(interface, *scope, *flags)
                 {
                     interface.addresses.push(*address);
                 }
@@ -102,7 +102,7 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
 
 /// Returns true for usable addresses: all on loopback, and on other interfaces those that are not link-local,
 /// tentative or deprecated.
-fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
+fn is_usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
 }

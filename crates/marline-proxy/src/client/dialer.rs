@@ -39,14 +39,14 @@ const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// they would wait an hour for it (decisions/outages.md).
 const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// Age of an answer from which it is renewed when it is used.
+/// Age of a DNS answer from which it is renewed when it is used.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a lookup by another resolver: enough for two queries to each of two resolvers that do not answer.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
 /// Delay after which the paths' own resolvers are queried in addition to the usual resolution.
 const PATH_RESOLVER_DELAY: Duration = Duration::from_millis(500);
-/// Minimum age of an answer at which unanswered connections cause another resolution.
+/// Minimum age of a DNS answer before failed connection attempts cause another lookup.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Time without received data after which a connection ends if the name no longer has its address.
 const GONE_ADDRESS_IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -251,7 +251,7 @@ impl fmt::Debug for NameLookup {
 /// Results of resolving the names.
 #[derive(Debug, Default)]
 struct ResolvedNames {
-    /// The latest answer with its time.
+    /// The latest DNS answer with its time.
     answer: Option<(Instant, Vec<SocketAddr>)>,
     /// The latest failure with its time.
     failure: Option<(Instant, String)>,

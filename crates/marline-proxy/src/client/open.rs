@@ -37,8 +37,8 @@ pub enum OpenError {
     Refused(Failure),
     /// The server's key differs from the invite's.
     #[error(
-        "the server's key differs from the invite's: it was set up again, or another machine \
-         answers instead (nothing secret was sent); ask the server's owner for a new invite"
+        "the server's key differs from the invite's: the server was set up again, or another \
+         machine answers (no secrets were sent); ask the server's owner for a new invite"
     )]
     Pin,
     /// The server was not reached, or the connection to it was lost.

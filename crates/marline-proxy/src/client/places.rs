@@ -108,7 +108,7 @@ impl Places {
         if warnings.try_take(Instant::now()) {
             tracing::warn!(
                 refused,
-                "connection limit reached: all {count} connections (--max-connections) are in use, refusing new ones"
+                "connection limit reached: all {count} connections (--max-connections) are in use; refusing new ones"
             );
         }
         let text = format!("connection limit reached ({count})");

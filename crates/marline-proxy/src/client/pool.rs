@@ -62,7 +62,7 @@ impl<S: Transport> Pool<S> {
             let keeper = self.keepers().pop_back()?;
             self.changed.notify_one();
             let (order, delivery) = oneshot::channel();
-            // A keeper whose connection has just failed drops the order, so try the next one.
+            // A keeper whose connection has just failed drops the request, so try the next one.
             if keeper.send(order).is_ok()
                 && let Ok(stream) = delivery.await
             {
@@ -119,14 +119,14 @@ async fn keep_until_ordered<S: Transport>(
         _ = stream.read(&mut byte) => {}
         order = &mut order => {
             if let Ok(order) = order {
-                // The receiver of the order may be gone.
+                // The requesting task may be gone.
                 let _ = order.send(stream);
                 return;
             }
         }
         () = sleep(life) => {}
     }
-    // Refuse orders before closing; otherwise one could be lost while the connection closes.
+    // Stop accepting requests before closing; otherwise one could be lost while the connection closes.
     drop(order);
     let _ = timeout(CLOSING_TIME, stream.shutdown()).await;
 }

@@ -325,7 +325,7 @@ impl<C: Connect> Tunnel<C> {
         binding: &Binding,
         request: Option<&Message>,
     ) -> Result<Result<AuthenticatedConnection<C::Stream>, C::Stream>, Failed> {
-        const OPENING_STEP: &str = "opening a connection to the server";
+        const OPENING_ERROR: &str = "cannot open a connection to the server";
         let request = request.map(Message::to_bytes).unwrap_or_default();
         let opened = session.open(binding, &request);
         let (opening, keys) = opened.map_err(OpenError::Server)?;
@@ -337,7 +337,7 @@ impl<C: Connect> Tunnel<C> {
             Answer::parse(answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
         };
         let answer =
-            answer.await.map_err(|error| Failed::handshake_io_error(OPENING_STEP, error))?;
+            answer.await.map_err(|error| Failed::handshake_io_error(OPENING_ERROR, error))?;
         if answer == Answer::Unknown {
             return Ok(Err(stream));
         }
@@ -356,8 +356,9 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
-            let stream =
-                handshake.map_err(|e| Failed::handshake_io_error("TLS with the server", e))?;
+            let stream = handshake.map_err(|e| {
+                Failed::handshake_io_error("TLS handshake with the server failed", e)
+            })?;
             // The token is sent only now that the pin is verified.
             let mut bytes =
                 Message::Hello { version: VERSION, token: self.token.clone() }.to_bytes();
@@ -372,9 +373,9 @@ impl<C: Connect> Tunnel<C> {
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };
-        timeout(self.patience.handshake, handshake)
-            .await
-            .map_err(|_| OpenError::timed_out("TLS with the server", self.patience.handshake))?
+        timeout(self.patience.handshake, handshake).await.map_err(|_| {
+            OpenError::timed_out("TLS handshake with the server", self.patience.handshake)
+        })?
     }
 
     fn remember(
@@ -420,7 +421,7 @@ impl<C: Connect> Tunnel<C> {
         self.connected(&mut stream).await?;
         if let Some(ahead) = ahead {
             let repeated = ahead.repeat(&mut stream).await;
-            repeated.map_err(|error| OpenError::from_io("sending to the server", error))?;
+            repeated.map_err(|error| OpenError::from_io("cannot send to the server", error))?;
         }
         Ok(self.lease(stream))
     }
@@ -522,7 +523,7 @@ pub(super) async fn send(
         stream.write_all(bytes).await?;
         stream.flush().await
     };
-    written.await.map_err(|error| OpenError::from_io("sending to the server", error))
+    written.await.map_err(|error| OpenError::from_io("cannot send to the server", error))
 }
 
 /// Fills the pool until the tunnel is gone.

@@ -97,9 +97,9 @@ impl<S> Exchange<S> {
 
     /// Answers the application with an error because the target's response is invalid.
     fn fail(&mut self, why: &str) {
-        tracing::info!("invalid HTTP response: the target sent {why}");
+        tracing::info!("{why}");
         self.answer = Answer::Bad;
-        let refusal = Refusal::new(502, format!("the target sent {why}"));
+        let refusal = Refusal::new(502, why);
         self.unwritten.extend_from_slice(&refusal.to_bytes());
     }
 }
@@ -125,7 +125,10 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
     fn poll_bad(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unwritten(cx))?;
         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "invalid HTTP response from the target",
+        )))
     }
 }
 
@@ -243,7 +246,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if let Answer::Head(_) = this.answer {
-            this.fail("incomplete HTTP response: the connection ended");
+            this.fail("incomplete HTTP response from the target: the connection ended");
         }
         ready!(this.poll_unwritten(cx))?;
         ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;

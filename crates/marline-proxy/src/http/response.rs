@@ -17,7 +17,7 @@ pub struct RewrittenHead {
 
 /// A response that cannot be forwarded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid HTTP response: {0}")]
+#[error("invalid HTTP response from the target: {0}")]
 pub struct BadAnswer(String);
 
 impl From<BadFields> for BadAnswer {

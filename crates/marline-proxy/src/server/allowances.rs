@@ -159,8 +159,7 @@ impl State {
             let used = self.quota_use(name, now_unix_s);
             let standing = used.as_ref().map_or(QuotaState::Within, |used| used.state);
             if let (Some(used), QuotaState::UsedUp) = (&used, standing) {
-                let why =
-                    format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));
+                let why = used.quota.refusal("this client's", now_unix_s);
                 suspended.insert(Arc::clone(name), why.into());
             }
             let before = match standing {

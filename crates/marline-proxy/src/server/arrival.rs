@@ -78,7 +78,7 @@ impl Server {
         peer: IpAddr,
     ) -> Option<AuthenticatedClient<T>> {
         let place = self.silent.admit(peer);
-        match self.first(stream, peer, place).await? {
+        match self.read_first(stream, peer, place).await? {
             FirstRead::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "authenticated by session");
                 self.take_client_place(stream, client, session, asks_at_once).await
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    async fn first<T: Transport>(
+    async fn read_first<T: Transport>(
         &self,
         stream: T,
         peer: IpAddr,

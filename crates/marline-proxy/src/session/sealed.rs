@@ -20,7 +20,7 @@ use crate::record::{MAX_PLAINTEXT, RecordSizer};
 /// Amount of ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records
 /// leave together. Beyond it, ciphertext is sent immediately.
 const MAX_HELD: usize = 8 * 1_024;
-/// Amount of ciphertext in one write, in bytes, beyond which no further record is started, so that four of the largest
+/// Amount of ciphertext in one write, in bytes, beyond which no further record is added. Four of the largest records
 /// leave together.
 const MAX_WRITE_BYTES: usize = 3 * MAX_RECORD;
 /// Amount of ciphertext read ahead, in bytes.

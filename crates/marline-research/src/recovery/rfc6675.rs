@@ -25,7 +25,7 @@
 //! - Rescue waits for an ACK that advances SND.UNA and for one round trip since the segment was sent.
 //! - Reordering raises the threshold beyond its extent (Linux: at most 127) and disables FACK permanently. The extent
 //!   is counted in segments of the late segment's size.
-//! - A lost retransmission waits for the timer, which RACK improved.
+//! - A lost retransmission is repaired only by the timer, whereas RACK detects it.
 
 use marline_algos::recovery::no_sack::NoSack;
 use marline_algos::recovery::{ProbeConfig, Tlp, no_sack};

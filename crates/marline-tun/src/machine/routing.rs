@@ -198,7 +198,7 @@ pub struct RoutingSettings {
     pub has_domain_exceptions: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
-    /// True if traffic that cannot use the interface is blocked, even after this process was killed.
+    /// True if traffic that cannot use the interface is blocked, even after this process is killed.
     pub kill_switch: bool,
     /// True if the kill switch also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,

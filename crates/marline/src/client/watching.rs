@@ -72,7 +72,7 @@ pub(super) fn start_watch_tasks(inner: &Arc<Inner>) -> Vec<AbortHandle> {
             );
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot watch interfaces: paths stay as they are")
+            tracing::warn!(%error, "cannot monitor interfaces: paths will not be updated")
         }
     }
     tasks
@@ -106,7 +106,7 @@ async fn watch_interfaces(client: Weak<Inner>, mut watcher: Watcher) {
                 inner.follow_prefixes();
             }
             Err(error) => {
-                tracing::warn!(%error, "no longer watching interfaces: paths stay as they are");
+                tracing::warn!(%error, "interface monitoring failed: paths will not be updated");
                 return;
             }
         }

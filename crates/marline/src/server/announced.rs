@@ -138,7 +138,7 @@ pub(super) fn follow_addresses(
     let watcher = match Watcher::start() {
         Ok(watcher) => watcher,
         Err(error) => {
-            tracing::warn!(%error, "cannot watch interfaces: announced addresses stay as they are");
+            tracing::warn!(%error, "cannot monitor interfaces: announced addresses will not be updated");
             return None;
         }
     };
@@ -157,7 +157,7 @@ async fn watch_addresses(
         let now = match interfaces {
             Ok(interfaces) => interfaces,
             Err(error) => {
-                tracing::warn!(%error, "no longer watching interfaces: announced addresses stay as they are");
+                tracing::warn!(%error, "interface monitoring failed: announced addresses will not be updated");
                 return;
             }
         };

@@ -246,12 +246,12 @@ impl ServerBuilder {
                 "too many addresses to advertise: {count} (maximum: {MAX_OWN_ADDRESSES})"
             ));
         }
-        let aims = |at: &SocketAddr| {
+        let is_valid = |at: &SocketAddr| {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
         };
-        if let Some(aimless) = self.own.advertised.iter().find(|at| !aims(at)) {
+        if let Some(invalid) = self.own.advertised.iter().find(|at| !is_valid(at)) {
             return wrong(&format!(
-                "{aimless} cannot be advertised: expected a unicast address and a port"
+                "{invalid} cannot be advertised: expected a unicast address and a port"
             ));
         }
         let mut config = self.clone();

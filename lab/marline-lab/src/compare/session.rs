@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::contestant::Contestant;
 use super::row::Row;
 use super::statistics::measure_values;
-use crate::keep;
+use crate::provenance;
 use crate::runs::{check_real_time, run_weighted};
 
 /// Maximum number of attempts at a run with late links.
@@ -63,7 +63,11 @@ impl Bench {
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Bench> {
         std::fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Bench { place: place.to_owned(), program: keep::program()?, ignores_stored: fresh })
+        Ok(Bench {
+            place: place.to_owned(),
+            program: provenance::program_hash()?,
+            ignores_stored: fresh,
+        })
     }
 
     fn file(&self, row: &Row, contestant: Contestant, repeat: u32) -> PathBuf {

@@ -96,7 +96,7 @@ impl Variant {
 
     /// Plain TCP on one path.
     #[must_use]
-    pub fn alone(name: &str, path: &str) -> Variant {
+    pub fn single_path(name: &str, path: &str) -> Variant {
         Variant { paths: vec![path.to_owned()], plain: true, ..Variant::new(name) }
     }
 

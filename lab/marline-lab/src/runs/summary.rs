@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::measured::{Measure, Measurements};
+use super::measurements::{Measure, Measurements};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Load, Measures, Stack};
@@ -356,7 +356,7 @@ impl<'a> Summary<'a> {
         sheets.close()?;
         let mut tables = vec![self.runs_table()];
         if self.jobs.first().is_some_and(|job| !job.point.is_empty()) {
-            tables.push(results::long(&columns, &tables[0]));
+            tables.push(results::sweep_table(&columns, &tables[0]));
         }
         for table in tables {
             let mut sheets = Sheets::create(directory, &table, formats, u64::MAX)?;

@@ -235,7 +235,7 @@ impl Sweep {
         let like = results::runs_table(columns, paths, &[]);
         let mut runs = Sheets::create(place, &like, formats, u64::MAX)?;
         let is_one = self.points().any(|values| !values.is_empty());
-        let long = results::long(columns, &like);
+        let long = results::sweep_table(columns, &like);
         let mut long =
             is_one.then(|| Sheets::create(place, &long, formats, u64::MAX)).transpose()?;
         for number in 0..self.parts.len() {
@@ -244,7 +244,7 @@ impl Sweep {
             let table = results::runs_table(columns, paths, &these);
             runs.append(&table, 0)?;
             if let Some(long) = &mut long {
-                long.append(&results::long(columns, &table), 0)?;
+                long.append(&results::sweep_table(columns, &table), 0)?;
             }
         }
         runs.close()?;

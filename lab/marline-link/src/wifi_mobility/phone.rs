@@ -213,7 +213,7 @@ fn select_step(signal_db: f64) -> usize {
 }
 
 /// Share of the step's rate that passes, per mille, and share of packets lost.
-fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
+fn rate_and_loss(step: usize, signal_db: f64) -> (u64, f64) {
     let margin_db = signal_db - RATE_STEPS[step].0;
     let error = frame_error_rate(margin_db);
     let lower = if step + 2 < RATE_STEPS.len() { FALLBACK_DB } else { 0.0 };
@@ -286,7 +286,7 @@ impl PhoneMobility {
             for (way, weaker_db) in [(0, PHONE_WEAKER_DB), (1, 0.0)] {
                 let step = select_step(control_db - weaker_db);
                 let felt_db = signal_db + FADING_DB * normal(&mut fading) - weaker_db;
-                let (passes, lost) = repeated(step, felt_db);
+                let (passes, lost) = rate_and_loss(step, felt_db);
                 let share = if looks_for > 0 { 0 } else { RATE_STEPS[step].1 * passes };
                 let rate = self.peak.bits_per_s() / 1_000_000;
                 rates[way].push((at, Rate::from_bits_per_s(rate.saturating_mul(share))));

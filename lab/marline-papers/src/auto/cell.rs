@@ -139,11 +139,11 @@ struct TimedExperiment {
 }
 
 impl TimedExperiment {
-    fn run_without_bound(experiment: Experiment) -> TimedExperiment {
+    fn without_bounds(experiment: Experiment) -> TimedExperiment {
         TimedExperiment { experiment, bounds: None }
     }
 
-    fn run_bound(experiment: Experiment, seed: u64) -> anyhow::Result<TimedExperiment> {
+    fn with_bounds(experiment: Experiment, seed: u64) -> anyhow::Result<TimedExperiment> {
         let bounds = Some(Bounds::for_experiment(&experiment, seed)?);
         Ok(TimedExperiment { experiment, bounds })
     }
@@ -188,18 +188,19 @@ impl CaseExperiments {
     ) -> anyhow::Result<CaseExperiments> {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
-        let bursts = bursts
-            .map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
+        let bursts = bursts.map(|burst| {
+            TimedExperiment::with_bounds(links.bursts(context, warm_up, *burst), seed)
+        });
         Ok(CaseExperiments {
-            echo: TimedExperiment::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
-            small: TimedExperiment::run_without_bound(links.bursts(context, warm_up, setup.small)),
+            echo: TimedExperiment::with_bounds(links.echo(context, warm_up, setup.echo), seed)?,
+            small: TimedExperiment::without_bounds(links.bursts(context, warm_up, setup.small)),
             bursts: bursts.collect::<anyhow::Result<Vec<TimedExperiment>>>()?,
             metric_burst: setup.metric_burst()?,
             blocks: links.blocks(context, setup),
         })
     }
 
-    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<FiveMetrics> {
+    fn measure_single_path(&self, path: &str, seed: u64) -> anyhow::Result<FiveMetrics> {
         let variant = tcp(path, path);
         Ok(FiveMetrics {
             echo: self.echo.run(&variant, seed)?.latencies,
@@ -245,7 +246,10 @@ pub(super) fn run_recorded_pair(
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
-        alone: [place.alone(names[0], root.seed)?, place.alone(names[1], root.seed)?],
+        alone: [
+            place.measure_single_path(names[0], root.seed)?,
+            place.measure_single_path(names[1], root.seed)?,
+        ],
         contestants: contestants.collect::<anyhow::Result<Vec<Cell>>>()?,
     })
 }
@@ -267,8 +271,8 @@ pub(super) fn on_generated(
     seed: u64,
 ) -> anyhow::Result<GeneratedLinksResult> {
     let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
-    let echo = TimedExperiment::run_without_bound(links.echo(context, warm_up, generated.echo));
-    let burst = TimedExperiment::run_without_bound(links.bursts(context, warm_up, generated.burst));
+    let echo = TimedExperiment::without_bounds(links.echo(context, warm_up, generated.echo));
+    let burst = TimedExperiment::without_bounds(links.bursts(context, warm_up, generated.burst));
     let blocks = links.blocks(context, setup);
     let five = |variant: &Variant| -> anyhow::Result<FiveMetrics> {
         Ok(FiveMetrics {

@@ -67,7 +67,7 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             let what = format!("{}, {}", scene.name, kind.name());
             let position = ratio.position_in(RequiredRange::at_most(TOLERANCE));
             if position == RangePosition::Outside {
-                lost.push(format!("{what} ({own}: {})", shown(&ratio)));
+                lost.push(format!("{what} ({own}: {})", format_ratio(&ratio)));
             }
             let picked: Vec<&Ground> = samples.all().iter().collect();
             let cells = (0..COLUMNS.len()).map(|system| {
@@ -85,7 +85,7 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
                 rows,
                 "| {what} | {own} | {} | {} | {verdict} |",
                 cells.join(" | "),
-                shown(&ratio)
+                format_ratio(&ratio)
             );
         }
     }
@@ -117,7 +117,7 @@ fn costs(sum: &Cell, runs: usize) -> String {
     }
 }
 
-fn shown(ratio: &Estimate) -> String {
+fn format_ratio(ratio: &Estimate) -> String {
     format!(
         "{} [{}, {}]",
         figure_text(ratio.value),

@@ -71,7 +71,7 @@ pub(super) struct SceneWorkload {
     pub(super) buffers: Option<Buffers>,
 }
 
-/// A scene.
+/// A scene in which the contestants are compared.
 pub(super) struct Scene {
     pub(super) name: &'static str,
     /// Key of the study with these links.

@@ -121,7 +121,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
     });
     let followed = row(
         AUTHORS_WITH_PLAIN_JOIN,
-        "answers that followed the client to LTE at once, plain JOIN",
+        "answers that followed the client to LTE immediately, plain JOIN",
         |moves| (moves.answered_elsewhere, moves.sent_elsewhere),
     );
     vec![
@@ -246,7 +246,7 @@ fn has_verdict(paths: &Paths, from: Instant, until: Instant) -> bool {
     })
 }
 
-/// When the first request after the silence was sent, read by the server, and answered.
+/// Times when the first request after the silence was sent, read by the server, and answered.
 fn first_request(paths: &Paths, number: usize, silent: Instant) -> Option<[Instant; 3]> {
     let report = paths.client_report(number)?;
     let index = report.sent.iter().position(|at| *at > silent)?;

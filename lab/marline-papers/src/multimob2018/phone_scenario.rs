@@ -161,7 +161,7 @@ impl PhoneScenario {
         if let Some(byte) = report.wrong_at {
             anyhow::bail!("received data differs from sent data at byte {byte}");
         }
-        let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
+        let log = paths.world.observer::<SegmentLog>().context("the simulation has no observer")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             is_complete: report.read == bytes,

@@ -128,8 +128,8 @@ pub(super) enum PathUse {
 /// CUBIC without HyStart++.
 const CONGESTION: &str = "cubic-classic";
 
-pub(super) const WIFI: Curve = Curve::alone("TCP WiFi", "wifi");
-pub(super) const CELLULAR: Curve = Curve::alone("TCP 3G", "3g");
+pub(super) const WIFI: Curve = Curve::single_path("TCP WiFi", "wifi");
+pub(super) const CELLULAR: Curve = Curve::single_path("TCP 3G", "3g");
 pub(super) const NONE: Curve = Curve::with("no M", "lowest-rtt");
 /// Rules of the out-of-tree kernel since 2013, which the study ran.
 pub(super) const KERNEL: Curve = Curve::with("M1+M2, kernel of the study", "lowest-rtt+orp");
@@ -145,7 +145,7 @@ pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-
 
 impl Curve {
     /// Plain TCP on one path.
-    const fn alone(name: &'static str, path: &'static str) -> Curve {
+    const fn single_path(name: &'static str, path: &'static str) -> Curve {
         let (way, tuning) = (PathUse::Alone(path), BufferTuning::Fixed);
         Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }

@@ -14,7 +14,7 @@ use super::curves::{
     SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{Runs, goodput_ratio, median, median_ratio};
-use super::shown::{self, Heading};
+use super::supplement::{self, Heading};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -86,7 +86,7 @@ pub(super) fn judge_nsdi(
                  2 Mbit/s, 150 ms, 2 s of buffer";
     let heading = Heading { name: "nsdi", title, settings: "buffers" };
     let exact = jobs(&Setting::nsdi(NAMES[0], |value| value.round() as u64));
-    let grid = shown::grid(&heading, &exact, &runs, context.master);
+    let grid = supplement::grid(&heading, &exact, &runs, context.master);
     let mut all = exact;
     let said = Setting::nsdi(NAMES[0], |value| value.round() as u64);
     all.extend(SINGLE_RULES.map(|curve| (said.clone(), curve)));

@@ -134,7 +134,7 @@ pub(super) fn run_home(
     Ok(rows)
 }
 
-/// Plain TCP on each connection on the train, and redundancy, by share of common failures.
+/// Plain TCP on each connection on the train, and redundancy, by percentage of shared outages.
 pub(super) fn run_train(
     context: &Context<'_>,
     file: &PaperFile<Published>,
@@ -162,12 +162,12 @@ pub(super) fn run_train(
     push_measured(grid, "train", names, &samples, &moments);
 
     let mut coincidences = coincidence_grid();
-    coincidence_row(&mut coincidences, "never both at once", &samples, context.master);
+    coincidence_row(&mut coincidences, "outages never overlap", &samples, context.master);
     for (part, roots, name, share) in [
         ("train-independent", 100, "independent", 0.0),
-        ("train-common-25", 60, "25 % common failures", 0.25),
-        ("train-common-50", 60, "50 % common failures", 0.5),
-        ("train-common-100", 60, "100 % common failures", 1.0),
+        ("train-common-25", 60, "25 % of outages shared", 0.25),
+        ("train-common-50", 60, "50 % of outages shared", 0.5),
+        ("train-common-100", 60, "all outages shared", 1.0),
     ] {
         let part = Part::fixed(part, roots);
         let samples = context.sample(part, train(Coincidence::Share(share)))?;
@@ -288,7 +288,7 @@ fn coincidence_grid() -> Grid {
         ("share of the better average", "%"),
         ("reduction factor of the standard deviation", ""),
     ];
-    let title = "Redundancy on the train, by share of common failures (99 % intervals)";
+    let title = "Redundancy on the train, by percentage of shared outages (99 % intervals)";
     Grid::new("coincidence", title, &columns)
 }
 

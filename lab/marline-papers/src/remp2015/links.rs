@@ -9,7 +9,7 @@
 //! trip over LTE has no retransmission in it.
 //!
 //! *Train.* Each connection changes cells up to eight times a minute. A new cell has a new delay, 60 to 200 ms one
-//! way. One of four changes is seamless, because base stations forward packets. The others fail, and the connection is
+//! way. One in four changes is seamless, because base stations forward packets. The others fail, and the connection is
 //! lost for at least half a second, 1.8 s on average, at most 6 s. The correlation of the two connections is a separate
 //! choice ([`Coincidence`]).
 

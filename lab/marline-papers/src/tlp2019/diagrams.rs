@@ -68,7 +68,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(START + begins + Duration::from_secs(2));
-    let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
+    let log = paths.world.observer::<SegmentLog>().context("the simulation has no observer")?;
     let zero = START + begins;
     let dead_ms = (dies.as_secs_f64() - begins.as_secs_f64()) * 1e3;
     let from_ms = dead_ms.min(0.0);

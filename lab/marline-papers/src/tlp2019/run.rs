@@ -113,7 +113,8 @@ pub(super) fn run(
     if let Some(byte) = report.wrong_at {
         anyhow::bail!("received data differs from sent data at byte {byte}");
     }
-    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
+    let watch =
+        paths.world.observer::<BurstObserver>().context("the simulation has no observer")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
@@ -160,7 +161,8 @@ pub(super) fn time_of_share(
     let watch = BurstObserver::new(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
-    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
+    let watch =
+        paths.world.observer::<BurstObserver>().context("the simulation has no observer")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
     Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
 }

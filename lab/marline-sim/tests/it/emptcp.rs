@@ -142,7 +142,7 @@ fn cellular_is_opened_while_wifi_is_slow_and_suspended_by_a_priority_afterwards(
 }
 
 #[test]
-fn wifi_that_dies_is_replaced_at_once() {
+fn wifi_that_dies_is_replaced_immediately() {
     let wifi = wifi("20M");
     let mut paths = scene(&[&wifi, LTE], "min-rtt", "emptcp", 10_000 * MB);
     paths.schedule_path_change(Instant::from_secs(10), 0, false);

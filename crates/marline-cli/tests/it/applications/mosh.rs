@@ -84,7 +84,7 @@ impl Terminal {
 }
 
 #[test]
-fn mosh_inside_goes_on_when_wifi_dies() {
+fn mosh_inside_continues_when_wifi_dies() {
     let _others = support::among_others();
     let programs = ["mosh-server", "mosh-client", "script"];
     let Some(world) = World::set("app-mosh", &programs) else { return };

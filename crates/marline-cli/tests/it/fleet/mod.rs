@@ -321,7 +321,7 @@ fn a_kernels_clients_join_the_right_member() {
 #[test]
 #[ignore = "takes minutes: cargo xtask nightly fleet"]
 fn joins_of_two_thousand_streams_never_go_astray() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     run_all_events("tcp", 10, 4);
     run_all_events("udp", 50, 40);
 }

@@ -125,7 +125,7 @@ impl Ends {
 #[test]
 #[ignore = "takes three minutes: cargo xtask nightly memory"]
 fn ten_thousand_slow_readers_all_progress() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let group = || MemoryCgroup::with_limit(LIMIT).map(Arc::new);

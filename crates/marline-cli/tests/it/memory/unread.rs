@@ -21,7 +21,7 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
     const STREAMS: u32 = 500;
     const FIRST: u64 = 2_000_000;
     const LENGTH: u64 = 8_000_000;
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };
@@ -149,7 +149,7 @@ impl Drop for OwnProcessor {
 /// handshakes. An honest application waits at most twice as long for its exchanges as alone, and all its data
 /// arrives.
 fn an_honest_application_beside_unread_streams(limited: Limited) {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };

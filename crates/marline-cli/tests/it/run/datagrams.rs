@@ -126,7 +126,7 @@ fn two_at_once() {
 }
 
 #[test]
-fn dig_asks_a_resolver_beyond_by_udp() {
+fn dig_asks_a_resolver_beyond_over_udp() {
     let _others = support::among_others();
     let Some(world) = World::set("run-udp-dig", &["dig"]) else { return };
     let dig = "dig +notcp +tries=20 +time=1";
@@ -199,7 +199,7 @@ fn long_ones() {
 }
 
 #[test]
-fn without_a_lane_a_port_is_unreachable_at_once() {
+fn without_a_lane_a_port_is_unreachable_immediately() {
     let _others = support::among_others();
     let Some(world) = World::set("run-udp-none", &[]) else { return };
     let mut command = world.hosts.command("exec bash -euc \"$script\"");

@@ -212,7 +212,7 @@ fn a_connection_whose_last_path_was_reset_ends_after_its_linger() {
 }
 
 #[test]
-fn an_aborted_attempt_to_connect_leaves_at_once() {
+fn an_aborted_attempt_to_connect_leaves_immediately() {
     let mut script = Script::new(marline_testkit::endpoint_config(None), 10);
     let ends = path(0, 2, 443);
     let id = script.connect(marline_testkit::config(), ends.local, ends.remote);

@@ -128,7 +128,7 @@ fn a_peer_that_aborted_without_fastclose_ends_the_connection_at_the_first_join()
 }
 
 #[test]
-fn a_reset_ends_plain_tcp_at_once() {
+fn a_reset_ends_plain_tcp_immediately() {
     let mut hosts = TwoHosts::new(
         two_paths(config()),
         config(),

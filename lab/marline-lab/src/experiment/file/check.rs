@@ -297,7 +297,7 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
     for (key, bytes) in [("send_buffer", raw.send_buffer), ("receive_buffer", raw.receive_buffer)] {
         if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER_RANGE.contains(&bytes.0)) {
             let (least, most) = (BUFFER_RANGE.start(), BUFFER_RANGE.end());
-            let what = format!("{bytes} bytes: must be from {least} to {most}");
+            let what = format!("{bytes} bytes: must be {least} to {most}");
             checker.report(&key_path.key(key), what);
         }
     }

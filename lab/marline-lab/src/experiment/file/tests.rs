@@ -85,7 +85,7 @@ fn a_dialogue_has_pieces_and_a_limit() {
             "[500, 85]",
             "x.toml:11:10: the values are reversed; give the smaller one first",
         ),
-        ("'22.5kB'", "0", "0 bytes: must be from 1"),
+        ("'22.5kB'", "0", "0 bytes: must be 1"),
         ("'dialogue'", "'ask'", "kind = \"ask\" has no key `pieces`; it has request, answer"),
         ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no key `bytes`"),
     ] {
@@ -126,7 +126,7 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
         ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is not a number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
-        ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be from 1 to 1073741824"),
+        ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be 1 to 1073741824"),
         (
             "'200kB'",
             "'200kB'\nmode = 'interactive'",

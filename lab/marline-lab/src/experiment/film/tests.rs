@@ -59,7 +59,7 @@ fn record(link: &str, fault: Option<Fault>) -> Record {
     let mut experiment = Experiment::over(&[("wifi", link)], Workload::Film(FILM));
     experiment.faults.extend(fault);
     experiment.patience = std::time::Duration::from_secs(5);
-    let outcome = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
+    let outcome = simulate(&experiment, &Variant::single_path("wifi", "wifi"), 1).expect("run");
     Record::from_outcome(&experiment, &outcome).expect("a record")
 }
 

@@ -50,8 +50,10 @@ const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 pub(super) fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
     let top = KeyPath::top_level("workload");
     if !(1..=MAX_WORKLOADS).contains(&raw.all.len()) {
-        checker
-            .report(&top, format!("the number of workloads is not between 1 and {MAX_WORKLOADS}"));
+        checker.report(
+            &top,
+            format!("expected 1 to {MAX_WORKLOADS} workloads, found {}", raw.all.len()),
+        );
     }
     let mut loads: Vec<Load> = Vec::new();
     for (number, raw_load) in raw.all.iter().enumerate() {
@@ -150,7 +152,7 @@ impl Keys<'_, '_> {
     fn count(&mut self, range: RangeInclusive<u32>) -> Option<u32> {
         let count = self.need("count", "200", self.raw.count)?;
         if !range.contains(&count) {
-            self.report("count", &format!("must be from {} to {}", range.start(), range.end()));
+            self.report("count", &format!("must be {} to {}", range.start(), range.end()));
         }
         Some(count)
     }
@@ -163,7 +165,7 @@ impl Keys<'_, '_> {
     fn size(&mut self, key: &str, bytes: Bytes) -> Option<u32> {
         if !MESSAGE_BYTES_RANGE.contains(&bytes.0) {
             let (least, most) = (MESSAGE_BYTES_RANGE.start(), MESSAGE_BYTES_RANGE.end());
-            self.report(key, &format!("{} bytes: must be from {least} to {most}", bytes.0));
+            self.report(key, &format!("{} bytes: must be {least} to {most}", bytes.0));
             return None;
         }
         Some(bytes.0 as u32)

@@ -6,7 +6,7 @@ use crate::parallel::parallel;
 use crate::policies;
 
 /// The jobs on stack `sim`.
-pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
+pub(super) fn simulated_jobs(jobs: &[Job]) -> Vec<&Job> {
     jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect()
 }
 

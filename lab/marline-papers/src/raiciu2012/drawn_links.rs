@@ -57,8 +57,8 @@ pub(super) fn grid(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("curve", ""),
         ("p50 / WiFi's", ""),
         ("no M's p50 / p50", ""),
-        ("links with a p50 of at most WiFi's", "%"),
-        ("links with a p50 of at most 1.25 of WiFi's", "%"),
+        ("links with p50 at most that of WiFi", "%"),
+        ("links with p50 at most 1.25 times that of WiFi", "%"),
     ];
     let title = "Ours: every rule, and Marline's default, on links drawn around the published ones";
     let mut grid = Grid::new("ours", title, &columns);

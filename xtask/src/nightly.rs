@@ -7,6 +7,7 @@ mod crates;
 mod newcomer;
 mod releases;
 mod reproducible_builds;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, description and function of each step.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -94,6 +95,13 @@ const STEPS: [Step; 19] = [
             200 B to 8 kB arrive \
          over paths of any MTU, before and after a change",
         live_datagrams,
+    ),
+    (
+        "tools",
+        "NetworkManager renames, renumbers and switches off interfaces under `marline up`; vegeta, \
+            toxiproxy and a film in \
+         Chromium while WiFi fails: nothing ends, stalls or bypasses the tunnel",
+        tools::check,
     ),
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (

@@ -7,6 +7,7 @@ mod crates;
 mod newcomer;
 mod releases;
 mod reproducible_builds;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, description and function of each step.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -88,6 +89,12 @@ const STEPS: [Step; 19] = [
             200 B to 8 kB arrive \
          over paths of any MTU, before and after it changes",
         live_datagrams,
+    ),
+    (
+        "tools",
+        "NetworkManager renames, renumbers and switches off interfaces under `marline up`; WiFi fails under vegeta, \
+         toxiproxy and a video in Chromium: nothing ends, stalls or bypasses the tunnel",
+        tools::check,
     ),
     (
         "papers",

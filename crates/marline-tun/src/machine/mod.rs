@@ -31,7 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
-use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
+use self::routing::{InboundConnection, MachineState, Route, RoutingSettings, direct_host};
 pub use self::server_name::resolve_server;
 pub use self::switch::engage;
 use self::switch::{KillSwitch, families};
@@ -88,8 +88,7 @@ pub enum ReleaseReason {
 pub struct Machine {
     switch: KillSwitch,
     undo: UndoProcess,
-    interface: u32,
-    has_ipv6: bool,
+    interface: ReadyInterface,
     resolver_file: Option<ResolverFile>,
 }
 
@@ -130,13 +129,7 @@ impl Machine {
         }
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;
-        let mut machine = Machine {
-            switch,
-            undo,
-            interface: interface.index(),
-            has_ipv6: interface.has_ipv6(),
-            resolver_file: None,
-        };
+        let mut machine = Machine { switch, undo, interface, resolver_file: None };
         if let Err(error) = machine.add_tunnel_rules().await {
             machine.restore(ReleaseReason::Failed).await;
             return Err(error);
@@ -154,10 +147,9 @@ impl Machine {
             self.switch.add_routes().await;
         }
         for own in families(&self.switch.addresses) {
-            let served = !own.is_ipv6() || self.has_ipv6;
             // Routes precede rules, which without them would make traffic bypass the interface.
-            for route in self.switch.settings.routes(own.is_ipv6(), served) {
-                self.switch.routing.add_route(route, self.interface).await?;
+            for route in self.routes(own) {
+                self.switch.routing.add_route(route, self.interface.index()).await?;
             }
         }
         self.complete_lead().await?;
@@ -178,6 +170,12 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Returns the lead's routes of the family of this address of ours.
+    fn routes(&self, own: IpAddr) -> Vec<Route> {
+        let served = !own.is_ipv6() || self.interface.has_ipv6();
+        self.switch.settings.routes(own.is_ipv6(), served)
     }
 
     async fn complete_lead(&self) -> anyhow::Result<usize> {
@@ -213,9 +211,12 @@ impl Machine {
                         self.forget_ended().await;
                     }
                     self.restore_removed().await;
-                    if self.switch.facts.gateway != Some(self.interface) {
+                    if self.switch.facts.gateway != Some(self.interface.index()) {
                         tracing::error!("the interface {GATEWAY_INTERFACE} was removed; stopping");
                         return;
+                    }
+                    if let Err(error) = self.restore_interface().await {
+                        tracing::warn!("cannot restore the interface {GATEWAY_INTERFACE}: {error:#}");
                     }
                 }
             }
@@ -240,6 +241,28 @@ impl Machine {
         if let Err(error) = self.complete_lead().await {
             tracing::warn!("cannot restore rules that lead to the tunnel; retrying: {error:#}");
         }
+    }
+
+    /// Restores the interface and its routes. Network managers take every interface down when networking is switched
+    /// off or the machine sleeps, and the system then removes the routes, so that traffic would bypass the tunnel.
+    async fn restore_interface(&self) -> anyhow::Result<()> {
+        let KillSwitch { routing, addresses, .. } = &self.switch;
+        self.interface.restore(addresses)?;
+        let mut restored = false;
+        for own in families(addresses) {
+            // Routes vanish together, so the last one of the main table stands for the earlier ones.
+            for route in self.routes(own).into_iter().rev() {
+                let added = routing.add_route(route, self.interface.index()).await?;
+                restored |= added;
+                if !added && route.is_general() {
+                    break;
+                }
+            }
+        }
+        if restored {
+            tracing::info!("restored {GATEWAY_INTERFACE}, which another program has changed");
+        }
+        Ok(())
     }
 
     /// Removes exceptions for connections that have ended.

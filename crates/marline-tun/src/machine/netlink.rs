@@ -123,8 +123,8 @@ impl Routing {
         Ok(())
     }
 
-    /// Adds a route to one of our tables. An existing route is kept.
-    pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<()> {
+    /// Adds a route to one of our tables. An existing route is kept. Returns true if it was missing.
+    pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<bool> {
         match self
             .handle
             .route()
@@ -133,8 +133,10 @@ impl Routing {
             .await
             .map_err(system_error)
         {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other.with_context(|| format!("cannot create the route to {}", route.to)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            other => other
+                .map(|()| true)
+                .with_context(|| format!("cannot create the route to {}", route.to)),
         }
     }
 

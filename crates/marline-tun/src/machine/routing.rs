@@ -186,6 +186,13 @@ pub(super) struct Route {
     pub(super) leads: RouteAction,
 }
 
+impl Route {
+    /// Returns true for a route of the table for general traffic.
+    pub(super) fn is_general(&self) -> bool {
+        self.table == TABLE
+    }
+}
+
 /// Settings of the routing.
 #[derive(Clone, Debug, Default)]
 pub struct RoutingSettings {

@@ -104,9 +104,9 @@ fn verdicts(
     let saved = handovers.mean(|handovers| handovers.saved(UPLOAD));
     let saved = Row::new("upload: round trips saved by Fast JOIN")
         .statement("fast-join-carries-data")
-        .paper(file.published.fast_join_rtts, "RTT")
+        .paper_claim("the data waits for no handshake")
         .estimate(&saved, "RTT")
-        .within_of_paper(file.tolerance("fast_join")?)
+        .at_least(file.published.fast_join_rtts)
         .with_remark("the mean of two cases (below), whose shares depend on the stream");
     Ok(vec![delay, saved])
 }

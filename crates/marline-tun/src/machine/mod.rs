@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
@@ -89,6 +89,8 @@ pub struct Machine {
     switch: KillSwitch,
     undo: UndoProcess,
     interface: ReadyInterface,
+    /// Changes of any interface.
+    changes: watch::Receiver<()>,
     resolver_file: Option<ResolverFile>,
 }
 
@@ -127,9 +129,10 @@ impl Machine {
             switch.remove_weaker_rules().await?;
             tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
+        let changes = netlink::watch_interfaces()?;
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;
-        let mut machine = Machine { switch, undo, interface, resolver_file: None };
+        let mut machine = Machine { switch, undo, interface, changes, resolver_file: None };
         if let Err(error) = machine.add_tunnel_rules().await {
             machine.restore(ReleaseReason::Failed).await;
             return Err(error);
@@ -203,6 +206,11 @@ impl Machine {
                     }
                     // The requester may have given up.
                     let _ = done.send(());
+                }
+                Ok(()) = self.changes.changed() => {
+                    if let Err(error) = self.restore_interface().await {
+                        tracing::debug!("{GATEWAY_INTERFACE} is not restored yet: {error:#}");
+                    }
                 }
                 _ = due.tick() => {
                     looks = looks.wrapping_add(1);

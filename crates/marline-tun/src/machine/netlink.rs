@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::packet_core::Nla;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 use rtnetlink::packet_route::route::{
@@ -15,7 +15,8 @@ use rtnetlink::packet_route::rule::{
     RuleAction, RuleAttribute, RuleMessage, RulePortRange, RuleUidRange,
 };
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
-use rtnetlink::{Error, Handle, IpVersion, RouteMessageBuilder, packet_core};
+use rtnetlink::{Error, Handle, IpVersion, MulticastGroup, RouteMessageBuilder, packet_core};
+use tokio::sync::watch;
 
 use marline_io::GATEWAY_INTERFACE;
 use marline_proxy::rules::Cidr;
@@ -61,6 +62,17 @@ impl RuleSet {
             RuleSet::KillSwitch => RuleSet::Routing,
         }
     }
+}
+
+/// Returns a receiver that notices changes of any interface and its addresses. Needs a tokio runtime.
+pub(super) fn watch_interfaces() -> io::Result<watch::Receiver<()>> {
+    let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+    let (connection, _, mut changes) = rtnetlink::new_multicast_connection(&groups)?;
+    let (sender, receiver) = watch::channel(());
+    tokio::spawn(connection);
+    // Ends with the first change after the receiver.
+    tokio::spawn(async move { while changes.next().await.is_some() && sender.send(()).is_ok() {} });
+    Ok(receiver)
 }
 
 /// Our part of the system's routing.

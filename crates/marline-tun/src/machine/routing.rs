@@ -278,8 +278,10 @@ impl RoutingSettings {
             planned.next();
         }
         // Nothing from this source goes to the local network, because ICMP errors about replies that arrived through
-        // the interface quote those replies.
+        // the interface quote those replies. While another program holds the interface down, its table is empty, and
+        // a target would reset connections whose packets reach it from another address.
         planned.add_rule(Selector::Source(own), Verdict::Lookup(TABLE));
+        planned.add_rule(Selector::Source(own), Verdict::Unreachable);
         planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
         planned.add_rule(Selector::All, Verdict::Lookup(TABLE));
         planned.rules

@@ -23,7 +23,7 @@ fn an_interface_that_another_program_changes_is_restored() {
         world.wait_until(change, || world.fetches(&page(&format!("[{TARGET_V6}]"), 1_000)));
         assert!(world.fetches(&page("www.example.test", 1_000)), "{change}");
     }
-    assert!(world.run("ip link show marline0").contains("mtu 9000"));
+    assert!(world.run("ip link show marline0").contains("mtu 8240"));
     let output = open.wait_with_output().expect("output");
     let (out, err) = support::texts(&output);
     assert_eq!(out.trim(), "4000000", "{err}");

@@ -85,7 +85,8 @@ has() { ip -4 addr show "$1" | grep -q "inet $2"; }
 manager
 wait_for has wlan0 10.1.0
 wait_for has wwan0 10.2.0
-marline up --invite-file invite > up.log 2>&1 &
+# With the kill switch no new connection passes the tunnel in the moment before the interface is restored.
+marline up --kill-switch --invite-file invite > up.log 2>&1 &
 wait_for grep -q "goes through" up.log
 python3 traffic.py client > traffic &
 traffic=$!

@@ -45,7 +45,7 @@ fn downloads_over_tcp_stay_complete_through_a_faulty_proxy() {
     );
     hosts.marline_server("tcp --allow 203.0.113.0/24");
     let server = hosts.program(Side::Server, "toxiproxy-server -host 127.0.0.1 -port 8474");
-    hear(&server, "Starting Toxiproxy HTTP server");
+    hear(&server, "HTTP server on endpoint");
     let proxy = format!(
         r#"{{"name": "proxy", "listen": "10.0.1.1:{PORT}", "upstream": "10.0.1.1:7777", "enabled": true}}"#
     );

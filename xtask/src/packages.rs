@@ -75,7 +75,8 @@ fn find_only_package(folder: &Path, ending: &str) -> Result<PathBuf, String> {
     let mut found = files(folder)?;
     found.retain(|file| file.extension().is_some_and(|end| end == ending));
     let [file] = found.as_slice() else {
-        return Err(format!("found {} packages *.{ending} in {}", found.len(), folder.display()));
+        let folder = folder.display();
+        return Err(format!("expected one *.{ending} package in {folder}, found {}", found.len()));
     };
     Ok(file.clone())
 }

@@ -63,7 +63,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     let pages = output(&mut command(root, "git", &["ls-files", "*.md"]))?;
     let mut commands = Vec::new();
     for page in pages.lines() {
-        // A file that was removed without a commit has no commands.
+        // Git lists files that were deleted only from the working tree.
         let Ok(text) = fs::read_to_string(root.join(page)) else { continue };
         commands.extend(find_commands(&text));
     }

@@ -154,7 +154,7 @@ impl Flows {
         Ok(())
     }
 
-    /// Datagrams the kernel dropped on the sockets towards the target.
+    /// Number of datagrams that the kernel dropped on the upstream sockets.
     pub(crate) fn kernel_drops(&self) -> u64 {
         let open: u64 = self.iter().filter_map(|(_, flow)| kernel_drops(&flow.upstream)).sum();
         self.closed_drops + open

@@ -33,7 +33,7 @@ pub(crate) enum Report {
     Time { kind: u32, key: u32, at: Instant, payload: bool },
 }
 
-/// A write with requested timestamps.
+/// A write for which timestamps were requested.
 #[derive(Copy, Clone, Debug)]
 struct TimestampRequest {
     /// Position after the write's last byte.

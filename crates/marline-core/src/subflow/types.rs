@@ -55,7 +55,7 @@ pub(crate) enum Egress {
 }
 
 /// A segment that only probes or answers a probe. It does not replace a pending ACK, and acknowledges only the SYN:
-/// an acknowledgment of data without options would mean that options do not pass.
+/// acknowledging data without options would signal that a middlebox strips them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlainSegment {
     /// A segment one octet before SND.UNA, which the peer must answer with an ACK.

@@ -35,7 +35,7 @@ impl Failed {
         Failed::classify_early_error(OpenError::from_io(what, error))
     }
 
-    /// Classifies an error before the server's Welcome.
+    /// Classifies an error that occurred before the server's Welcome.
     pub(super) fn classify_early_error(error: OpenError) -> Failed {
         let OpenError::Server(why) = error else { return error.into() };
         let cause = why.downcast_ref::<io::Error>();

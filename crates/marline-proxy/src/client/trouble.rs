@@ -83,7 +83,9 @@ impl From<&OpenError> for Trouble {
             }
             OpenError::Server(error) if is_protocol_violation(error) => (
                 TroubleKind::Protocol,
-                format!("another program answers, not the server: {error:#}"),
+                format!(
+                    "the address is served by another program, not by a Marline server: {error:#}"
+                ),
             ),
             OpenError::Server(error) => (TroubleKind::Unreached, format!("{error:#}")),
         };

@@ -191,8 +191,8 @@ impl Server {
         self.update_accounts(unix_s());
     }
 
-    /// Counts in this ledger from now on and suspends clients by it. `suspensions` must be the one that the
-    /// credentials follow.
+    /// Records usage in this ledger from now on, and suspends clients that exceed their quota. `suspensions` must be a
+    /// clone of the value passed to the credentials' `watch_file`.
     pub fn use_ledger(&self, ledger: Ledger, suspensions: Suspensions) {
         self.allowances.lock().bookkeeping = Some((ledger, suspensions));
     }

@@ -80,7 +80,7 @@ impl Fuso {
         expected_delay(view, loss).unwrap_or(Duration::MAX)
     }
 
-    /// Returns the best path of a class with room.
+    /// Returns the best path with room in a class.
     fn best_path<'a>(
         &self,
         class: Class,

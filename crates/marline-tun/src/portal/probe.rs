@@ -30,7 +30,7 @@ pub struct Probe {
     path: String,
 }
 
-/// Text that is not a probe's URL.
+/// Error for an invalid probe URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")]
 pub struct BadProbe;

@@ -17,7 +17,7 @@ const PART: Part = Part::fixed("ground", 20);
 /// Ratio to the seed's own system above which the default loses.
 const TOLERANCE: f64 = 1.03;
 /// Columns of the table, in the order of the variants.
-const COLUMNS: [&str; 4] = ["`auto`", "the seed's system", "`min-rtt`", "`redundant`"];
+const COLUMNS: [&str; 4] = ["`auto`", "the study's system", "`min-rtt`", "`redundant`"];
 
 /// Results of a root: a row of cells for each scene, in the order of [`COLUMNS`].
 #[derive(Serialize, Deserialize)]

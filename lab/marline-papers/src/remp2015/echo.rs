@@ -285,7 +285,7 @@ fn coincidence_grid() -> Grid {
         ("LTE 2, average", "ms"),
         ("ReMP, average", "ms"),
         ("ReMP, worst", "ms"),
-        ("share of the better average", "%"),
+        ("average / the better path's", "%"),
         ("reduction factor of the standard deviation", ""),
     ];
     let title = "Redundancy on the train, by percentage of shared outages (99 % intervals)";

@@ -41,6 +41,8 @@ fn network_manager_does_not_interrupt_marline_up() {
     let traffic = std::fs::read_to_string(dir.path().join("traffic")).unwrap_or_default();
     println!("{out}{traffic}");
     assert!(output.status.success(), "{out}{err}");
+    let echo = std::fs::read_to_string(dir.path().join("echo.log")).unwrap_or_default();
+    assert!(!echo.contains("bypassed"), "{echo}");
     for kind in ["tcp", "udp", "new"] {
         let line = traffic.lines().find(|line| line.starts_with(kind)).expect("a result");
         assert!(line.ends_with("from 8.8.4.1"), "not all of it used the tunnel: {line}");

@@ -34,9 +34,10 @@ dhcp() {
         wait "$(cat "$1.pid")" || true
     fi
     rm -f "$1.leases"
-    ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --port=0 --interface="$1" --bind-interfaces \
-        --dhcp-authoritative --dhcp-leasefile="$here/$1.leases" --dhcp-range="$2.100,$2.150,255.255.255.0,2m" \
-        --dhcp-option="3,$2.1" --dhcp-option="6,$2.1" > "$1.log" 2>&1 &
+    ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --port=0 \
+        --interface="$1" --bind-interfaces --dhcp-authoritative --dhcp-leasefile="$here/$1.leases" \
+        --dhcp-range="$2.100,$2.150,255.255.255.0,2m" --dhcp-option="3,$2.1" --dhcp-option="6,$2.1" \
+        > "$1.log" 2>&1 &
     echo $! > "$1.pid"
 }
 dhcp access 10.1.0

@@ -39,10 +39,8 @@ fn downloads_over_tcp_stay_complete_through_a_faulty_proxy() {
              mkdir web; head -c {BYTES} /dev/urandom > web/file"
         ),
     );
-    hosts.program(
-        Side::Server,
-        &format!("python3 -m http.server --bind {TARGET_V4} --directory web 8080"),
-    );
+    let web = format!("python3 -u -m http.server --bind {TARGET_V4} --directory web 8080");
+    hear(&hosts.program(Side::Server, &web), "Serving HTTP");
     hosts.marline_server("tcp --allow 203.0.113.0/24");
     let server = hosts.program(Side::Server, "toxiproxy-server -host 127.0.0.1 -port 8474");
     hear(&server, "HTTP server on endpoint");
@@ -60,7 +58,7 @@ fn downloads_over_tcp_stay_complete_through_a_faulty_proxy() {
         let url = format!("http://{TARGET_V4}:8080/file");
         let fetch = spawn(
             &hosts,
-            &format!("curl -sf -m 90 --socks5-hostname {SOCKS} {url} -o got; cmp got web/file"),
+            &format!("curl -sSf -m 90 --socks5-hostname {SOCKS} {url} -o got; cmp got web/file"),
         );
         std::thread::sleep(Duration::from_secs(1));
         let toxic =

@@ -17,7 +17,10 @@ def serve():
         udp.bind(TARGET)
         while True:
             data, peer = udp.recvfrom(2000)
-            udp.sendto(data + peer[0].encode(), peer)
+            try:
+                udp.sendto(data + peer[0].encode(), peer)
+            except OSError as error:
+                print(f"a datagram from {peer[0]} bypassed the tunnel: {error}", flush=True)
 
     def echo(stream, peer):
         stream.sendall(peer[0].encode().ljust(16))

@@ -336,7 +336,7 @@ fn shards_of_several_processes_add_up_to_the_result_of_one() {
         good(&start(shard).wait_with_output().expect("a shard"));
     }
     let collected = marline(dir.path(), &sweep("part", &[]));
-    assert_eq!(good(&collected).replace(" in part", " in whole"), whole);
+    assert_eq!(good(&collected).replace(" to part", " to whole"), whole);
     let said = String::from_utf8_lossy(&collected.stderr);
     assert!(said.contains("24 of 24 runs already exist"), "{said}");
     for name in ["messages.csv", "runs.csv", "sweep.csv", "runs.parquet", "series.json"] {

@@ -208,7 +208,7 @@ fn mtu(value: &str) -> Words<Mtu> {
     };
     let (least, most) = (Mtu::RANGE.start(), Mtu::RANGE.end());
     let bytes = u32::try_from(bytes(size)?).ok().filter(|bytes| Mtu::RANGE.contains(bytes));
-    let bytes = bytes.ok_or_else(|| format!("must be {least}B to {most}B"))?;
+    let bytes = bytes.ok_or_else(|| format!("must be between {least}B and {most}B"))?;
     Ok(Mtu { bytes, silent })
 }
 

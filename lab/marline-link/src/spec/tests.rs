@@ -89,11 +89,11 @@ fn mistakes_are_named_exactly() {
     assert!(error("block=dss:first").contains("known: all, syn, synack, rest"));
     assert!(error("split=0B").contains("must have 1 to 65535"));
     assert!(error("split=9B:last").contains("must be `first`"));
-    assert!(error("thin=1").contains("from 2 to 1000"));
+    assert!(error("thin=1").contains("between 2 and 1000"));
     assert!(error("strip=dss@soon").contains("unknown unit"));
     assert!(error("renumber=some").contains("one of no, yes, not-sack"));
     assert!(error("mtu=1280").contains("needs a unit"));
-    assert!(error("mtu=100B").contains("from 576B to 65535B"));
+    assert!(error("mtu=100B").contains("between 576B and 65535B"));
     assert!(error("mtu=1280B:loud").contains("must be `silent`"));
     assert!(error("outage=maybe").contains("one of kill, suspend"));
 }

@@ -83,8 +83,8 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             };
             let _ = writeln!(
                 rows,
-                "| {what} | {own} | {} | {} | {verdict} |",
-                cells.join(" | "),
+                "|{what}|{own}|{}|{}|{verdict}|",
+                cells.join("|"),
                 format_ratio(&ratio)
             );
         }
@@ -93,11 +93,11 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
         [] => "nowhere".to_owned(),
         lost => lost.join("; "),
     };
-    let columns = COLUMNS.join(" | ");
+    let columns = COLUMNS.join("|");
     format!(
-        "The default is more than 3 % worse than the seed's own system here: {lost}.\n\n\
+        "The default is more than 3 % worse than the study's own system here: {lost}.\n\n\
          Master root {master}, {} roots, means; 99 % intervals of the ratio, above 1: worse.\n\n\
-         | scene | seed | {columns} | `auto` relative to the seed's | |\n|---|---|---|---|---|---|---|---|\n{rows}",
+         |scene|study|{columns}|`auto` relative to the study's||\n|---|---|---|---|---|---|---|---|\n{rows}",
         samples.roots()
     )
 }
@@ -152,6 +152,6 @@ mod tests {
         let first = text.lines().next().unwrap();
         assert!(first.contains("voice assistant") && first.contains("MultiMob: 1.8"), "{first}");
         assert!(!first.contains("echoes"), "{first}");
-        assert!(text.contains("(+25 %, 4 J)") && text.contains("| **loses** |"), "{text}");
+        assert!(text.contains("(+25 %, 4 J)") && text.contains("|**loses**|"), "{text}");
     }
 }

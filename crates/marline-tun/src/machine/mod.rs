@@ -42,8 +42,8 @@ use crate::interface::ReadyInterface;
 
 /// Interval of checks for changes made by other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between a change of an interface and its restoration, which keeps two programs from undoing each other's changes
-/// without a pause.
+/// Time between a change of an interface and its restoration, which keeps two programs from undoing each other's
+/// changes without a pause.
 const RESTORE_DELAY: Duration = Duration::from_millis(20);
 /// Number of such checks between searches for ended connections.
 const CHECKS_PER_SEARCH: u32 = 5;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
@@ -42,6 +42,9 @@ use crate::interface::ReadyInterface;
 
 /// Interval between checks for changes made by other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between a change of an interface and its restoration, which keeps two programs from undoing each other's
+/// changes without a pause.
+const RESTORE_DELAY: Duration = Duration::from_millis(20);
 /// Number of such checks between searches for ended connections.
 const CHECKS_PER_SEARCH: u32 = 5;
 
@@ -208,6 +211,7 @@ impl Machine {
                     let _ = done.send(());
                 }
                 Ok(()) = self.changes.changed() => {
+                    sleep(RESTORE_DELAY).await;
                     if let Err(error) = self.restore_interface().await {
                         tracing::debug!("{GATEWAY_INTERFACE} is not restored yet: {error:#}");
                     }

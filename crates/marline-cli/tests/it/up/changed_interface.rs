@@ -9,17 +9,18 @@ fn an_interface_that_another_program_changes_is_restored() {
     let Some(mut world) = World::set("up-changed", &[]) else { return };
     world.up("--path wifi --path lte");
     let open = world.spawn(&format!(
-        "curl -sf -m 120 --limit-rate 400k {} | wc -c",
+        "curl -sf -m 120 --limit-rate 400k -o open {}; wc -c < open",
         page(TARGET_V4, 4_000_000)
     ));
+    let file = world.dir().join("open");
+    world.wait_until("data", || file.metadata().is_ok_and(|file| file.len() > 0));
     for change in [
         "ip link set marline0 down",
         "ip addr flush dev marline0",
         "ip link set marline0 down; ip addr flush dev marline0; ip link set marline0 mtu 1280",
         "ip route flush table 28001; ip -6 route flush table 28001",
     ] {
-        // `ip addr flush` fails if the address returns too early.
-        world.output(change);
+        world.run(change);
         world.wait_until(change, || !world.goes_directly());
         world.wait_until(change, || world.fetches(&page(&format!("[{TARGET_V6}]"), 1_000)));
         assert!(world.fetches(&page("www.example.test", 1_000)), "{change}");

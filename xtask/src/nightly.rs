@@ -216,17 +216,10 @@ fn returns(root: &Path) -> TaskResult {
 }
 
 fn live_datagrams(root: &Path) -> TaskResult {
-    const TOOLS: [(&str, &str); 2] = [("srt-live-transmit", "-version"), ("ffmpeg", "-version")];
-    let is_missing = |tool: &(&str, &str)| command(root, tool.0, &[tool.1]).output().is_err();
-    if TOOLS.iter().any(is_missing) {
-        const INSTALL: [&str; 5] =
-            ["install", "-y", "--no-install-recommends", "srt-tools", "ffmpeg"];
-        if run(&mut command(root, "apt-get", &INSTALL)).is_err() {
-            return Err(
-                "srt-tools or ffmpeg is missing, and apt-get failed to install them".to_owned()
-            );
-        }
-    }
+    let tools = [("srt-live-transmit", "srt-tools"), ("ffmpeg", "ffmpeg")];
+    tools::install_packages(root, &tools).map_err(|error| {
+        format!("srt-tools or ffmpeg is missing, and apt-get failed to install them: {error}")
+    })?;
     run(&mut run_ignored_tests(root, "live_datagrams::"))
 }
 

@@ -24,12 +24,12 @@ impl ReadyInterface {
         let setup = InterfaceSetup::named(GATEWAY_INTERFACE)?;
         let mut interface = ReadyInterface { setup, ipv6: false };
         interface.restore(addresses)?;
-        interface.ipv6 = true;
-        if let Err(error) = interface.restore(addresses) {
+        let added = interface.add_address(addresses.host_v6.into(), PREFIX_V6);
+        if let Err(error) = &added {
             // The machine has no IPv6, so the interface has none either.
             tracing::debug!("no IPv6 on {GATEWAY_INTERFACE}: {error}");
-            interface.ipv6 = false;
         }
+        interface.ipv6 = added.is_ok();
         Ok(interface)
     }
 

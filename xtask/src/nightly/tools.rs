@@ -40,7 +40,7 @@ pub(super) fn check(root: &Path) -> TaskResult {
 
 /// Returns the errors.
 fn install(root: &Path, folder: &Path) -> Vec<String> {
-    let mut results = vec![install_packages(root)];
+    let mut results = vec![install_packages(root, &PACKAGES)];
     let programs = folder.join("bin");
     for (module, built, name) in MODULES {
         if !programs.join(name).exists() {
@@ -59,13 +59,14 @@ fn install(root: &Path, folder: &Path) -> Vec<String> {
     results.into_iter().filter_map(Result::err).collect()
 }
 
-fn install_packages(root: &Path) -> TaskResult {
-    let is_missing = |program: &&(&str, &str)| {
-        let places = ["/usr/bin", "/usr/sbin"];
-        !places.iter().any(|place| Path::new(place).join(program.0).exists())
-    };
+/// Installs the packages of the programs that are missing. `packages` has pairs of a program and its package.
+pub(super) fn install_packages(root: &Path, packages: &[(&str, &str)]) -> TaskResult {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> = std::env::split_paths(&path).chain(["/usr/sbin".into()]).collect();
+    let is_missing =
+        |program: &&(&str, &str)| !places.iter().any(|place| place.join(program.0).exists());
     let missing: Vec<&str> =
-        PACKAGES.iter().filter(is_missing).map(|(_, package)| *package).collect();
+        packages.iter().filter(is_missing).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
+
 use crate::results::Results;
 use crate::stats::Summary;
 use crate::systems::{ALL, System};
@@ -121,24 +123,67 @@ fn group_texts(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     names.into_iter().map(|(text, names)| (names.join(", "), text.to_owned())).collect()
 }
 
+/// Systems with a column in docs/compare.md, and its title: what a user would choose between.
+const COLUMNS: [(&str, &str); 6] = [
+    ("marline", "Marline"),
+    ("kernel", "kernel MPTCP"),
+    ("kernel-backup", "LTE as backup"),
+    ("mqvpn", "mqvpn"),
+    ("noq", "noq"),
+    ("wireguard-twice", "WireGuard twice"),
+];
+
+/// Metrics of the README's table.
+const IN_README: [&str; 10] = [
+    "idle p99",
+    "idle lte",
+    "death10 50 gap",
+    "death10 50 back",
+    "loaded down p95",
+    "loaded down rate",
+    "page clean",
+    "page dying",
+    "call bad",
+    "cpu gigabyte",
+];
+
+/// A table of these lines: what a user would choose between, and the best of all systems.
+fn comparison<'a>(results: &Results, lines: impl Iterator<Item = &'a Line>) -> String {
+    let all = systems(results);
+    let titles: Vec<&str> = COLUMNS.iter().map(|(_, title)| *title).collect();
+    let rule = "---|".repeat(COLUMNS.len() + 2);
+    let mut text = format!("||{}|best (~ ranges overlap)|\n|{rule}\n", titles.join("|"));
+    for line in lines {
+        let best = winner(results, line, &all);
+        if best.is_empty() {
+            continue;
+        }
+        let cells = COLUMNS.iter().map(|(name, _)| {
+            results.summary(name, line.0).map_or_else(String::new, cell)
+        });
+        let cells: Vec<String> = cells.collect();
+        text += &format!("|{}|{}|{best}|\n", line.1, cells.join("|"));
+    }
+    text
+}
+
+/// The README with its table replaced.
+///
+/// # Errors
+/// A mark is missing.
+pub fn readme(results: &Results, before: &str) -> anyhow::Result<String> {
+    const BEGIN: &str = "<!-- rivals: written by `cargo xtask rivals --write` -->\n";
+    const END: &str = "<!-- rivals: end -->";
+    let (head, rest) = before.split_once(BEGIN).context("README.md lacks the rivals' mark")?;
+    let (_, tail) = rest.split_once(END).context("README.md lacks the end of the rivals' table")?;
+    let lines = LINES.iter().filter(|line| IN_README.contains(&line.0));
+    Ok(format!("{head}{BEGIN}\n{}\n{END}{tail}", comparison(results, lines)))
+}
+
 /// The contents of docs/compare.md.
 pub fn page(results: &Results) -> String {
-    let all = systems(results);
-    let (ours, theirs): (Vec<System>, Vec<System>) =
-        all.iter().partition(|system| system.is_ours());
-    // Only the default configuration, because a user runs only one.
-    let ours: Vec<System> = ours.into_iter().filter(|system| system.name == "marline").collect();
     let mut text = include_str!("page-head.txt").to_owned();
-    text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";
-    for line in &LINES {
-        let side = |side: &[System]| {
-            let (system, summary) = find_best(results, line, side)?;
-            let name = if system.is_ours() { String::new() } else { format!("{} ", system.name) };
-            Some(format!("{name}{}", cell(summary)))
-        };
-        let (Some(our), Some(their)) = (side(&ours), side(&theirs)) else { continue };
-        text += &format!("|{}|{our}|{their}|{}|\n", line.1, winner(results, line, &all));
-    }
+    text += &comparison(results, LINES.iter());
     text += "\n## Versions and conditions\n\n";
     for (systems, version) in group_texts(&results.versions) {
         text += &format!("- {systems}: {version}\n");

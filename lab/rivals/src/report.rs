@@ -127,7 +127,7 @@ fn group_texts(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
 const COLUMNS: [(&str, &str); 6] = [
     ("marline", "Marline"),
     ("kernel", "kernel MPTCP"),
-    ("kernel-backup", "LTE as backup"),
+    ("kernel-backup", "kernel, LTE as backup"),
     ("mqvpn", "mqvpn"),
     ("noq", "noq"),
     ("wireguard-twice", "WireGuard twice"),
@@ -147,24 +147,28 @@ const IN_README: [&str; 10] = [
     "cpu gigabyte",
 ];
 
-/// A table of these lines: what a user would choose between, and the best of all systems.
-fn comparison<'a>(results: &Results, lines: impl Iterator<Item = &'a Line>) -> String {
-    let all = systems(results);
-    let titles: Vec<&str> = COLUMNS.iter().map(|(_, title)| *title).collect();
-    let rule = "---|".repeat(COLUMNS.len() + 2);
-    let mut text = format!("||{}|best (~ ranges overlap)|\n|{rule}\n", titles.join("|"));
-    for line in lines {
-        let best = winner(results, line, &all);
-        if best.is_empty() {
-            continue;
-        }
-        let cells = COLUMNS.iter().map(|(name, _)| {
-            results.summary(name, line.0).map_or_else(String::new, cell)
-        });
-        let cells: Vec<String> = cells.collect();
-        text += &format!("|{}|{}|{best}|\n", line.1, cells.join("|"));
-    }
-    text
+/// A row: what a user would choose between. Bold: the best, and what its range overlaps.
+fn row(results: &Results, line: &Line) -> Option<String> {
+    let columns = systems(results).into_iter().filter(|system| column(system).is_some());
+    let columns: Vec<System> = columns.collect();
+    let (_, best) = find_best(results, line, &columns)?;
+    let cells = COLUMNS.iter().map(|(name, _)| match results.summary(name, line.0) {
+        Some(summary) if summary.overlaps(best) => format!("**{}**", cell(summary)),
+        Some(summary) => cell(summary),
+        None => String::new(),
+    });
+    let cells: Vec<String> = cells.collect();
+    Some(format!("|{}|{}|", line.1, cells.join("|")))
+}
+
+fn column(system: &System) -> Option<&'static str> {
+    COLUMNS.iter().find(|(name, _)| *name == system.name).map(|(_, title)| *title)
+}
+
+/// The head of a table of rows, with another column if `last` is its title.
+fn table_head(last: Option<&str>) -> String {
+    let titles: Vec<&str> = COLUMNS.iter().map(|(_, title)| *title).chain(last).collect();
+    format!("||{}|\n|---|{}\n", titles.join("|"), "---|".repeat(titles.len()))
 }
 
 /// The README with its table replaced.
@@ -176,14 +180,24 @@ pub fn readme(results: &Results, before: &str) -> anyhow::Result<String> {
     const END: &str = "<!-- rivals: end -->";
     let (head, rest) = before.split_once(BEGIN).context("README.md lacks the rivals' mark")?;
     let (_, tail) = rest.split_once(END).context("README.md lacks the end of the rivals' table")?;
+    let mut table = table_head(None);
     let lines = LINES.iter().filter(|line| IN_README.contains(&line.0));
-    Ok(format!("{head}{BEGIN}\n{}\n{END}{tail}", comparison(results, lines)))
+    for row in lines.filter_map(|line| row(results, line)) {
+        table += &format!("{row}\n");
+    }
+    Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
 }
 
 /// The contents of docs/compare.md.
 pub fn page(results: &Results) -> String {
     let mut text = include_str!("page-head.txt").to_owned();
-    text += &comparison(results, LINES.iter());
+    text += &table_head(Some("best of all systems (~ ranges overlap)"));
+    let all = systems(results);
+    for line in &LINES {
+        if let Some(row) = row(results, line) {
+            text += &format!("{row}{}|\n", winner(results, line, &all));
+        }
+    }
     text += "\n## Versions and conditions\n\n";
     for (systems, version) in group_texts(&results.versions) {
         text += &format!("- {systems}: {version}\n");
@@ -195,6 +209,8 @@ pub fn page(results: &Results) -> String {
         text += &format!("- {rows}: {condition}\n");
     }
     for (name, remarks) in &results.remarks {
+        let mut remarks = remarks.clone();
+        remarks.dedup();
         text += &format!("- {name}: {}\n", remarks.join("; "));
     }
     text

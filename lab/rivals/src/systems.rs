@@ -75,11 +75,6 @@ pub struct Transports {
 }
 
 impl System {
-    /// Returns true for Marline.
-    pub fn is_ours(self) -> bool {
-        matches!(self.kind, Kind::MarlineProxy(_) | Kind::MarlineUp | Kind::MarlineLibrary)
-    }
-
     /// Returns true if the system carries datagrams.
     pub fn has_datagrams(self) -> bool {
         matches!(
@@ -205,7 +200,11 @@ fn start_marline_server(world: &mut World, programs: &Programs) -> anyhow::Resul
     world.await_printed("marline-server", "listening on")
 }
 
-fn start_marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Transports> {
+fn start_marline_proxy(
+    world: &mut World,
+    programs: &Programs,
+    mode: &str,
+) -> anyhow::Result<Transports> {
     start_marline_server(world, programs)?;
     let (socks, forward) = ("127.0.0.1:1080", format!("9000:{TARGET}:{PORT}"));
     let client = [

@@ -5,7 +5,7 @@
 //! interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with loss-based
 //! flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Five rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
+//! *How.* Six rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
 //! - *A loss without a queue is not congestion.* A queue shows before it overflows: the smoothed RTT exceeds the
 //!   smallest one by the queueing delay (1/[`QUEUE_SHARE`] of the smallest RTT, at least [`MIN_QUEUE_DELAY`]), and more
 //!   is in flight than the path delivers within the smallest RTT at its highest rate of the last [`RATE_ROUNDS`] round
@@ -25,6 +25,9 @@
 //! - *Pauses.* A window that was used is kept for [`WINDOW_VALIDITY`] (five minutes, as in RFC 7661) instead of one
 //!   timeout. If less than half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The
 //!   first burst is paced over half a round trip if there is no queue.
+//! - *A queue of our own stays short* ([`own_queue`](super::own_queue)): a bulk sender that fills a queue alone, or
+//!   together with other connections of its user, limits its window to what the path holds plus a small queue. While
+//!   that queue is short, a loss is not congestion.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
@@ -36,7 +39,7 @@
 //! because one loss per round trip would still halve it every three round trips. RFC 7661 reduces the window to the
 //! bytes in flight on a loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* behind a long queue, as with CUBIC.
+//! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later.
 //! After a pause, a burst is sent within about one round trip.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
@@ -44,6 +47,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
 use super::filter::{MaxRateFilter, Rounds};
+use super::own_queue::OwnQueue;
 use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
@@ -54,6 +58,9 @@ const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
 /// became slower.
 const RATE_ROUNDS: u64 = 4;
+/// The same for the limit on our own queue. Fewer would let the limit shrink with our share while others fill the
+/// queue.
+const QUEUE_ROUNDS: u64 = 8;
 /// Largest share of losses, smoothed over [`LOSS_MEMORY`], that counts as random. A path that loses more is congested
 /// or failing.
 const MAX_LOSS: f64 = 0.1;
@@ -91,6 +98,9 @@ pub struct CubicWestwood {
     rounds: Rounds,
     /// Largest delivery rate in the last [`RATE_ROUNDS`] round trips.
     fastest: MaxRateFilter,
+    /// Largest delivery rate in the last [`QUEUE_ROUNDS`] round trips.
+    lasting: MaxRateFilter,
+    own_queue: OwnQueue,
     /// Bytes in flight before the last ACK.
     in_flight: u64,
     srtt: Duration,
@@ -119,6 +129,8 @@ impl CubicWestwood {
             rate: 0.0,
             rounds: Rounds::default(),
             fastest: MaxRateFilter::new(RATE_ROUNDS),
+            lasting: MaxRateFilter::new(QUEUE_ROUNDS),
+            own_queue: OwnQueue::new(),
             in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -136,7 +148,14 @@ impl CubicWestwood {
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.has_queue() && self.exceeds_path_capacity())
+            || (self.has_queue()
+                && self.exceeds_path_capacity()
+                && !self.own_queue.keeps_queue_short(self.queue()))
+    }
+
+    /// Returns the smoothed queueing delay.
+    fn queue(&self) -> Duration {
+        self.srtt.saturating_sub(self.min_rtt)
     }
 
     /// Returns true if packets wait in a queue on the path.
@@ -171,7 +190,9 @@ impl CubicWestwood {
         }
     }
 
-    fn measure(&mut self, ack: &AckSample) {
+    /// Takes the measurements of an ACK. Returns true if a round trip has ended.
+    fn measure(&mut self, ack: &AckSample) -> bool {
+        let mut new_round = false;
         if let Some(srtt) = ack.srtt {
             self.srtt = srtt;
         }
@@ -180,10 +201,11 @@ impl CubicWestwood {
         }
         self.in_flight = ack.prior_in_flight;
         if let Some(sample) = ack.rate {
-            self.rounds.on_sample(&sample, ack.total_delivered);
+            new_round = self.rounds.on_sample(&sample, ack.total_delivered);
             // A shorter interval means that ACKs arrived together.
             if sample.interval >= self.min_rtt {
                 self.fastest.on_sample(self.rounds.count(), sample.rate);
+                self.lasting.on_sample(self.rounds.count(), sample.rate);
             }
             let rate = sample.rate.bits_per_s() as f64 / 8.0;
             if self.rate == 0.0 {
@@ -204,6 +226,16 @@ impl CubicWestwood {
         }
         self.pipe[0] = self.pipe[0].max(ack.prior_in_flight);
         self.last_ack = ack.now;
+        new_round
+    }
+
+    fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
+        let smoothed = Rate::from_bytes_per_s(self.rate as u64);
+        let fastest = self.lasting.get();
+        let limit = self.own_queue.limit(ack, self.min_rtt, fastest, smoothed, new_round);
+        if let Some(bytes) = limit {
+            self.cubic.bound_window(bytes as f64);
+        }
     }
 
     /// Handles a pause: keeps the window if it was used, otherwise only the used part.
@@ -236,7 +268,7 @@ impl CubicWestwood {
 
 impl CongestionController for CubicWestwood {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        self.measure(ack);
+        let new_round = self.measure(ack);
         self.sample_siblings(ack, me, group);
         if self.episode == Episode::Random {
             if ack.lost > 0 && self.is_congested() {
@@ -246,10 +278,12 @@ impl CongestionController for CubicWestwood {
             } else {
                 // Growth continues.
                 self.cubic.on_ack(&AckSample { in_recovery: false, ..*ack }, me, &[]);
+                self.limit_own_queue(ack, new_round);
                 return;
             }
         }
         self.cubic.on_ack(ack, me, &[]);
+        self.limit_own_queue(ack, new_round);
     }
 
     fn on_signal(

@@ -4,6 +4,7 @@ mod bbr;
 mod cubic;
 mod cubic_westwood;
 mod filter;
+mod own_queue;
 mod reno;
 mod shared_bottleneck;
 pub mod window;

@@ -47,7 +47,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
 use super::filter::{MaxRateFilter, Rounds};
-use super::own_queue::OwnQueue;
+use super::own_queue::{OwnQueue, PathEstimate};
 use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
@@ -229,12 +229,30 @@ impl CubicWestwood {
         new_round
     }
 
+    /// Updates the limit on our own queue.
     fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
-        let smoothed = Rate::from_bytes_per_s(self.rate as u64);
-        let fastest = self.lasting.get();
-        let limit = self.own_queue.limit(ack, self.min_rtt, fastest, smoothed, new_round);
-        if let Some(bytes) = limit {
-            self.cubic.bound_window(bytes as f64);
+        let was_limited = self.own_queue.limit().is_some();
+        let path = PathEstimate {
+            min_rtt: self.min_rtt,
+            largest_rate: self.lasting.get(),
+            smoothed_rate: Rate::from_bytes_per_s(self.rate as u64),
+            mss: self.mss,
+        };
+        self.own_queue.on_ack(ack, &path, new_round);
+        if !was_limited && self.own_queue.limit().is_some() {
+            self.cubic.end_slow_start();
+        }
+    }
+
+    /// Returns true if the limit on our own queue is smaller than CUBIC's window.
+    fn is_limited(&self) -> bool {
+        self.own_queue.limit().is_some_and(|limit| limit < self.cubic.window())
+    }
+
+    /// Lets CUBIC's window grow, except while the limit on our own queue applies.
+    fn grow(&mut self, ack: &AckSample, me: SubflowId) {
+        if !self.is_limited() {
+            self.cubic.on_ack(ack, me, &[]);
         }
     }
 
@@ -277,12 +295,12 @@ impl CongestionController for CubicWestwood {
                 self.reduce(CongestionSignal::Loss { bytes_in_flight }, ack.now, me);
             } else {
                 // Growth continues.
-                self.cubic.on_ack(&AckSample { in_recovery: false, ..*ack }, me, &[]);
+                self.grow(&AckSample { in_recovery: false, ..*ack }, me);
                 self.limit_own_queue(ack, new_round);
                 return;
             }
         }
-        self.cubic.on_ack(ack, me, &[]);
+        self.grow(ack, me);
         self.limit_own_queue(ack, new_round);
     }
 
@@ -317,7 +335,7 @@ impl CongestionController for CubicWestwood {
     }
 
     fn window(&self) -> u64 {
-        self.cubic.window()
+        self.cubic.window().min(self.own_queue.limit().unwrap_or(u64::MAX))
     }
 
     fn wants_group(&self) -> bool {
@@ -325,19 +343,19 @@ impl CongestionController for CubicWestwood {
     }
 
     fn ssthresh(&self) -> u64 {
-        self.cubic.ssthresh()
+        self.cubic.ssthresh().min(self.own_queue.limit().unwrap_or(u64::MAX))
     }
 
     /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round
     /// trip, so that a burst is sent in half a round trip.
     fn pacing_rate(&self) -> Option<Rate> {
         if self.srtt.is_zero()
-            || self.cubic.window() < self.cubic.ssthresh() / 2
+            || self.window() < self.ssthresh() / 2
             || self.has_queue()
         {
             return None;
         }
-        Some(Rate::over(2 * self.cubic.window(), self.srtt))
+        Some(Rate::over(2 * self.window(), self.srtt))
     }
 
     fn on_mss_change(&mut self, mss: u32) {
@@ -351,7 +369,7 @@ impl CongestionController for CubicWestwood {
 
     fn recovery_floor(&self) -> u64 {
         let floor = self.delivered_per_rtt().max(MIN_RECOVERY_FLIGHT * self.mss);
-        (floor as u64).min(self.cubic.window())
+        (floor as u64).min(self.window())
     }
 }
 

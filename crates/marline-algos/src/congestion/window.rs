@@ -113,15 +113,9 @@ impl Window {
         self.ssthresh = self.ssthresh.max(bytes);
     }
 
-    /// Limits the window and ssthresh to `bytes`, but not below the initial window. Returns true if the window shrank.
-    pub(super) fn bound_to(&mut self, bytes: f64) -> bool {
-        let kept = bytes.max(self.initial);
-        let may_reorder = kept < self.cwnd;
-        if may_reorder {
-            self.cwnd = kept;
-            self.ssthresh = self.ssthresh.min(kept);
-        }
-        may_reorder
+    /// Ends slow start at the present window.
+    pub(super) fn end_slow_start(&mut self) {
+        self.ssthresh = self.ssthresh.min(self.cwnd);
     }
 
     /// Limits the window to `bytes`, but not below the initial window. ssthresh is set to at least three quarters of

@@ -231,7 +231,7 @@ impl CubicWestwood {
 
     /// Updates the limit on our own queue.
     fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
-        let was_limited = self.own_queue.limit().is_some();
+        let before = self.own_queue.limit();
         let path = PathEstimate {
             min_rtt: self.min_rtt,
             largest_rate: self.lasting.get(),
@@ -239,8 +239,13 @@ impl CubicWestwood {
             mss: self.mss,
         };
         self.own_queue.on_ack(ack, &path, new_round);
-        if !was_limited && self.own_queue.limit().is_some() {
-            self.cubic.end_slow_start();
+        match (before, self.own_queue.limit()) {
+            (None, Some(_)) => self.cubic.end_slow_start(),
+            // The application sends less. CUBIC grows from the limit if there is bulk data again.
+            (Some(limit), None) if !self.own_queue.yields_to_others() => {
+                self.cubic.bound_window(limit as f64);
+            }
+            _ => {}
         }
     }
 

@@ -38,6 +38,8 @@ const MAX_FACTOR: f64 = 15.0;
 const ROUNDS_TO_LIMIT: u32 = 3;
 /// Smallest limit in segments, so that a loss is still detected without a timeout.
 const MIN_LIMIT: f64 = 4.0;
+/// Round trips that the queue has to drain before its length counts.
+const ROUNDS_TO_DRAIN: u32 = 3;
 /// Share of the time with a long queue above which the queue is not ours.
 const MAX_LONG_SHARE: f64 = 0.5;
 /// Time over which that share is averaged.
@@ -51,7 +53,7 @@ const SUCCESS: Duration = Duration::from_secs(20);
 enum State {
     /// No limit. `long_rounds` counts the round trips with a long queue.
     Unlimited { long_rounds: u32 },
-    /// The window is limited. `long_share` is the share of the time with a long queue in spite of it.
+    /// The window is limited. `long_share` is the share of the time with a long queue in spite of it, from `since` on.
     Limited { since: Instant, long_share: f64 },
     /// Others fill the queue. There is no limit until then.
     Others { until: Instant },
@@ -97,6 +99,11 @@ impl OwnQueue {
         matches!(self.state, State::Limited { .. }).then_some(self.window)
     }
 
+    /// True if the limit was lifted because others fill the queue.
+    pub(super) const fn yields_to_others(&self) -> bool {
+        matches!(self.state, State::Others { .. })
+    }
+
     /// Processes an ACK. `new_round` is true if a round trip has ended.
     pub(super) fn on_ack(&mut self, ack: &AckSample, path: &PathEstimate, new_round: bool) {
         self.is_limited_by_window |= ack.cwnd_limited;
@@ -119,10 +126,13 @@ impl OwnQueue {
         let is_bulk = core::mem::take(&mut self.is_limited_by_window);
         self.state = match self.state {
             State::Unlimited { long_rounds } if is_long && is_bulk => match long_rounds + 1 {
-                ROUNDS_TO_LIMIT.. => State::Limited { since: now, long_share: 0.0 },
+                ROUNDS_TO_LIMIT.. => {
+                    State::Limited { since: now + rtt * ROUNDS_TO_DRAIN, long_share: 0.0 }
+                }
                 long_rounds => State::Unlimited { long_rounds },
             },
             State::Unlimited { .. } => State::Unlimited { long_rounds: 0 },
+            State::Limited { since, .. } if now < since => self.state,
             State::Limited { .. } if !is_bulk => State::Unlimited { long_rounds: 0 },
             State::Limited { since, long_share } => {
                 let weight = (rtt.as_secs_f64() / SHARE_MEMORY.as_secs_f64()).min(1.0);

@@ -34,6 +34,8 @@ const STEADY_SPREAD: f64 = 1.2;
 /// On links that vary more, the target grows by this factor per unit of that ratio, up to [`MAX_FACTOR`].
 const SPREAD_SLOPE: f64 = 20.0;
 const MAX_FACTOR: f64 = 15.0;
+/// Round trips over which the target is averaged while the window is limited.
+const TARGET_MEMORY: u32 = 16;
 /// Round trips with a long queue before the window is limited. Bursts end sooner.
 const ROUNDS_TO_LIMIT: u32 = 3;
 /// Smallest limit in segments, so that a loss is still detected without a timeout.
@@ -108,7 +110,14 @@ impl OwnQueue {
     pub(super) fn on_ack(&mut self, ack: &AckSample, path: &PathEstimate, new_round: bool) {
         self.is_limited_by_window |= ack.cwnd_limited;
         if new_round {
-            self.target = target(path);
+            self.target = match self.state {
+                // A queue that drains makes the rate vary.
+                State::Limited { since, .. } if ack.now < since => self.target,
+                State::Limited { .. } => {
+                    self.target * (TARGET_MEMORY - 1) / TARGET_MEMORY + target(path) / TARGET_MEMORY
+                }
+                _ => target(path),
+            };
             let srtt = ack.srtt.unwrap_or(path.min_rtt);
             let is_long = srtt.saturating_sub(path.min_rtt) > self.target * 2;
             self.on_round(ack.now, srtt, is_long);

@@ -14,7 +14,8 @@
 //! sender fills becomes short for a moment after each of its losses.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
-//! up to [`MAX_FACTOR`] times as long.
+//! up to [`MAX_FACTOR`] times as long. It is measured while the queue is full: when the limit drains the queue, and when
+//! others compete, the rate varies for other reasons.
 //!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The test by the effect of our own limit
@@ -34,8 +35,6 @@ const STEADY_SPREAD: f64 = 1.2;
 /// On links that vary more, the target grows by this factor per unit of that ratio, up to [`MAX_FACTOR`].
 const SPREAD_SLOPE: f64 = 20.0;
 const MAX_FACTOR: f64 = 15.0;
-/// Round trips over which the target is averaged while the window is limited.
-const TARGET_MEMORY: u32 = 16;
 /// Round trips with a long queue before the window is limited. Bursts end sooner.
 const ROUNDS_TO_LIMIT: u32 = 3;
 /// Smallest limit in segments, so that a loss is still detected without a timeout.
@@ -77,7 +76,7 @@ pub(super) struct PathEstimate {
 pub(super) struct OwnQueue {
     state: State,
     retry: Duration,
-    /// Queueing delay that is aimed at.
+    /// Queueing delay that is aimed at, constant while the window is limited.
     target: Duration,
     /// Largest useful window in bytes, as of the last ACK.
     window: u64,
@@ -110,14 +109,9 @@ impl OwnQueue {
     pub(super) fn on_ack(&mut self, ack: &AckSample, path: &PathEstimate, new_round: bool) {
         self.is_limited_by_window |= ack.cwnd_limited;
         if new_round {
-            self.target = match self.state {
-                // A queue that drains makes the rate vary.
-                State::Limited { since, .. } if ack.now < since => self.target,
-                State::Limited { .. } => {
-                    self.target * (TARGET_MEMORY - 1) / TARGET_MEMORY + target(path) / TARGET_MEMORY
-                }
-                _ => target(path),
-            };
+            if !matches!(self.state, State::Limited { .. }) {
+                self.target = target(path);
+            }
             let srtt = ack.srtt.unwrap_or(path.min_rtt);
             let is_long = srtt.saturating_sub(path.min_rtt) > self.target * 2;
             self.on_round(ack.now, srtt, is_long);
